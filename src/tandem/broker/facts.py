@@ -1,0 +1,71 @@
+"""Kinds of facts a journal holds, and how their keys are packed. Numbers are on disk: never reuse one."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+ENQUEUED: Final = 1
+SETTLED: Final = 2
+STATE: Final = 3
+DELIVERED: Final = 4
+SESSION_STATE: Final = 5
+SEEN: Final = 6
+COUNTER: Final = 7
+
+KIND_NAMES: Final = {
+    ENQUEUED: "enqueued",
+    SETTLED: "settled",
+    STATE: "state",
+    DELIVERED: "delivered",
+    SESSION_STATE: "session-state",
+    SEEN: "seen",
+    COUNTER: "counter",
+}
+
+# flags of ENQUEUED
+HAS_SESSION: Final = 1
+DEFERRED: Final = 2
+SCHEDULED: Final = 4
+RELOCATED: Final = 8
+
+# flags of SETTLED: why the message left
+COMPLETED: Final = 0
+RECEIVED: Final = 1
+EXPIRED: Final = 2
+PURGED: Final = 3
+DEAD_LETTERED: Final = 4
+CANCELLED: Final = 5
+FORWARDED: Final = 6
+ACTIVATED: Final = 7
+"""A scheduled message became active under a new sequence number."""
+
+REASON_NAMES: Final = {
+    COMPLETED: "completed",
+    RECEIVED: "received",
+    EXPIRED: "expired",
+    PURGED: "purged",
+    DEAD_LETTERED: "dead-lettered",
+    CANCELLED: "cancelled",
+    FORWARDED: "forwarded",
+    ACTIVATED: "activated",
+}
+
+_KEY: Final = Struct("<IQHH")
+
+
+def pack_key(message_id: bytes, session_id: str | None, delivery_count: int, scheduled_at: int) -> bytes:
+    """The key of ENQUEUED: what a replay needs to know of a message without reading its body."""
+    if session_id is None:
+        return _KEY.pack(delivery_count, scheduled_at, len(message_id), 0) + message_id
+    session = session_id.encode()
+    return _KEY.pack(delivery_count, scheduled_at, len(message_id), len(session)) + message_id + session
+
+
+def unpack_key(key: bytes, has_session: bool) -> tuple[bytes, str | None, int, int]:
+    """(message id, session id, delivery count, scheduled at)."""
+    count, scheduled_at, id_len, session_len = _KEY.unpack_from(key)
+    at: int = _KEY.size
+    message_id = key[at : at + id_len]
+    session = key[at + id_len : at + id_len + session_len].decode() if has_session else None
+    return message_id, session, count, scheduled_at

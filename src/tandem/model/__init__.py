@@ -1,0 +1,1 @@
+"""Nouns of the house: standard library only, imported by everybody, importing nobody."""

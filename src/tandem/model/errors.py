@@ -1,0 +1,175 @@
+"""What can go wrong, grouped by what the caller does next; each refusal knows its AMQP condition."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BusError(Exception):
+    """Base of every refusal a client may see.
+
+    `condition` is the AMQP error condition, `status` the code used on `$management`, `$cbs` and HTTP.
+    The gateway adds tracking id, tracker and timestamp to the text, once, where it leaves the house.
+    """
+
+    condition: ClassVar[str] = "amqp:internal-error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description)
+        self.description = description
+
+
+class Refused(BusError):
+    """The request is wrong or not permitted; the same request will be refused again."""
+
+    condition = "amqp:not-allowed"
+    status = 400
+
+
+class Retry(BusError):
+    """It did not work now and may work later; says nothing about the health of the namespace."""
+
+    condition = "com.microsoft:server-busy"
+    status = 503
+
+
+class Unavailable(BusError):
+    """The entity or its store cannot be reached; counts towards failover."""
+
+    condition = "amqp:internal-error"
+    status = 500
+
+
+class LockLost(BusError):
+    """The lock is gone; the message will come again."""
+
+    condition = "com.microsoft:message-lock-lost"
+    status = 410
+
+
+class Corrupt(BusError):
+    """Stored data is damaged. Stop and look; never skipped silently."""
+
+    condition = "amqp:internal-error"
+    status = 500
+
+
+class EntityNotFound(Refused):
+    condition = "amqp:not-found"
+    status = 404
+
+
+class EntityAlreadyExists(Refused):
+    condition = "com.microsoft:entity-already-exists"
+    status = 409
+
+
+class EntityDisabled(Refused):
+    condition = "com.microsoft:entity-disabled"
+    status = 403
+
+
+class Unauthorized(Refused):
+    """Authenticated, but without the claim (Send, Listen, Manage) that is needed."""
+
+    condition = "amqp:unauthorized-access"
+    status = 401
+
+
+class AuthenticationFailed(Refused):
+    """The token is malformed, expired, signed with another key, or for another audience."""
+
+    condition = "com.microsoft:auth-failed"
+    status = 401
+
+
+class NotAllowed(Refused):
+    condition = "amqp:not-allowed"
+    status = 400
+
+
+class NotImplementedByBroker(Refused):
+    condition = "amqp:not-implemented"
+    status = 501
+
+
+class InvalidField(Refused):
+    condition = "amqp:invalid-field"
+    status = 400
+
+
+class DecodeFailed(Refused):
+    condition = "amqp:decode-error"
+    status = 400
+
+
+class ArgumentRefused(Refused):
+    condition = "com.microsoft:argument-error"
+    status = 400
+
+
+class ArgumentOutOfRange(Refused):
+    condition = "com.microsoft:argument-out-of-range"
+    status = 400
+
+
+class MessageSizeExceeded(Refused):
+    condition = "amqp:link:message-size-exceeded"
+    status = 413
+
+
+class QuotaExceeded(Refused):
+    condition = "amqp:resource-limit-exceeded"
+    status = 403
+
+
+class MessageNotFound(Refused):
+    condition = "com.microsoft:message-not-found"
+    status = 404
+
+
+class SessionNotFound(Refused):
+    condition = "com.microsoft:session-not-found"
+    status = 404
+
+
+class PreconditionFailed(Refused):
+    condition = "amqp:precondition-failed"
+    status = 412
+
+
+class MessageLockLost(LockLost):
+    condition = "com.microsoft:message-lock-lost"
+    status = 410
+
+
+class SessionLockLost(LockLost):
+    condition = "com.microsoft:session-lock-lost"
+    status = 410
+
+
+class SessionCannotBeLocked(Retry):
+    condition = "com.microsoft:session-cannot-be-locked"
+    status = 409
+
+
+class OperationTimeout(Retry):
+    condition = "com.microsoft:timeout"
+    status = 408
+
+
+class ServerBusy(Retry):
+    condition = "com.microsoft:server-busy"
+    status = 503
+
+
+class StoreUnavailable(Unavailable):
+    """The messaging store that holds the entity is down; retryable, and confined to its entities."""
+
+    condition = "amqp:internal-error"
+    status = 500
+
+
+class ConfigurationError(Exception):
+    """A setting is wrong. The text names where it stands, what was found and what is allowed."""

@@ -1,0 +1,48 @@
+"""Every limit in one place: nothing in the house grows without one of these names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one broker. Unit last, bound after it. Override under `[limits]` in tandem.toml."""
+
+    frame_bytes_max: int = 65_536
+    channels_max: int = 255
+    links_per_session_max: int = 255
+    connections_max: int = 10_000
+    message_bytes_max: int = 262_144
+    """Default for entities that do not say otherwise (256 KiB, as the standard tier)."""
+    message_bytes_ceiling: int = 104_857_600
+    """No entity may ask for more than this (100 MiB, as the premium tier)."""
+    header_bytes_max: int = 65_536
+    """All sections of a message but its body."""
+    session_id_chars_max: int = 128
+    message_id_chars_max: int = 128
+    session_state_bytes_max: int = 262_144
+    entity_name_chars_max: int = 260
+    link_credit: int = 5_000
+    """Credit granted to each sending client."""
+    unsettled_deliveries_per_link_max: int = 5_000
+    link_credit_max: int = 100_000
+    """A larger credit from a receiver is taken as this."""
+    ingress_bytes_in_flight_max: int = 33_554_432
+    """Accepted from the network, not yet on disk, per connection; reading pauses beyond it."""
+    egress_bytes_buffered_max: int = 4_194_304
+    """Written but not yet taken by a slow peer, per connection; delivery pauses beyond it."""
+    idle_timeout_ms: int = 120_000
+    drop_silent_peer_after_ms: int = 240_000
+    authentication_ms_max: int = 20_000
+    handshake_ms_max: int = 20_000
+    linkless_connection_ms_max: int = 300_000
+    next_session_wait_ms: int = 65_000
+    hot_bytes_max: int = 67_108_864
+    """Message bodies kept in memory over all queues of a store; the rest stays on disk."""
+    peek_messages_max: int = 256
+    batch_delete_messages_max: int = 4_000
+    management_requests_in_flight_max: int = 1_000
+    http_body_bytes_max: int = 1_048_576
+    rules_per_subscription_max: int = 2_000
+    sql_expression_chars_max: int = 1_024

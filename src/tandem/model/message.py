@@ -1,0 +1,95 @@
+"""A message as the broker holds it: the few fields that decide, and the rest as the bytes that arrived."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+NO_TTL: Final = -1
+
+_FIXED: Final = Struct("<qHHHII")
+"""ttl, header bytes, annotation counts (delivery, message), annotation bytes (delivery, message)."""
+
+
+class Message:
+    """Sections are kept encoded. `bare` is properties to footer, never touched between socket and disk."""
+
+    __slots__ = (
+        "bare",
+        "delivery_annotation_count",
+        "delivery_annotations",
+        "header",
+        "is_ping",
+        "message_annotation_count",
+        "message_annotations",
+        "message_id",
+        "partition_key",
+        "scheduled_at",
+        "session_id",
+        "ttl_ms",
+    )
+
+    def __init__(
+        self,
+        bare: bytes,
+        message_id: bytes,
+        session_id: str | None,
+        ttl_ms: int,
+        scheduled_at: int,
+        header: bytes,
+        delivery_annotation_count: int,
+        delivery_annotations: bytes,
+        message_annotation_count: int,
+        message_annotations: bytes,
+        partition_key: str | None,
+        is_ping: bool,
+    ) -> None:
+        self.bare: bytes = bare
+        self.message_id: bytes = message_id
+        """The AMQP encoding of the id, type included: ids of different types differ."""
+        self.session_id: str | None = session_id
+        self.ttl_ms: int = ttl_ms
+        """As the sender asked; NO_TTL when it did not."""
+        self.scheduled_at: int = scheduled_at
+        """0 when not scheduled."""
+        self.header: bytes = header
+        """Encoded `durable` and `priority`, the two header fields that travel; empty when both were absent."""
+        self.delivery_annotation_count: int = delivery_annotation_count
+        """Map items (keys and values) in `delivery_annotations`, which is the map's content without its frame."""
+        self.delivery_annotations: bytes = delivery_annotations
+        self.message_annotation_count: int = message_annotation_count
+        self.message_annotations: bytes = message_annotations
+        """The sender's own; those the broker sets are taken out on arrival and put in on delivery."""
+        self.partition_key: str | None = partition_key
+        self.is_ping: bool = is_ping
+
+    def size(self) -> int:
+        """Bytes that count against quotas."""
+        return len(self.bare) + len(self.message_annotations) + len(self.delivery_annotations) + 32
+
+
+def encode_body(m: Message) -> bytes:
+    """The part of a message that only a delivery needs; what decides travels in the record's key."""
+    fixed = _FIXED.pack(
+        m.ttl_ms,
+        len(m.header),
+        m.delivery_annotation_count,
+        m.message_annotation_count,
+        len(m.delivery_annotations),
+        len(m.message_annotations),
+    )
+    if not m.delivery_annotations and not m.message_annotations:
+        return fixed + m.header + m.bare if m.header else fixed + m.bare
+    return b"".join((fixed, m.header, m.delivery_annotations, m.message_annotations, m.bare))
+
+
+def decode_body(body: bytes, message_id: bytes, session_id: str | None) -> Message:
+    ttl, header_len, da_count, ma_count, da_len, ma_len = _FIXED.unpack_from(body)
+    at: int = _FIXED.size
+    header = body[at : at + header_len]
+    at += header_len
+    da = body[at : at + da_len]
+    at += da_len
+    ma = body[at : at + ma_len]
+    at += ma_len
+    return Message(body[at:], message_id, session_id, ttl, 0, header, da_count, da, ma_count, ma, None, False)
