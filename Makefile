@@ -1,0 +1,100 @@
+# One command each. `make setup` is quick when nothing changed; everything else runs it first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+SEED   ?= 1
+ARGS   ?=
+
+SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
+UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
+
+.PHONY: help setup demo test check format bench sim serve clean java js
+
+help:
+	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
+	@echo "make demo     watch an outage: see README.md"
+	@echo "make test     every test, uncompiled and compiled"
+	@echo "make check    format, lint, types, house rules, unit tests"
+	@echo "make format   let ruff format and fix what it can"
+	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
+	@echo "make bench    benchmarks (ARGS=...)"
+	@echo "make sim      the simulator (SEED=n)"
+	@echo "make clean    remove everything that was built"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.python:
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed (on Debian: apt-get install python3 python3-venv)"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; \
+	else echo "$(PYTHON) cannot create virtual environments: install python3-venv"; exit 2; fi
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Dependencies change rarely: they have a stamp of their own, so that a change of source reinstalls only ourselves.
+$(VENV)/.dependencies: pyproject.toml | $(VENV)/.python
+	@echo "installing dependencies (the first time this takes a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python tools/dependencies.py spark dev > $(VENV)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	@touch $@
+
+# Not editable, so that $(BIN)/tandem is the compiled one; built with the tools just installed, hence no isolation.
+$(VENV)/.installed: $(VENV)/.dependencies setup.py README.md $(SOURCES)
+	@rm -f build/compiled.txt
+	@find build -path 'build/lib*' -name '*.py' -delete 2>/dev/null || true
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	@echo "tandem $$(cat build/compiled.txt 2>/dev/null || echo 'installed')"
+	@touch $@
+
+demo: setup
+	@$(BIN)/tandem demo $(ARGS)
+
+serve: setup
+	@$(BIN)/tandem serve $(ARGS)
+
+bench: setup
+	@$(BIN)/tandem bench $(ARGS)
+
+sim: setup
+	@$(BIN)/python -m tandem.testing.simulate --seed $(SEED) $(ARGS)
+
+check: setup
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -q -m "not slow" $(UNIT_TESTS)
+
+format: setup
+	@$(BIN)/ruff check --fix --exit-zero --quiet .
+	@$(BIN)/ruff format .
+
+# First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path.
+test: setup java js
+	@echo "== from source"
+	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest $(ARGS)
+	@echo "== compiled"
+	@mkdir -p build/compiled-run && cd build/compiled-run && env -u PYTHONPATH TANDEM_TEST_INSTALLED=1 \
+		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)
+
+java:
+	@if command -v java >/dev/null 2>&1 || [ -x "$${JAVA_HOME:-/nonexistent}/bin/java" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing a Java runtime for Spark"; apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless >/dev/null; \
+	else echo "MISSING: Java 17 or newer. Spark tests will be skipped (on Debian: apt-get install openjdk-17-jre-headless)."; fi
+
+js: tests/js/node_modules/.installed
+
+tests/js/node_modules/.installed: tests/js/package.json
+	@if command -v npm >/dev/null 2>&1; then \
+		cd tests/js && npm install --no-audit --no-fund --no-package-lock --silent && touch node_modules/.installed; \
+	else echo "MISSING: Node.js 20 with npm. Tests with the JavaScript SDK will be skipped."; fi
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info tests/js/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,117 @@
+"""Builds Tandem: pure Python everywhere, and the hot modules compiled with mypyc where a C compiler is present.
+
+The same source runs both ways. `TANDEM_COMPILE=0` turns compiling off, `TANDEM_COMPILE=1` makes a failure to compile an error;
+otherwise a failure falls back to pure Python and says why, on standard error and in `build/compiled.txt`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = Path(__file__).resolve().parent
+REPORT = HERE / "build" / "compiled.txt"
+
+HOT_MODULES = (
+    "amqp/types.py",
+    "amqp/errors.py",
+    "amqp/codec.py",
+    "amqp/serial.py",
+    "amqp/sections.py",
+    "amqp/performatives.py",
+    "amqp/frames.py",
+    "amqp/sasl.py",
+    "amqp/link.py",
+    "amqp/session.py",
+    "amqp/connection.py",
+    "model/message.py",
+    "broker/facts.py",
+    "broker/journal.py",
+    "broker/index.py",
+    "broker/locks.py",
+    "broker/dedup.py",
+    "broker/queue.py",
+)
+"""Compiled together as one group. Names that do not exist (yet) are skipped."""
+
+MODE = os.environ.get("TANDEM_COMPILE", "auto")
+
+
+def report(text: str) -> None:
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(text + "\n", encoding="utf-8")
+    sys.stderr.write(f"tandem: {text}\n")
+
+
+def fall_back(reason: str) -> None:
+    """Pure Python it is; unless compiling was demanded."""
+    report(f"not compiled, running as pure Python: {reason}")
+    if MODE == "1":
+        raise SystemExit(f"TANDEM_COMPILE=1, but {reason}")
+
+
+def compiler() -> str | None:
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    program = shlex.split(command)[0]
+    return program if shutil.which(program) else None
+
+
+def extensions() -> list[Extension]:
+    if MODE == "0":
+        report("not compiled, running as pure Python: TANDEM_COMPILE=0")
+        return []
+    if "egg_info" in sys.argv or "dist_info" in sys.argv or "sdist" in sys.argv:
+        return []
+    if compiler() is None:
+        fall_back("no C compiler found (on Debian: apt-get install gcc python3-dev)")
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError as error:
+        fall_back(f"mypyc cannot be imported ({error}); pip install 'mypy[mypyc]'")
+        return []
+    package = Path("src/tandem")
+    files = [str(package / name) for name in HOT_MODULES if (HERE / package / name).exists()]
+    try:
+        # Modules that are only imported are not our business here: their types are checked by `make check`.
+        return list(mypycify(["--follow-imports=silent", *files], opt_level="2", debug_level="0", group_name="tandem_hot"))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - mypyc exits the interpreter on a type error; pure Python still works
+        fall_back(f"mypyc refused the source ({error or 'see above'})")
+        return []
+
+
+class BuildOrFallBack(build_ext):
+    """All hot modules or none: a shim without its shared library would not import."""
+
+    def run(self) -> None:
+        self._remove_stale()
+        try:
+            super().run()
+        except Exception as error:  # noqa: BLE001 - whatever the compiler's trouble is, pure Python still works
+            for output in self.get_outputs():
+                Path(output).unlink(missing_ok=True)
+            self.extensions = []
+            fall_back(f"the C compiler failed ({error}); are the Python headers installed (python3-dev)?")
+        else:
+            count = sum(1 for extension in self.extensions if extension.name.startswith("tandem."))
+            if count:
+                report(f"compiled with mypyc: {count} modules")
+
+    def _remove_stale(self) -> None:
+        """Extensions of an earlier build that nobody asks for any more would shadow the source."""
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        wanted = {Path(output).resolve() for output in self.get_outputs()}
+        for found in Path(self.build_lib).rglob(f"*{suffix}"):
+            if found.resolve() not in wanted:
+                found.unlink()
+
+
+os.chdir(HERE)
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOrFallBack})

@@ -1,0 +1,1 @@
+"""The composition root: reads settings, wires the rooms together, prints, exits."""

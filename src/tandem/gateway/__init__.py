@@ -1,0 +1,1 @@
+"""Where frames meet queues: the only room that speaks both."""

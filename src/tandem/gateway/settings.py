@@ -1,0 +1,78 @@
+"""What one broker is told before it starts: everything it needs to know, decided, checked and frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One address to listen on. Every listener speaks everything: AMQP, TLS, HTTP, WebSocket."""
+
+    host: str = "127.0.0.1"
+    port: int = 5672
+    """0 asks the system for a free port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceSettings:
+    """A namespace and what it must contain when the broker starts; entities already stored are kept as they are."""
+
+    name: str = "tandem"
+    hosts: tuple[str, ...] = ()
+    """Host names that lead here. The first namespace also answers for every host that nobody claims."""
+    queues: tuple[QueueDescription, ...] = ()
+    topics: tuple[TopicDescription, ...] = ()
+    subscriptions: tuple[SubscriptionDescription, ...] = ()
+    """Each names its topic. Without rules it gets `$Default`, which lets everything through."""
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+    """Rules on the namespace itself; those of queues and topics stand in their descriptions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The messaging stores of each namespace: how many, and how they keep their journals."""
+
+    count: int = 4
+    """Stores (failure domains) per namespace."""
+    isolation: str = "thread"
+    """`thread`: inside the broker. `process`: each store in a process of its own."""
+    segment_bytes: int = 67_108_864
+    """A journal segment is sealed and a new one begun beyond this."""
+    audit_retention_ms: int = 7 * 24 * 3_600_000
+    """How long segments stay readable for audit after compaction would allow deleting them."""
+    free_bytes_min: int = 67_108_864
+    """Below this much free disk sends are refused, so that settling still works."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """Certificate files to serve TLS with; `ca` is what clients must trust, None when they already do."""
+
+    certificate: Path
+    private_key: Path
+    ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything `Server` is told."""
+
+    listeners: tuple[Listener, ...] = (Listener(),)
+    data_dir: Path | None = None
+    """None: memory only, nothing survives the process."""
+    namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
+    limits: Limits = field(default_factory=Limits)
+    stores: StoreSettings = field(default_factory=StoreSettings)
+    tls: TlsSettings | None = None
+    """None: a TLS ClientHello is refused."""
+    faults: bool = False
+    """Faults may be injected over `/$tandem/faults` (needs Manage)."""
+    dev: bool = False
+    """The emulator's well-known key is in use; the broker listens on loopback only."""
+    node: str = "G0"
+    """Names this broker in tracking ids."""

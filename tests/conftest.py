@@ -1,0 +1,31 @@
+"""Which Tandem the tests run against: the source tree, or with TANDEM_TEST_INSTALLED=1 the installed, compiled package."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import tandem
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+FOUND = Path(tandem.__file__).resolve().parent.parent
+INSTALLED = os.environ.get("TANDEM_TEST_INSTALLED") == "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if INSTALLED and FOUND == SOURCE:
+        raise pytest.UsageError("TANDEM_TEST_INSTALLED=1, but src/ comes first on the path; `make test` runs it properly")
+    if not INSTALLED:
+        if FOUND != SOURCE:
+            raise pytest.UsageError(f"tandem was imported from {FOUND}; run PYTHONPATH=src python -m pytest, or make test")
+        # Brokers are started as `sys.executable -m tandem serve`: they must find the same tree, from any directory.
+        others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry).resolve() != SOURCE]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(SOURCE), *others])
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    compiled = sorted(path.name for path in (FOUND / "tandem").rglob("*.so"))
+    return f"tandem {tandem.__version__}: {'installed' if INSTALLED else 'source tree'}, {len(compiled)} compiled modules"
