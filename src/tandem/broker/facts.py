@@ -12,6 +12,8 @@ DELIVERED: Final = 4
 SESSION_STATE: Final = 5
 SEEN: Final = 6
 COUNTER: Final = 7
+PUBLISHED: Final = 8
+"""One message of a topic, its body once, and the rows it became in all subscriptions that matched."""
 
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",
@@ -21,6 +23,7 @@ KIND_NAMES: Final = {
     SESSION_STATE: "session-state",
     SEEN: "seen",
     COUNTER: "counter",
+    PUBLISHED: "published",
 }
 
 # flags of ENQUEUED
@@ -69,3 +72,31 @@ def unpack_key(key: bytes, has_session: bool) -> tuple[bytes, str | None, int, i
     message_id = key[at : at + id_len]
     session = key[at + id_len : at + id_len + session_len].decode() if has_session else None
     return message_id, session, count, scheduled_at
+
+
+_LENGTH: Final = Struct("<H")
+
+
+def pack_session_state(session_id: str, state: bytes | None) -> bytes:
+    encoded = session_id.encode()
+    return _LENGTH.pack(len(encoded)) + encoded + (state or b"")
+
+
+def unpack_session_state(key: bytes, flags: int) -> tuple[str, bytes | None]:
+    (length,) = _LENGTH.unpack_from(key)
+    return key[2 : 2 + length].decode(), key[2 + length :] if flags else None
+
+
+_TARGET: Final = Struct("<IQQ")
+
+
+def pack_targets(message_id: bytes, session_id: str | None, targets: list[tuple[int, int, int]]) -> bytes:
+    """The key of PUBLISHED: the key of ENQUEUED, then (entity, sequence number, expires at) of every subscription that got it."""
+    key = pack_key(message_id, session_id, len(targets), 0)
+    return key + b"".join([_TARGET.pack(entity, seq, expires_at) for entity, seq, expires_at in targets])
+
+
+def unpack_targets(key: bytes) -> list[tuple[int, int, int]]:
+    count, _, id_len, session_len = _KEY.unpack_from(key)
+    start: int = _KEY.size + id_len + session_len
+    return list(_TARGET.iter_unpack(key[start : start + count * _TARGET.size]))

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
 
+
+class StoreState(Enum):
+    """How a store is; everything but UP and DEGRADED refuses appends."""
+
+    UP = "up"
+    DEGRADED = "degraded"
+    """Works, but slowly, or will not for long (a stalled sync, no room for the next segment)."""
+    DOWN = "down"
+    CORRUPT = "corrupt"
+    RECOVERING = "recovering"
+    """Not replayed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    state: StoreState
+    cause: str = ""
+    """One line for a person; empty when UP."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Effect:
     """Something that may happen only once the disk knows: a confirmation, a delivery, a reply."""
 
@@ -14,6 +38,7 @@ class Effect:
         """Called on the loop, in order of registration; `error` is set when the append failed."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FetchEffect:
     """What waits for bodies read back from the store."""
 
@@ -39,7 +64,13 @@ class Tenant(Protocol):
 class Journal(Protocol):
     """An append-only log of facts with group commit. See docs/internals/contracts.md."""
 
-    pending_bytes: int
+    @property
+    def pending_bytes(self) -> int:
+        """Appended and not yet durable."""
+        ...
+
+    @property
+    def health(self) -> StoreHealth: ...
 
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int: ...
 
@@ -54,5 +85,9 @@ class Journal(Protocol):
     def replay(self, tenant: Tenant) -> None: ...
 
     def step_compaction(self) -> bool: ...
+
+    def reopen(self, tenant: Tenant) -> None:
+        """The way back from DOWN: replays again. What was not durable when the store stopped is gone."""
+        ...
 
     def close(self) -> None: ...

@@ -7,8 +7,10 @@ from typing import Final
 
 NO_TTL: Final = -1
 
-_FIXED: Final = Struct("<qHHHII")
-"""ttl, header bytes, annotation counts (delivery, message), annotation bytes (delivery, message)."""
+_FIXED: Final = Struct("<qHHHIIHH")
+"""ttl, header bytes, annotation counts (delivery, message), annotation bytes (delivery, message), id bytes, session id bytes."""
+
+_NO_SESSION: Final = 0xFFFF
 
 
 class Message:
@@ -69,23 +71,48 @@ class Message:
 
 
 def encode_body(m: Message) -> bytes:
-    """The part of a message that only a delivery needs; what decides travels in the record's key."""
-    fixed = _FIXED.pack(
-        m.ttl_ms,
-        len(m.header),
-        m.delivery_annotation_count,
-        m.message_annotation_count,
-        len(m.delivery_annotations),
-        len(m.message_annotations),
+    """Everything a delivery needs: a body can be read back alone, without the record's key."""
+    message_id = m.message_id
+    if m.session_id is None:
+        tail = message_id
+        session_len = _NO_SESSION
+    else:
+        session = m.session_id.encode()
+        session_len = len(session)
+        tail = message_id + session
+    da = m.delivery_annotations
+    ma = m.message_annotations
+    header = m.header
+    return b"".join(
+        (
+            _FIXED.pack(
+                m.ttl_ms,
+                len(header),
+                m.delivery_annotation_count,
+                m.message_annotation_count,
+                len(da),
+                len(ma),
+                len(message_id),
+                session_len,
+            ),
+            tail,
+            header,
+            da,
+            ma,
+            m.bare,
+        )
     )
-    if not m.delivery_annotations and not m.message_annotations:
-        return fixed + m.header + m.bare if m.header else fixed + m.bare
-    return b"".join((fixed, m.header, m.delivery_annotations, m.message_annotations, m.bare))
 
 
-def decode_body(body: bytes, message_id: bytes, session_id: str | None) -> Message:
-    ttl, header_len, da_count, ma_count, da_len, ma_len = _FIXED.unpack_from(body)
+def decode_body(body: bytes) -> Message:
+    ttl, header_len, da_count, ma_count, da_len, ma_len, id_len, session_len = _FIXED.unpack_from(body)
     at: int = _FIXED.size
+    message_id = body[at : at + id_len]
+    at += id_len
+    session_id: str | None = None
+    if session_len != _NO_SESSION:
+        session_id = body[at : at + session_len].decode()
+        at += session_len
     header = body[at : at + header_len]
     at += header_len
     da = body[at : at + da_len]

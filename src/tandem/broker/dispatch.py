@@ -1,0 +1,357 @@
+"""Pairs ready messages with waiting credit: first come, first served, nothing before the disk knows it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.broker.index import HELD, LOCKED, READY
+from tandem.broker.journal import Effect
+from tandem.broker.message_sessions import MessageSession, SessionTable
+from tandem.broker.state import HotBudget, Loaded, QueueState
+from tandem.model.errors import BusError, SessionLockLost
+
+if TYPE_CHECKING:
+    from tandem.broker.journal import Journal
+    from tandem.broker.locks import Lock
+    from tandem.broker.turn import Turn
+    from tandem.model.entity import QueueDescription
+    from tandem.model.message import Message
+
+_PAGE_ROWS: Final = 512
+_PAGE_BYTES: Final = 2_097_152
+_SEQ: Final = Struct("<Q")
+
+
+class Consumer:
+    """A receiver as the queue sees it. The gateway subclasses it per link."""
+
+    __slots__ = ("peek_lock", "reserved", "session", "waiting")
+
+    def __init__(self, peek_lock: bool) -> None:
+        self.peek_lock: bool = peek_lock
+        self.session: MessageSession | None = None
+        self.waiting: bool = False
+        self.reserved: int = 0
+        """Receive-and-delete deliveries that wait for the disk: room already spent."""
+
+    def room(self) -> int:
+        """How many messages it can take now."""
+        return 0
+
+    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
+        """One message; `lock` is None when it is already gone from the queue."""
+
+    def lost(self, error: BusError) -> None:
+        """The queue takes something away from it: its session, or itself."""
+
+
+class Dispatcher(QueueState):
+    """The receiving half of a queue."""
+
+    def __init__(self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int) -> None:
+        super().__init__(entity_id, path, description, journal, turn, budget, nonce)
+        self.cursor: int = 1
+        """Everything below was delivered once or passed over; what came back since is in `returned`."""
+        self.returned: list[int] = []
+        self.waiting: deque[Consumer] = deque()
+        self.sessions: SessionTable | None = SessionTable() if description.requires_session else None
+        self.has_sessions = self.sessions is not None
+        self.paging: bool = False
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        """The consumer has room: it queues up behind those who asked before."""
+        if not consumer.waiting:
+            consumer.waiting = True
+            self.waiting.append(consumer)
+        self.turn.touch_queue(self)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        if consumer.waiting:
+            consumer.waiting = False
+            self.waiting.remove(consumer)
+
+    def pump(self, now: int) -> None:
+        """Deliver what can be delivered. Called at the end of a turn."""
+        if not self.may_receive or self.deleted:
+            return
+        if self.sessions is not None:
+            self._serve_waiters(now)
+            self._pump_sessions(now)
+            return
+        waiting = self.waiting
+        while waiting:
+            consumer = waiting[0]
+            room = consumer.room() - consumer.reserved
+            if room > 0:
+                if self._deliver_ready(consumer, room, now) < room:
+                    return
+                if consumer.room() - consumer.reserved > 0:
+                    continue
+            waiting.popleft()
+            consumer.waiting = False
+
+    def _next_ready(self) -> int:
+        """The sequence number to deliver next, left in place; 0 = none."""
+        returned = self.returned
+        while returned:
+            if self.index.state(returned[0]) == READY:
+                return returned[0]
+            heapq.heappop(returned)
+        end = self.durable_seq + 1
+        if self.cursor >= end:
+            return 0
+        seq = self.index.next_in_state(READY, self.cursor, end)
+        self.cursor = seq
+        return seq if seq < end else 0
+
+    def _deliver_ready(self, consumer: Consumer, room: int, now: int) -> int:
+        """Up to `room` messages to this consumer. Fewer than `room` means: nothing more is there (yet)."""
+        sent = 0
+        taken: list[bytes] = []
+        held: _Held | None = None
+        index = self.index
+        hot = self.hot
+        pack = _SEQ.pack
+        while sent < room:
+            seq = self._next_ready()
+            if seq == 0:
+                break
+            message = hot.get(seq)
+            if message is None:
+                self._page_in(seq)
+                break
+            if seq >= self.cursor:
+                self.cursor = seq + 1
+            else:
+                heapq.heappop(self.returned)
+            chunk = index.chunks[seq >> 12]
+            row = seq & 4095
+            expires_at: int = chunk.expires[row]
+            count: int = chunk.counts[row]
+            if (expires_at and expires_at <= now) or count >= self.max_delivery_count:
+                self.remove_spent(seq, now)
+                continue
+            enqueued_at: int = chunk.enqueued[row]
+            if consumer.peek_lock:
+                lock = self.locks.take(seq, now + self.lock_ms, count, None, False)
+                index.set_state(seq, LOCKED)
+                self.drop_hot(seq)
+                taken.append(pack(seq))
+                consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
+            else:
+                if held is None:
+                    held = _Held(self, consumer)
+                index.set_state(seq, HELD)
+                self.drop_hot(seq)
+                self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
+                held.add(message, seq, enqueued_at, count, expires_at)
+            sent += 1
+        if taken:
+            # Lazy: rides along with the next commit. A crash before it merely forgets one delivery attempt.
+            self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
+            self.wake_for_locks()
+        if held is not None:
+            consumer.reserved += len(held.seqs)
+            self.when_durable(held)
+        return sent
+
+    def wake_for_locks(self) -> None:
+        at = self.locks.next_end()
+        if at:
+            self.turn.wake(self, at)
+
+    def remove_spent(self, seq: int, now: int) -> None:
+        """A message that must not be delivered any more: expired, or delivered too often. Settled above."""
+
+    # -- bodies from disk --------------------------------------------------------------------
+
+    def _page_in(self, seq: int) -> None:
+        """Read the next run of ready bodies from the store; pumping goes on when they are here."""
+        if self.paging:
+            return
+        self.paging = True
+        wanted: list[int] = [seq]
+        size = 0
+        at = max(seq + 1, self.cursor)
+        end = self.durable_seq + 1
+        limit = min(_PAGE_BYTES, self.budget.per_queue_bytes_max)
+        while len(wanted) < _PAGE_ROWS and size < limit:
+            at = self.index.next_in_state(READY, at, end)
+            if at >= end:
+                break
+            if at not in self.hot:
+                wanted.append(at)
+                size += self.index.size(at)
+            at += 1
+        self.load(wanted, _Page(self, wanted))
+
+    def paged(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
+        self.paging = False
+        if error is not None:
+            self.store_failed(error)
+            return
+        for seq, message in zip(seqs, messages, strict=True):
+            if message is not None and seq not in self.hot and self.index.state(seq) == READY:
+                size = message.size()
+                self.hot[seq] = message
+                self.hot_bytes += size
+                self.budget.used_bytes += size
+        self.turn.touch_queue(self)
+
+    def store_failed(self, error: BaseException) -> None:
+        """A body could not be read back: its readers are told, nobody else is."""
+        fault = error if isinstance(error, BusError) else BusError(f"The store of '{self.path}' could not be read: {error}")
+        consumers = list(self.waiting)
+        self.waiting.clear()
+        for consumer in consumers:
+            consumer.waiting = False
+            consumer.lost(fault)
+
+    # -- sessions ----------------------------------------------------------------------------
+
+    def session_of(self, seq: int) -> MessageSession | None:
+        if self.sessions is None:
+            return None
+        return self.sessions.by_number.get(self.index.owner(seq))
+
+    def leave_session(self, seq: int) -> None:
+        session = self.session_of(seq)
+        if session is not None and self.sessions is not None:
+            session.total -= 1
+            session.locks.pop(seq, None)
+            if session.total == 0:
+                self.sessions.refresh(session, self.index)
+
+    def _serve_waiters(self, now: int) -> None:
+        """Give free sessions to those who wait for one."""
+        sessions = self.sessions
+        assert sessions is not None
+        while sessions.waiters:
+            session = sessions.next_free(self.index)
+            if session is None:
+                return
+            waiter = sessions.waiters.popleft()
+            sessions.hold(session, waiter.consumer, now + self.lock_ms)
+            self.wake_for_sessions()
+            waiter.accepted(session)
+
+    def wake_for_sessions(self) -> None:
+        if self.sessions is not None:
+            at = self.sessions.next_end()
+            if at:
+                self.turn.wake(self, at)
+
+    def _pump_sessions(self, now: int) -> None:
+        """Each holder gets its own session's messages; a holder with nothing to read keeps waiting without blocking others."""
+        for _ in range(len(self.waiting)):
+            consumer = self.waiting.popleft()
+            session = consumer.session
+            room = consumer.room() - consumer.reserved
+            if session is None or room <= 0:
+                consumer.waiting = False
+                continue
+            self._deliver_session(consumer, session, room, now)
+            if consumer.room() - consumer.reserved > 0:
+                self.waiting.append(consumer)
+            else:
+                consumer.waiting = False
+
+    def _deliver_session(self, consumer: Consumer, session: MessageSession, room: int, now: int) -> None:
+        if session.locked_until <= now:
+            self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
+            return
+        taken: list[bytes] = []
+        held: _Held | None = None
+        while room > 0:
+            seq = session.first(self.index)
+            if seq == 0:
+                break
+            message = self.hot.get(seq)
+            if message is None:
+                self._page_session(session)
+                break
+            session.take_first()
+            expires_at = self.index.expires_at(seq)
+            count = self.index.count(seq)
+            if (expires_at and expires_at <= now) or count >= self.max_delivery_count:
+                self.remove_spent(seq, now)
+                continue
+            enqueued_at = self.index.enqueued_at(seq)
+            if consumer.peek_lock:
+                lock = self.locks.take(seq, session.locked_until, count, session, False)
+                session.locks[seq] = lock
+                self.index.set_state(seq, LOCKED)
+                self.drop_hot(seq)
+                taken.append(_SEQ.pack(seq))
+                consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
+            else:
+                if held is None:
+                    held = _Held(self, consumer)
+                self.index.set_state(seq, HELD)
+                self.drop_hot(seq)
+                self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
+                held.add(message, seq, enqueued_at, count, expires_at)
+            room -= 1
+        if taken:
+            self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
+        if held is not None:
+            consumer.reserved += len(held.seqs)
+            self.when_durable(held)
+
+    def _page_session(self, session: MessageSession) -> None:
+        if self.paging:
+            return
+        self.paging = True
+        wanted = [seq for seq in session.returned[:_PAGE_ROWS] if self.index.state(seq) == READY and seq not in self.hot]
+        for seq in session.ready:
+            if len(wanted) >= _PAGE_ROWS:
+                break
+            if self.index.state(seq) == READY and seq not in self.hot:
+                wanted.append(seq)
+        self.load(wanted, _Page(self, wanted))
+
+    def session_ended(self, session: MessageSession, error: BusError | None, failed: bool, now: int) -> None:
+        """The holder loses the session; what it had in hand goes back. Settled above."""
+
+
+class _Page(Loaded):
+    __slots__ = ("queue", "seqs")
+
+    def __init__(self, queue: Dispatcher, seqs: list[int]) -> None:
+        self.queue = queue
+        self.seqs = seqs
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        self.queue.paged(self.seqs, messages, error)
+
+
+class _Held(Effect):
+    """Receive-and-delete: the messages go out once the disk knows that they are gone."""
+
+    __slots__ = ("consumer", "messages", "queue", "seqs")
+
+    def __init__(self, queue: Dispatcher, consumer: Consumer) -> None:
+        self.queue = queue
+        self.consumer = consumer
+        self.seqs: list[int] = []
+        self.messages: list[tuple[Message, int, int, int]] = []
+
+    def add(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int) -> None:
+        self.seqs.append(seq)
+        self.messages.append((message, enqueued_at, count, expires_at))
+
+    def done(self, error: BaseException | None) -> None:
+        queue = self.queue
+        consumer = self.consumer
+        consumer.reserved -= len(self.seqs)
+        if error is not None:
+            return  # the store is down and will be replayed; memory is rebuilt from what it knows
+        for seq, (message, enqueued_at, count, expires_at) in zip(self.seqs, self.messages, strict=True):
+            queue.remove_row(seq)
+            consumer.deliver(message, seq, enqueued_at, count, expires_at, None)
+        if consumer.room() - consumer.reserved > 0:
+            queue.consumer_ready(consumer)

@@ -1,0 +1,221 @@
+"""Where every message of a queue stands, in columns: 35 bytes a message, whatever the backlog."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+GONE: Final = 0
+READY: Final = 1
+LOCKED: Final = 2
+DEFERRED: Final = 3
+SCHEDULED: Final = 4
+HELD: Final = 5
+"""Chosen for receive-and-delete; leaves when the disk knows."""
+DELAYED: Final = 6
+"""Abandoned with a delivery time still to come."""
+LEASED: Final = 7
+MOVING: Final = 8
+"""On its way to another (sub-)queue; its body is being read."""
+DEFERRED_LOCKED: Final = 9
+"""A deferred message in somebody's hands: returns to deferred, not to active."""
+
+STATES: Final = 10
+_BITS: Final = 12
+_ROWS: Final = 1 << _BITS
+_MASK: Final = _ROWS - 1
+
+
+class Chunk:
+    """4,096 consecutive sequence numbers."""
+
+    __slots__ = ("counts", "enqueued", "expires", "live", "locations", "min_expires", "owners", "sizes", "states")
+
+    def __init__(self) -> None:
+        zeros = bytes(8 * _ROWS)
+        self.locations = array("Q", zeros)
+        self.enqueued = array("Q", zeros)
+        self.expires = array("Q", zeros)
+        self.sizes = array("I", zeros[: 4 * _ROWS])
+        self.counts = array("I", zeros[: 4 * _ROWS])
+        self.states = bytearray(_ROWS)
+        self.owners: array[int] | None = None
+        """Numbers of message sessions, in queues that have them."""
+        self.live: int = 0
+        self.min_expires: int = 0
+        """No row expires before this instant; 0 when none expires at all."""
+
+
+class Index:
+    """Rows by sequence number. A row exists from `add` to `remove`; asking for another is a defect of the caller."""
+
+    __slots__ = ("by_state", "chunks", "size_bytes", "total")
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, Chunk] = {}
+        self.by_state: list[int] = [0] * STATES
+        self.total: int = 0
+        self.size_bytes: int = 0
+
+    def add(self, seq: int, state: int, location: int, size: int, enqueued_at: int, expires_at: int, count: int) -> None:
+        chunk = self.chunks.get(seq >> _BITS)
+        if chunk is None:
+            chunk = Chunk()
+            self.chunks[seq >> _BITS] = chunk
+        row = seq & _MASK
+        assert chunk.states[row] == GONE, "sequence number used twice"
+        chunk.states[row] = state
+        chunk.locations[row] = location
+        chunk.sizes[row] = size
+        chunk.enqueued[row] = enqueued_at
+        if expires_at:
+            chunk.expires[row] = expires_at
+            if chunk.min_expires == 0 or expires_at < chunk.min_expires:
+                chunk.min_expires = expires_at
+        if count:
+            chunk.counts[row] = count
+        chunk.live += 1
+        self.by_state[state] += 1
+        self.total += 1
+        self.size_bytes += size
+
+    def remove(self, seq: int) -> int:
+        """Forget a row; returns its location."""
+        number = seq >> _BITS
+        chunk = self.chunks[number]
+        row = seq & _MASK
+        state = chunk.states[row]
+        assert state != GONE, "removed twice"
+        chunk.states[row] = GONE
+        self.by_state[state] -= 1
+        self.total -= 1
+        self.size_bytes -= chunk.sizes[row]
+        location: int = chunk.locations[row]
+        chunk.live -= 1
+        if chunk.live == 0:
+            del self.chunks[number]
+        elif chunk.expires[row]:
+            chunk.expires[row] = 0
+        return location
+
+    def state(self, seq: int) -> int:
+        chunk = self.chunks.get(seq >> _BITS)
+        return GONE if chunk is None else chunk.states[seq & _MASK]
+
+    def set_state(self, seq: int, state: int) -> None:
+        chunk = self.chunks[seq >> _BITS]
+        row = seq & _MASK
+        self.by_state[chunk.states[row]] -= 1
+        self.by_state[state] += 1
+        chunk.states[row] = state
+
+    def owner(self, seq: int) -> int:
+        owners = self.chunks[seq >> _BITS].owners
+        return 0 if owners is None else owners[seq & _MASK]
+
+    def set_owner(self, seq: int, number: int) -> None:
+        chunk = self.chunks[seq >> _BITS]
+        if chunk.owners is None:
+            chunk.owners = array("I", bytes(4 * _ROWS))
+        chunk.owners[seq & _MASK] = number
+
+    def location(self, seq: int) -> int:
+        location: int = self.chunks[seq >> _BITS].locations[seq & _MASK]
+        return location
+
+    def set_location(self, seq: int, location: int) -> None:
+        self.chunks[seq >> _BITS].locations[seq & _MASK] = location
+
+    def enqueued_at(self, seq: int) -> int:
+        at: int = self.chunks[seq >> _BITS].enqueued[seq & _MASK]
+        return at
+
+    def expires_at(self, seq: int) -> int:
+        at: int = self.chunks[seq >> _BITS].expires[seq & _MASK]
+        return at
+
+    def clear_expiry(self, seq: int) -> None:
+        self.chunks[seq >> _BITS].expires[seq & _MASK] = 0
+
+    def size(self, seq: int) -> int:
+        size: int = self.chunks[seq >> _BITS].sizes[seq & _MASK]
+        return size
+
+    def count(self, seq: int) -> int:
+        count: int = self.chunks[seq >> _BITS].counts[seq & _MASK]
+        return count
+
+    def set_count(self, seq: int, count: int) -> None:
+        self.chunks[seq >> _BITS].counts[seq & _MASK] = count
+
+    def next_in_state(self, state: int, start: int, end: int) -> int:
+        """The first row from `start` to below `end` in this state; `end` when there is none."""
+        at = start
+        while at < end:
+            number = at >> _BITS
+            chunk = self.chunks.get(number)
+            if chunk is not None:
+                row = chunk.states.find(state, at & _MASK)
+                if row >= 0:
+                    found = (number << _BITS) + row
+                    return found if found < end else end
+            at = (number + 1) << _BITS
+            if chunk is None and len(self.chunks) < 64:
+                at = self._skip_gap(at, end)
+        return end
+
+    def _skip_gap(self, at: int, end: int) -> int:
+        """After a hole, go straight to the next chunk there is: sequence numbers may lie far apart."""
+        number = at >> _BITS
+        following = [n for n in self.chunks if n >= number]
+        return min(following) << _BITS if following else end
+
+    def seqs_from(self, start: int, most: int) -> list[int]:
+        """Up to `most` existing rows from `start` on, in order."""
+        found: list[int] = []
+        for number in sorted(n for n in self.chunks if n >= start >> _BITS):
+            states = self.chunks[number].states
+            base = number << _BITS
+            for row in range(start - base if start > base else 0, _ROWS):
+                if states[row]:
+                    found.append(base + row)
+                    if len(found) == most:
+                        return found
+        return found
+
+    def next_expiry(self) -> int:
+        """No row expires before this; 0 = none ever."""
+        earliest = 0
+        for chunk in self.chunks.values():
+            at = chunk.min_expires
+            if at and (earliest == 0 or at < earliest):
+                earliest = at
+        return earliest
+
+    def expired(self, now: int, most: int) -> list[int]:
+        """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
+        found: list[int] = []
+        for number in sorted(self.chunks):
+            chunk = self.chunks[number]
+            if chunk.min_expires == 0 or chunk.min_expires > now:
+                continue
+            base = number << _BITS
+            remaining = 0
+            for row, at in enumerate(chunk.expires):
+                if not at:
+                    continue
+                state = chunk.states[row]
+                if state == GONE:
+                    continue
+                if at <= now and (state == READY or state == DELAYED):
+                    if len(found) == most:
+                        remaining = now
+                        break
+                    found.append(base + row)
+                elif state != DEFERRED and (remaining == 0 or at < remaining):
+                    # Locked past its time: looked at again when the lock ends, at the latest in a second.
+                    remaining = max(at, now + 1000)
+            chunk.min_expires = remaining
+            if len(found) == most:
+                break
+        return found

@@ -1,0 +1,293 @@
+"""A queue: takes messages in, keeps their times, gives them out in order."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.broker.browse import Browser
+from tandem.broker.dedup import DuplicateHistory
+from tandem.broker.index import GONE, READY, SCHEDULED
+from tandem.broker.journal import Effect
+from tandem.broker.state import HotBudget, Loaded
+from tandem.model.entity import MAX_DURATION_MS
+from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost
+from tandem.model.message import NO_TTL, Message, encode_body
+
+if TYPE_CHECKING:
+    from tandem.broker.journal import Journal
+    from tandem.broker.turn import Turn
+    from tandem.model.entity import QueueDescription
+
+_DUE_MAX: Final = 1_000
+"""Messages that one timer may touch before others get their turn."""
+
+
+class Queue(Browser):
+    """The whole of a queue: see the layers below for browsing, settlement, dispatch and state."""
+
+    def __init__(
+        self,
+        entity_id: int,
+        path: str,
+        description: QueueDescription,
+        journal: Journal,
+        turn: Turn,
+        budget: HotBudget,
+        nonce: int,
+        message_bytes_max: int,
+    ) -> None:
+        self.history: DuplicateHistory | None = None
+        self.message_bytes_max: int = message_bytes_max
+        self.scheduled: list[tuple[int, int]] = []
+        """Heap of (instant, sequence number)."""
+        self._visible: _Visible | None = None
+        self.pings: int = 0
+        self.duplicates_dropped: int = 0
+        super().__init__(entity_id, path, description, journal, turn, budget, nonce)
+
+    def configure(self, description: QueueDescription) -> None:
+        super().configure(description)
+        if description.requires_duplicate_detection:
+            if self.history is None:
+                self.history = DuplicateHistory(description.duplicate_detection_history_ms)
+            self.history.window_ms = description.duplicate_detection_history_ms
+        if description.max_message_bytes is not None:
+            self.message_bytes_max = description.max_message_bytes
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def check_send(self, message: Message, body_bytes: int) -> None:
+        """Everything a send must meet; a ping must meet it too, because it stands for one."""
+        if not self.may_send:
+            raise EntityDisabled(f"Messaging entity '{self.path}' is currently disabled for sending. Set its status to Active.")
+        if self.has_sessions and message.session_id is None:
+            raise NotAllowed(
+                f"The SessionId was not set on a message, and it cannot be sent to the entity '{self.path}'. "
+                "Entities that have session support enabled can only receive messages that have the SessionId set."
+            )
+        if body_bytes > self.message_bytes_max:
+            raise MessageSizeExceeded(
+                f"The received message (size {body_bytes} bytes) exceeds the limit of {self.message_bytes_max} bytes of '{self.path}'."
+            )
+        if self.index.size_bytes + body_bytes > self.quota_bytes:
+            raise QuotaExceeded(
+                f"The maximum entity size of '{self.path}' ({self.quota_bytes} bytes) has been reached. Receive messages, or raise the size."
+            )
+
+    def enqueue(self, message: Message, now: int) -> int:
+        """Take a message in; returns its sequence number, 0 when it is accepted and dropped (ping, duplicate).
+
+        Nobody sees it, and nobody may be told, before the journal's next commit.
+        """
+        self.check_send(message, message.size())
+        if message.is_ping:
+            self.pings += 1
+            return 0
+        if self.history is not None:
+            if self.history.seen(message.message_id, now):
+                self.duplicates_dropped += 1
+                return 0
+            self.history.remember(message.message_id, now, now)
+        seq = self.next_seq
+        if message.scheduled_at > now:
+            body = encode_body(message)
+            location = self.append_message(seq, facts.SCHEDULED, message, body, now, 0, 0)
+            self.index.add(seq, SCHEDULED, location, len(body), now, 0, 0)
+            heapq.heappush(self.scheduled, (message.scheduled_at, seq))
+            self.turn.wake(self, message.scheduled_at)
+        else:
+            expires_at = self.expiry(message.ttl_ms, now)
+            body = encode_body(message)
+            location = self.append_message(seq, 0, message, body, now, expires_at, 0)
+            self.index.add(seq, READY, location, len(body), now, expires_at, 0)
+            self.keep_hot(seq, message)
+            if expires_at:
+                self.turn.wake(self, expires_at)
+        self.next_seq = seq + 1
+        self._note(seq, message)
+        return seq
+
+    def expiry(self, ttl_ms: int, now: int) -> int:
+        """The instant of expiry: the sender's wish, capped by the entity's; 0 = never."""
+        if ttl_ms == NO_TTL or ttl_ms > self.default_ttl_ms:
+            ttl_ms = self.default_ttl_ms
+        if ttl_ms >= MAX_DURATION_MS or self.is_dead_letter:
+            return 0
+        return now + ttl_ms
+
+    def take_over(self, message: Message, enqueued_at: int, count: int) -> int:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        body = encode_body(message)
+        location = self.append_message(seq, 0, message, body, enqueued_at, 0, count)
+        self.index.add(seq, READY, location, len(body), enqueued_at, 0, count)
+        self.keep_hot(seq, message)
+        self._note(seq, message)
+        return seq
+
+    def _note(self, seq: int, message: Message) -> None:
+        """The row exists; it becomes visible with the commit of this turn."""
+        visible = self._visible
+        if visible is None or visible.turn_number != self.turn.number:
+            visible = _Visible(self, self.turn.number)
+            self._visible = visible
+            self.journal.when_durable(visible)
+            self.turn.schedule()
+        visible.upto = seq
+        if self.has_sessions and message.session_id is not None:
+            self.enter_session(seq, message.session_id)
+            visible.in_sessions.append(seq)
+
+    def enter_session(self, seq: int, session_id: str) -> None:
+        assert self.sessions is not None
+        session = self.sessions.get(session_id)
+        session.total += 1
+        self.index.set_owner(seq, session.number)
+
+    def became_durable(self, visible: _Visible) -> None:
+        self.durable_seq = max(self.durable_seq, visible.upto)
+        for seq in visible.in_sessions:
+            session = self.session_of(seq) if self.index.state(seq) == READY else None
+            if session is not None and self.sessions is not None:
+                session.ready.append(seq)
+                if session.holder is None:
+                    self.sessions.free[session.id] = session
+        self.turn.touch_queue(self)
+
+    # -- scheduling --------------------------------------------------------------------------
+
+    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
+        """All or nothing: an unknown number cancels none."""
+        for seq in seqs:
+            if self.index.state(seq) != SCHEDULED:
+                raise MessageNotFound(f"Failed to cancel: there is no scheduled message with sequence number {seq} in '{self.path}'.")
+        for seq in dict.fromkeys(seqs):
+            self.settle(seq, facts.CANCELLED, now)
+
+    def _activate_due(self, now: int) -> None:
+        ready: list[int] = []
+        scheduled = self.scheduled
+        while scheduled and scheduled[0][0] <= now and len(ready) < _DUE_MAX:
+            at, seq = scheduled[0]
+            if seq > self.durable_seq:
+                break  # not on disk yet: its commit comes first and touches the queue
+            heapq.heappop(scheduled)
+            if self.index.state(seq) == SCHEDULED:
+                ready.append(seq)
+        if ready:
+            self.load(ready, _Activation(self, ready))
+        if scheduled:
+            self.turn.wake(self, max(scheduled[0][0], now + 1))
+
+    def activated(self, seqs: list[int], messages: list[Message | None]) -> None:
+        """Scheduled messages become active under new numbers, so that they queue up behind what is there."""
+        now = self.turn.now
+        for seq, message in zip(seqs, messages, strict=True):
+            if message is None or self.index.state(seq) != SCHEDULED:
+                continue
+            self.settle(seq, facts.ACTIVATED, now)
+            fresh = self.next_seq
+            self.next_seq = fresh + 1
+            expires_at = self.expiry(message.ttl_ms, now)
+            body = encode_body(message)
+            location = self.append_message(fresh, 0, message, body, now, expires_at, 0)
+            self.index.add(fresh, READY, location, len(body), now, expires_at, 0)
+            self.keep_hot(fresh, message)
+            if expires_at:
+                self.turn.wake(self, expires_at)
+            self._note(fresh, message)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def due(self, now: int) -> None:
+        """An instant this queue asked for has come."""
+        self.locks_ended(now)
+        self.delays_ended(now)
+        self._activate_due(now)
+        if self.sessions is not None:
+            for session in self.sessions.ended(now):
+                self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
+            self.sessions.give_up(now)
+        for seq in self.index.expired(now, _DUE_MAX):
+            self.expire(seq, now)
+        self._plan(now)
+
+    def _plan(self, now: int) -> None:
+        self.wake_for_locks()
+        self.wake_for_sessions()
+        expiry = self.index.next_expiry()
+        if expiry:
+            self.turn.wake(self, max(expiry, now + 1))
+        if self.delayed:
+            self.turn.wake(self, self.delayed[0][0])
+        if self.scheduled:
+            self.turn.wake(self, max(self.scheduled[0][0], now + 1))
+
+    def replay_ended(self, now: int) -> None:
+        """The journal has told all: what is active may be delivered, sessions know their messages, timers are set."""
+        self.durable_seq = self.next_seq - 1
+        if self.sessions is not None:
+            for seq in self.index.seqs_from(1, self.index.total):
+                session = self.session_of(seq) if self.index.state(seq) == READY else None
+                if session is not None:
+                    session.ready.append(seq)
+            for session in list(self.sessions.by_id.values()):
+                self.sessions.refresh(session, self.index)
+        self._plan(now)
+
+    # -- removal -----------------------------------------------------------------------------
+
+    def purge(self, before: int, most: int, now: int) -> int:
+        """Remove up to `most` active messages enqueued before this instant; returns how many."""
+        removed = 0
+        at = 1
+        end = self.durable_seq + 1
+        while removed < most:
+            at = self.index.next_in_state(READY, at, end)
+            if at >= end:
+                break
+            if self.index.enqueued_at(at) <= before:
+                self.settle(at, facts.PURGED, now)
+                removed += 1
+            at += 1
+        return removed
+
+    def close(self) -> None:
+        """The queue is deleted: nobody receives from it any more, its bodies are free."""
+        self.deleted = True
+        for chunk_number, chunk in list(self.index.chunks.items()):
+            for row, state in enumerate(chunk.states):
+                if state != GONE:
+                    self.remove_row((chunk_number << 12) + row)
+
+
+class _Visible(Effect):
+    """With the commit of its turn, what was enqueued in that turn may be delivered."""
+
+    __slots__ = ("in_sessions", "queue", "turn_number", "upto")
+
+    def __init__(self, queue: Queue, turn_number: int) -> None:
+        self.queue = queue
+        self.turn_number: int = turn_number
+        self.upto: int = 0
+        self.in_sessions: list[int] = []
+
+    def done(self, error: BaseException | None) -> None:
+        if error is None:
+            self.queue.became_durable(self)
+
+
+class _Activation(Loaded):
+    __slots__ = ("queue", "seqs")
+
+    def __init__(self, queue: Queue, seqs: list[int]) -> None:
+        self.queue = queue
+        self.seqs = seqs
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        if error is not None:
+            self.queue.store_failed(error)
+            return
+        self.queue.activated(self.seqs, messages)

@@ -1,0 +1,217 @@
+"""The tenant of one store: rebuilds queues from facts, and says on compaction which facts still matter."""
+
+from __future__ import annotations
+
+import heapq
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, READY, SCHEDULED
+from tandem.model.errors import Corrupt
+
+if TYPE_CHECKING:
+    from tandem.broker.journal import Journal
+    from tandem.broker.queue import Queue
+
+_U64: Final = Struct("<Q")
+
+
+class StoreTenant:
+    """Owns the queues whose facts are in one journal. Facts of entities that no longer exist are dropped."""
+
+    def __init__(self, journal: Journal, now: int) -> None:
+        self.journal = journal
+        self.queues: dict[int, Queue] = {}
+        self.shared: dict[int, int] = {}
+        self._now = now
+        self._until: dict[tuple[int, int], int] = {}
+
+    def add(self, queue: Queue) -> None:
+        queue.shared = self.shared
+        self.queues[queue.entity_id] = queue
+
+    def discard(self, queue: Queue) -> None:
+        self.queues.pop(queue.entity_id, None)
+
+    # -- replay ------------------------------------------------------------------------------
+
+    def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
+        if kind == facts.PUBLISHED:
+            self._replay_published(flags, at, key, location, body_bytes)
+            return
+        queue = self.queues.get(entity)
+        if queue is None:
+            if body_bytes:
+                self.journal.forget(location)
+            return
+        if kind == facts.ENQUEUED:
+            self._replay_enqueued(queue, flags, seq, at, aux, key, location, body_bytes)
+        elif kind == facts.SETTLED:
+            if queue.index.state(seq):
+                queue.remove_row(seq)
+            if seq >= queue.next_seq:
+                queue.next_seq = seq + 1
+        elif kind == facts.STATE:
+            self._replay_state(queue, flags, seq, aux, key)
+        elif kind == facts.DELIVERED:
+            for (one,) in _U64.iter_unpack(key):
+                if queue.index.state(one):
+                    queue.index.set_count(one, queue.index.count(one) + 1)
+        elif kind == facts.SESSION_STATE:
+            self._replay_session_state(queue, flags, at, key)
+        elif kind == facts.SEEN:
+            if queue.history is not None:
+                queue.history.remember(key, at, at)
+        elif kind == facts.COUNTER:
+            queue.next_seq = max(queue.next_seq, aux)
+        else:
+            raise Corrupt(f"the journal holds a fact of unknown kind {kind}: it was written by a newer version")
+
+    def _replay_enqueued(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
+        message_id, session_id, count, scheduled_at = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+        index = queue.index
+        state = READY
+        if flags & facts.DEFERRED:
+            state = DEFERRED
+        elif flags & facts.SCHEDULED:
+            state = SCHEDULED
+        if index.state(seq):
+            # Written again (compaction, modified properties) and the older copy is still there: the younger one counts.
+            queue.release(index.location(seq))
+            index.set_location(seq, location)
+            index.set_state(seq, state)
+            index.set_count(seq, count)
+        else:
+            index.add(seq, state, location, body_bytes, at, aux, count)
+            if queue.has_sessions and session_id is not None:
+                queue.enter_session(seq, session_id)
+            if state == SCHEDULED:
+                heapq.heappush(queue.scheduled, (scheduled_at, seq))
+        if seq >= queue.next_seq:
+            queue.next_seq = seq + 1
+        if queue.history is not None and not flags & facts.RELOCATED:
+            queue.history.remember(message_id, at, at)
+
+    def _replay_published(self, flags: int, at: int, key: bytes, location: int, body_bytes: int) -> None:
+        _, session_id, _, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+        rows = 0
+        for entity, seq, expires_at in facts.unpack_targets(key):
+            queue = self.queues.get(entity)
+            if queue is None:
+                continue
+            queue.next_seq = max(queue.next_seq, seq + 1)
+            if queue.index.state(seq):
+                queue.release(queue.index.location(seq))
+                queue.index.set_location(seq, location)
+            else:
+                queue.index.add(seq, READY, location, body_bytes, at, expires_at, 0)
+                if queue.has_sessions and session_id is not None:
+                    queue.enter_session(seq, session_id)
+            rows += 1
+        if rows:
+            self.shared[location] = rows
+        else:
+            self.journal.forget(location)
+
+    def _replay_state(self, queue: Queue, state: int, seq: int, count: int, key: bytes) -> None:
+        if not queue.index.state(seq):
+            return
+        queue.index.set_count(seq, count)
+        queue.index.set_state(seq, state)
+        if state == DELAYED:
+            (until,) = _U64.unpack(key)
+            self._until[(queue.entity_id, seq)] = until
+
+    def _replay_session_state(self, queue: Queue, flags: int, at: int, key: bytes) -> None:
+        if queue.sessions is None:
+            return
+        session_id, state = facts.unpack_session_state(key, flags)
+        session = queue.sessions.get(session_id)
+        session.state = state
+        session.state_updated_at = at
+
+    def finish(self) -> None:
+        """All facts are told: make the queues ready to serve."""
+        for (entity, seq), until in self._until.items():
+            queue = self.queues[entity]
+            if queue.index.state(seq) == DELAYED:
+                heapq.heappush(queue.delayed, (until, seq))
+        self._until.clear()
+        for queue in self.queues.values():
+            queue.replay_ended(self._now)
+
+    # -- compaction --------------------------------------------------------------------------
+
+    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
+        if kind == facts.PUBLISHED:
+            self._relocate_published(flags, entity, seq, at, key, body, location)
+            return
+        queue = self.queues.get(entity)
+        if queue is None:
+            return
+        if kind == facts.ENQUEUED:
+            if queue.index.state(seq) and queue.index.location(seq) == location:
+                self._relocate_message(queue, flags, seq, at, aux, key, body)
+            elif queue.history is not None and not flags & facts.RELOCATED:
+                message_id, _, _, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+                self._keep_seen(queue, message_id, at)
+        elif kind == facts.SEEN:
+            self._keep_seen(queue, key, at)
+        elif kind == facts.SESSION_STATE and queue.sessions is not None:
+            session_id, state = facts.unpack_session_state(key, flags)
+            session = queue.sessions.by_id.get(session_id)
+            if session is not None and state is not None and session.state == state and session.state_updated_at == at:
+                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+
+    def _keep_seen(self, queue: Queue, message_id: bytes, at: int) -> None:
+        history = queue.history
+        if history is not None and history.seen(message_id, queue.turn.now):
+            self.journal.append(facts.SEEN, 0, queue.entity_id, 0, at, 0, message_id, b"")
+
+    def _relocate_message(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> None:
+        index = queue.index
+        state = index.state(seq)
+        message_id, session_id, _, scheduled_at = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+        count = index.count(seq) + (1 if state in (LOCKED, DEFERRED_LOCKED) else 0)
+        fresh = flags & facts.HAS_SESSION | facts.RELOCATED
+        if state in (DEFERRED, DEFERRED_LOCKED):
+            fresh |= facts.DEFERRED
+        elif state == SCHEDULED:
+            fresh |= facts.SCHEDULED
+        new_key = facts.pack_key(message_id, session_id, count, scheduled_at)
+        location = self.journal.append(facts.ENQUEUED, fresh, queue.entity_id, seq, at, aux, new_key, body)
+        index.set_location(seq, location)
+        if queue.history is not None and not flags & facts.RELOCATED:
+            self._keep_seen(queue, message_id, at)
+        if state == DELAYED:
+            until = next((u for u, s in queue.delayed if s == seq), queue.turn.now)
+            self.journal.append(facts.STATE, DELAYED, queue.entity_id, seq, at, count, _U64.pack(until), b"")
+
+    def _relocate_published(self, flags: int, entity: int, seq: int, at: int, key: bytes, body: bytes, location: int) -> None:
+        """Rows that are as they were published stay together; one whose state moved on is written for itself."""
+        has_session = flags & facts.HAS_SESSION
+        message_id, session_id, _, _ = facts.unpack_key(key, has_session != 0)
+        plain: list[tuple[int, int, int]] = []
+        for target, row, expires_at in facts.unpack_targets(key):
+            queue = self.queues.get(target)
+            if queue is None or not queue.index.state(row) or queue.index.location(row) != location:
+                continue
+            if queue.index.state(row) == READY and queue.index.count(row) == 0:
+                plain.append((target, row, expires_at))
+            else:
+                own = facts.pack_key(message_id, session_id, 0, 0)
+                self._relocate_message(queue, has_session, row, at, expires_at, own, body)
+        if plain:
+            packed = facts.pack_targets(message_id, session_id, plain)
+            fresh = self.journal.append(facts.PUBLISHED, has_session | facts.RELOCATED, entity, seq, at, 0, packed, body)
+            for target, row, _ in plain:
+                self.queues[target].index.set_location(row, fresh)
+            self.shared[fresh] = len(plain)
+        self.shared.pop(location, None)
+
+    def segment_leaving(self, entities: set[int]) -> None:
+        for entity in entities:
+            queue = self.queues.get(entity)
+            if queue is not None:
+                self.journal.append(facts.COUNTER, 0, entity, 0, queue.turn.now, queue.next_seq, b"", b"")

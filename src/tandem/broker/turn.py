@@ -1,0 +1,133 @@
+"""The loop of the house: what happened in one pass is decided, recorded and announced together."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tandem.broker.journal import Journal
+    from tandem.model.clock import Clock
+
+
+class Pumped:
+    """Something with work to do at the end of a turn, or at an instant: a queue."""
+
+    def __init__(self) -> None:
+        self.dirty: bool = False
+        self.wake_at: int = 0
+
+    def pump(self, now: int) -> None:
+        """Deliver what can be delivered."""
+
+    def due(self, now: int) -> None:
+        """The instant asked for has come."""
+
+
+class Flushed:
+    """Something with bytes to write at the end of a turn: a connection."""
+
+    def __init__(self) -> None:
+        self.dirty: bool = False
+
+    def flush(self) -> None:
+        """Write them."""
+
+
+class Turn:
+    """Collects what changed and runs it once: queues pump, journals commit, connections write.
+
+    All facts appended within one turn land in one block of the journal: they are one, or they did not happen.
+    The driver calls `run` soon after `wanted` says so, and again at `deadline()`.
+    """
+
+    def __init__(self, clock: Clock, wanted: Callable[[], None]) -> None:
+        self.clock = clock
+        self.number: int = 1
+        self.now: int = clock.now_ms()
+        self._wanted = wanted
+        self._scheduled: bool = False
+        self._queues: list[Pumped] = []
+        self._connections: list[Flushed] = []
+        self._journals: list[Journal] = []
+        self._timers: list[tuple[int, int, Pumped]] = []
+        self._timer_number: int = 0
+
+    def add_journal(self, journal: Journal) -> None:
+        self._journals.append(journal)
+
+    def remove_journal(self, journal: Journal) -> None:
+        self._journals.remove(journal)
+
+    def begin(self) -> int:
+        """Every entry into the house (bytes, timer, commit) starts here; returns the instant that holds for all of it."""
+        self.now = self.clock.now_ms()
+        return self.now
+
+    def touch_queue(self, queue: Pumped) -> None:
+        if not queue.dirty:
+            queue.dirty = True
+            self._queues.append(queue)
+            if not self._scheduled:
+                self.schedule()
+
+    def touch_connection(self, connection: Flushed) -> None:
+        if not connection.dirty:
+            connection.dirty = True
+            self._connections.append(connection)
+            if not self._scheduled:
+                self.schedule()
+
+    def schedule(self) -> None:
+        """Ask for a run. Facts were appended, or somebody is dirty."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._wanted()
+
+    def wake(self, queue: Pumped, at: int) -> None:
+        """Ask for `queue.due` at this instant; an earlier wish stays in force."""
+        if at and (queue.wake_at == 0 or at < queue.wake_at):
+            queue.wake_at = at
+            self._timer_number += 1
+            heapq.heappush(self._timers, (at, self._timer_number, queue))
+            if not self._scheduled and self._timers[0][2] is queue:
+                self.schedule()
+
+    def deadline(self) -> int:
+        """When to run at the latest; 0 = nothing is planned."""
+        timers = self._timers
+        while timers and timers[0][2].wake_at != timers[0][0]:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else 0
+
+    def run(self) -> None:
+        now = self.begin()
+        self._scheduled = True  # whoever asks while we run is served by this run
+        self._due(now)
+        while self._queues:
+            queues = self._queues
+            self._queues = []
+            for queue in queues:
+                queue.dirty = False
+                queue.pump(now)
+        self.number += 1
+        for journal in self._journals:
+            journal.flush()
+        connections = self._connections
+        self._connections = []
+        for connection in connections:
+            connection.dirty = False
+            connection.flush()
+        self._scheduled = False
+        if self._queues or self._connections:
+            self.schedule()
+
+    def _due(self, now: int) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            at, _, queue = heapq.heappop(timers)
+            if queue.wake_at == at:
+                queue.wake_at = 0
+                queue.due(now)
