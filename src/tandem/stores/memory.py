@@ -1,0 +1,293 @@
+"""The journal port without a disk: the same order, the same effects, the same compaction, and nothing survives the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.stores.settings import StoreSettings
+
+RECORD_BYTES: Final = 42
+"""What a record without key and body is taken to weigh, as on disk."""
+
+Fact = tuple[int, int, int, int, int, int, bytes, int, int]
+"""kind, flags, entity, seq, at, aux, key, location, body bytes."""
+
+
+class MemorySegment:
+    """As many facts as fit in `segment_bytes`; they leave together."""
+
+    __slots__ = ("body_bytes", "bytes", "facts", "forgotten_bytes")
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.bytes = 0
+        self.body_bytes = 0
+        self.forgotten_bytes = 0
+
+
+class Shelf:
+    """What a memory store remembers. Handing the same shelf to a second store is a restart."""
+
+    __slots__ = ("bodies", "segments")
+
+    def __init__(self) -> None:
+        self.segments: dict[int, MemorySegment] = {}
+        self.bodies: dict[int, bytes] = {}
+
+
+class MemoryStore:
+    """For tests and `--memory`. Bodies go when they are forgotten, facts when their segment is compacted."""
+
+    def __init__(
+        self,
+        loop_call: Callable[[Callable[[], None]], None],
+        settings: StoreSettings | None = None,
+        shelf: Shelf | None = None,
+    ) -> None:
+        self._loop_call = loop_call
+        self._settings = settings or StoreSettings(segment_bytes=8_388_608)
+        self._shelf = shelf or Shelf()
+        self._tenant: Tenant | None = None
+        self._state = StoreState.RECOVERING
+        self._cause = ""
+        self._pending: list[tuple[Fact, bytes]] = []
+        self._pending_bytes = 0
+        self._forgotten: set[int] = set()
+        self._waiters: list[Effect] = []
+        self._groups: list[list[Effect]] = []
+        self._segment = 1
+        self._offset = 0
+        self._leaving: _Walk | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def health(self) -> StoreHealth:
+        return StoreHealth(self._state, self._cause)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._shelf.segments)
+
+    def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
+        if self._state is not StoreState.UP:
+            raise self._refusal()
+        size = RECORD_BYTES + len(key) + len(body)
+        location = self._segment << 32 | self._offset
+        self._pending.append(((kind, flags, entity, seq, at, aux, bytes(key), location, len(body)), bytes(body)))
+        self._pending_bytes += size
+        self._offset += size
+        if self._offset >= self._settings.segment_bytes:
+            self._segment += 1
+            self._offset = 0
+        return location
+
+    def when_durable(self, effect: Effect) -> None:
+        if self._state is not StoreState.UP:
+            raise self._refusal()
+        self._waiters.append(effect)
+
+    def flush(self) -> None:
+        if self._state is not StoreState.UP:
+            return
+        if self._pending:
+            self._shelve()
+        if self._waiters:
+            self._groups.append(self._waiters)
+            self._waiters = []
+            if len(self._groups) == 1:
+                self._loop_call(self._release)
+
+    def fetch(self, locations: list[int], effect: FetchEffect) -> None:
+        bodies: list[bytes] = []
+        error: BaseException | None = None if self._state is StoreState.UP else self._refusal()
+        pending = {fact[7]: body for fact, body in self._pending} if self._pending else {}
+        kept = self._shelf.bodies
+        for location in locations:
+            body = kept.get(location)
+            if body is None:
+                body = pending.get(location)
+            if body is None:
+                error = error or Corrupt(f"no body at location {location:#x}: it was forgotten, or never written")
+                break
+            bodies.append(body)
+        self._loop_call(_Answer(effect, [] if error else bodies, error).deliver)
+
+    def forget(self, location: int) -> None:
+        body = self._shelf.bodies.pop(location, None)
+        if body is not None:
+            self._shelf.segments[location >> 32].forgotten_bytes += len(body)
+        elif self._pending:
+            self._forgotten.add(location)
+
+    def replay(self, tenant: Tenant) -> None:
+        if self._state is StoreState.UP:
+            raise StoreUnavailable("the store was replayed already; reopen it to replay again")
+        self._tenant = tenant
+        for number in sorted(self._shelf.segments):
+            self._segment = number + 1
+            for kind, flags, entity, seq, at, aux, key, location, body_bytes in list(self._shelf.segments[number].facts):
+                tenant.replayed(kind, flags, entity, seq, at, aux, key, location, body_bytes)
+        self._offset = 0
+        self._state = StoreState.UP
+        self._cause = ""
+
+    def step_compaction(self) -> bool:
+        if self._state is not StoreState.UP or self._tenant is None:
+            return False
+        self.flush()
+        walk = self._leaving
+        if walk is None:
+            walk = self._next_leaving()
+            if walk is None:
+                return False
+            self._leaving = walk
+        if walk.done:
+            return False
+        facts = self._shelf.segments[walk.segment].facts
+        end = min(walk.at + self._settings.compaction_records_per_step, len(facts))
+        bodies = self._shelf.bodies
+        for kind, flags, entity, seq, at, aux, key, location, _ in facts[walk.at : end]:
+            walk.entities.add(entity)
+            self._tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
+        walk.at = end
+        if end == len(facts):
+            walk.done = True
+            self._tenant.segment_leaving(walk.entities)
+            self.when_durable(_Remove(self, walk.segment))
+        self.flush()
+        return not walk.done
+
+    def fail(self, cause: str) -> None:
+        """Stop, as a disk that returned an error would make the other engines stop: for tests and injected faults."""
+        if self._state is not StoreState.UP:
+            return
+        self._state = StoreState.DOWN
+        self._cause = cause
+        groups, self._groups = [*self._groups, self._waiters], []
+        self._waiters = []
+        self._pending = []
+        self._pending_bytes = 0
+        self._leaving = None
+        self._loop_call(_Failure([effect for group in groups for effect in group], self._refusal()).deliver)
+
+    def reopen(self, tenant: Tenant) -> None:
+        if self._state is StoreState.UP:
+            raise StoreUnavailable("the store is up; only a store that stopped can be reopened")
+        self._state = StoreState.RECOVERING
+        self.replay(tenant)
+
+    def close(self) -> None:
+        if self._state is StoreState.UP:
+            self.flush()
+            while self._groups:
+                self._release()
+        self._state = StoreState.DOWN
+        self._cause = "closed"
+
+    def _refusal(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the store is {self._state.value}" + (f": {self._cause}" if self._cause else ""))
+
+    def _shelve(self) -> None:
+        segments, bodies = self._shelf.segments, self._shelf.bodies
+        for fact, body in self._pending:
+            number = fact[7] >> 32
+            segment = segments.get(number)
+            if segment is None:
+                segment = segments[number] = MemorySegment()
+            segment.facts.append(fact)
+            segment.bytes += RECORD_BYTES + len(fact[6]) + len(body)
+            segment.body_bytes += len(body)
+            bodies[fact[7]] = body
+        self._pending = []
+        self._pending_bytes = 0
+        for location in self._forgotten:
+            self.forget(location)
+        self._forgotten.clear()
+
+    def _release(self) -> None:
+        if not self._groups:
+            return
+        groups, self._groups = self._groups, []
+        run_effects([effect for group in groups for effect in group], None)
+        self.flush()
+
+    def _next_leaving(self) -> _Walk | None:
+        segments = self._shelf.segments
+        if len(segments) < 3:
+            return None
+        total = sum(segment.bytes for segment in segments.values())
+        live = sum(segment.body_bytes - segment.forgotten_bytes for segment in segments.values())
+        if total - live <= live + 2 * self._settings.segment_bytes:
+            return None
+        first = min(segments)
+        return None if first == self._segment else _Walk(first)
+
+    def _remove(self, number: int) -> None:
+        segment = self._shelf.segments.pop(number, None)
+        self._leaving = None
+        if segment is not None:
+            for fact in segment.facts:
+                self._shelf.bodies.pop(fact[7], None)
+
+
+def run_effects(effects: list[Effect], error: BaseException | None) -> None:
+    """All of them, in order, whatever one of them raises; the first exception is raised again at the end."""
+    trouble: Exception | None = None
+    for effect in effects:
+        try:
+            effect.done(error)
+        except Exception as raised:  # noqa: BLE001 - raised again below: one bad effect must not silence the others
+            trouble = trouble or raised
+    if trouble is not None:
+        raise trouble
+
+
+class _Walk:
+    __slots__ = ("at", "done", "entities", "segment")
+
+    def __init__(self, segment: int) -> None:
+        self.segment = segment
+        self.at = 0
+        self.done = False
+        self.entities: set[int] = set()
+
+
+class _Remove(Effect):
+    __slots__ = ("number", "store")
+
+    def __init__(self, store: MemoryStore, number: int) -> None:
+        self.store = store
+        self.number = number
+
+    def done(self, error: BaseException | None) -> None:
+        if error is None:
+            self.store._remove(self.number)
+
+
+class _Answer:
+    __slots__ = ("bodies", "effect", "error")
+
+    def __init__(self, effect: FetchEffect, bodies: list[bytes], error: BaseException | None) -> None:
+        self.effect = effect
+        self.bodies = bodies
+        self.error = error
+
+    def deliver(self) -> None:
+        self.effect.fetched(self.bodies, self.error)
+
+
+class _Failure:
+    __slots__ = ("effects", "error")
+
+    def __init__(self, effects: list[Effect], error: BaseException) -> None:
+        self.effects = effects
+        self.error = error
+
+    def deliver(self) -> None:
+        run_effects(self.effects, self.error)

@@ -1,0 +1,31 @@
+"""What can be set about a store; built from configuration in one place and handed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Sizes in bytes, durations in milliseconds."""
+
+    segment_bytes: int = 67_108_864
+    """A segment is closed by the first block that ends beyond this."""
+    audit_retention_ms: int = 0
+    """How long a segment whose facts are all dead is kept in `audit/` before it is deleted; 0 deletes it at once."""
+    lazy_bytes_max: int = 1_048_576
+    """Records nobody waits for are written once this many bytes of them have gathered."""
+    lazy_ms_max: int = 1_000
+    """… or once the first of them is this old, at the next `flush`."""
+    stall_ms_max: int = 2_000
+    """A commit that takes longer than this makes the store DEGRADED until it returns."""
+    read_bytes_max: int = 1_048_576
+    """Neighbouring records are read back with one call of at most about this size."""
+    read_gap_bytes_max: int = 65_536
+    """Records further apart than this are read with calls of their own."""
+    reader_files_max: int = 64
+    """Segments kept open for reading."""
+    compaction_records_per_step: int = 256
+    """Records looked at by one `step_compaction`."""
+    index_spill_bytes: int = 1_048_576
+    """Index entries of the growing segment held in memory before they go to its index file."""
