@@ -1,0 +1,303 @@
+"""What a namespace consists of, on disk: entities with ids that are never reused, their rules, and keys. SQLite.
+
+Every call is one transaction: on disk when it returns, or without any trace. Every row carries a checksum, because
+SQLite would hand out a flipped bit inside a text as it found it. Calls block on the disk: call them from a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tandem.model.entity import AuthorizationRule, RuleDescription, SubscriptionDescription
+from tandem.model.entity_json import (
+    EntityDescription,
+    Kind,
+    NotADescription,
+    dump_authorization_rule,
+    dump_entity,
+    dump_rule,
+    kind_of,
+    load_authorization_rule,
+    load_entity,
+    load_rule,
+)
+from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, QuotaExceeded, StoreUnavailable
+
+APPLICATION_ID: Final = 0x544E444D
+"""`TNDM` in the file's header: nobody else's database is ever taken for ours."""
+
+ENTITY_ID_MAX: Final = (1 << 30) - 1
+"""Journals write four times the id, plus the sub-queue, in 32 bits."""
+
+_VERSION_1: Final = """
+CREATE TABLE entities (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL CHECK (kind IN ('queue', 'topic', 'subscription')),
+    path TEXT NOT NULL UNIQUE,
+    topic_id INTEGER REFERENCES entities (id) ON DELETE CASCADE,
+    store INTEGER NOT NULL,
+    description TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
+    CHECK ((kind = 'subscription') = (topic_id IS NOT NULL))
+);
+CREATE INDEX subscriptions_of ON entities (topic_id);
+CREATE TABLE rules (
+    subscription_id INTEGER NOT NULL REFERENCES entities (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    description TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, name)
+);
+CREATE TABLE authorization_rules (
+    name TEXT PRIMARY KEY,
+    description TEXT NOT NULL,
+    checksum INTEGER NOT NULL
+);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
+"""One script per version, run in order, each with its version number in one transaction. Never edit one that was released."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEntity:
+    """`id` is this entity's for ever: one that is deleted and created again gets another."""
+
+    id: int
+    description: EntityDescription
+    store: int
+    """Index of the messaging store that holds it (a partitioned entity: of its first)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything, topics before their subscriptions."""
+
+    entities: tuple[StoredEntity, ...]
+    authorization_rules: tuple[AuthorizationRule, ...]
+
+
+class Metadata:
+    """Open with a path, or None to keep it in memory. Raises Corrupt when the file is damaged."""
+
+    def __init__(self, path: Path | None, *, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+        self._where = str(path) if path is not None else "memory"
+        self._lock = threading.Lock()
+        if path is not None:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds keys: nobody else's to read
+        self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
+        try:
+            self._open(migrations)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def load(self) -> Snapshot:
+        with self._lock, self._reading():
+            rules: dict[int, list[RuleDescription]] = {}
+            for owner, name, text, checksum in self._db.execute(
+                "SELECT subscription_id, name, description, checksum FROM rules ORDER BY subscription_id, rowid"
+            ):
+                self._verify(checksum, f"rule {name}", owner, name, text)
+                rules.setdefault(owner, []).append(load_rule(text))
+            entities: list[StoredEntity] = []
+            for id_, kind, path, topic_id, store, text, checksum in self._db.execute(
+                "SELECT id, kind, path, topic_id, store, description, checksum FROM entities ORDER BY id"
+            ):
+                self._verify(checksum, f"{kind} {path}", id_, kind, path, topic_id, store, text)
+                description = load_entity(Kind(kind), text, tuple(rules.get(id_, ())))
+                entities.append(StoredEntity(id=id_, description=description, store=store))
+            authorization_rules: list[AuthorizationRule] = []
+            for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM authorization_rules ORDER BY name"):
+                self._verify(checksum, f"authorization rule {name}", name, text)
+                authorization_rules.append(load_authorization_rule(text))
+            return Snapshot(entities=tuple(entities), authorization_rules=tuple(authorization_rules))
+
+    def put_entity(self, description: EntityDescription, *, store: int) -> StoredEntity:
+        """Insert, or replace the description of the same name. The store of an entity never changes."""
+        return self.put_entities([(description, store)])[0]
+
+    def put_entities(self, items: Iterable[tuple[EntityDescription, int]]) -> list[StoredEntity]:
+        """As `put_entity`, for many: all or none. Topics must come before, or exist before, their subscriptions."""
+        with self._writing():
+            return [self._put(description, store) for description, store in items]
+
+    def delete_entity(self, id_: int) -> None:
+        """With the subscriptions of a topic and the rules of a subscription."""
+        with self._writing():
+            if self._db.execute("DELETE FROM entities WHERE id = ?", (id_,)).rowcount != 1:
+                raise EntityNotFound(f"no entity has the id {id_}")
+
+    def put_rule(self, subscription_id: int, rule: RuleDescription) -> None:
+        """Insert, or replace the rule of the same name."""
+        with self._writing():
+            row = self._db.execute("SELECT kind FROM entities WHERE id = ?", (subscription_id,)).fetchone()
+            if row is None or row[0] != Kind.SUBSCRIPTION.value:
+                raise EntityNotFound(f"no subscription has the id {subscription_id}")
+            self._put_rule(subscription_id, rule)
+
+    def delete_rule(self, subscription_id: int, name: str) -> None:
+        with self._writing():
+            found = self._db.execute("DELETE FROM rules WHERE subscription_id = ? AND name = ?", (subscription_id, name.casefold()))
+            if found.rowcount != 1:
+                raise EntityNotFound(f"the subscription has no rule {name!r}")
+
+    def put_authorization_rule(self, rule: AuthorizationRule) -> None:
+        """A rule on the namespace itself: insert, or replace the one of the same name."""
+        text = dump_authorization_rule(rule)
+        with self._writing():
+            self._db.execute(
+                "INSERT INTO authorization_rules VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3",
+                (rule.key_name, text, _checksum(rule.key_name, text)),
+            )
+
+    def delete_authorization_rule(self, key_name: str) -> None:
+        with self._writing():
+            if self._db.execute("DELETE FROM authorization_rules WHERE name = ?", (key_name,)).rowcount != 1:
+                raise EntityNotFound(f"the namespace has no authorization rule {key_name!r}")
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # --- rows
+
+    def _put(self, description: EntityDescription, store: int) -> StoredEntity:
+        kind = kind_of(description)
+        path, topic_id = self._place(description)
+        text = dump_entity(description)
+        row = self._db.execute("SELECT id, kind, store FROM entities WHERE path = ?", (path,)).fetchone()
+        if row is None:
+            id_ = self._next_id()
+            checksum = _checksum(id_, kind.value, path, topic_id, store, text)
+            values = (id_, kind.value, path, topic_id, store, text, checksum)
+            self._db.execute("INSERT INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        else:
+            id_, old_kind, store = row
+            if old_kind != kind.value:
+                raise EntityAlreadyExists(f"{path!r} is a {old_kind} already and cannot become a {kind.value}")
+            checksum = _checksum(id_, kind.value, path, topic_id, store, text)
+            self._db.execute("UPDATE entities SET description = ?, checksum = ? WHERE id = ?", (text, checksum, id_))
+        if isinstance(description, SubscriptionDescription):
+            self._db.execute("DELETE FROM rules WHERE subscription_id = ?", (id_,))
+            for rule in description.rules:
+                self._put_rule(id_, rule)
+        return StoredEntity(id=id_, description=description, store=store)
+
+    def _place(self, description: EntityDescription) -> tuple[str, int | None]:
+        """The unique path, and the topic's id for a subscription."""
+        if not isinstance(description, SubscriptionDescription):
+            return description.name.casefold(), None
+        topic = description.topic.casefold()
+        row = self._db.execute("SELECT id FROM entities WHERE path = ? AND kind = 'topic'", (topic,)).fetchone()
+        if row is None:
+            raise EntityNotFound(f"there is no topic {description.topic!r} for the subscription {description.name!r}")
+        return f"{topic}/subscriptions/{description.name.casefold()}", row[0]
+
+    def _next_id(self) -> int:
+        # AUTOINCREMENT remembers the highest id ever given, also across deletes; asked here because the checksum needs it.
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entities'").fetchone()
+        id_: int = (row[0] if row is not None else 0) + 1
+        if id_ > ENTITY_ID_MAX:
+            raise QuotaExceeded(f"the namespace has used up all {ENTITY_ID_MAX} entity ids")
+        return id_
+
+    def _put_rule(self, subscription_id: int, rule: RuleDescription) -> None:
+        name, text = rule.name.casefold(), dump_rule(rule)
+        self._db.execute(
+            "INSERT INTO rules VALUES (?1, ?2, ?3, ?4) ON CONFLICT (subscription_id, name) DO UPDATE SET description = ?3, checksum = ?4",
+            (subscription_id, name, text, _checksum(subscription_id, name, text)),
+        )
+
+    def _verify(self, stored: int, what: str, *columns: object) -> None:
+        if stored != _checksum(*columns):
+            raise Corrupt(f"{self._where}: {what} does not match its checksum; restore the file from a copy")
+
+    # --- the file
+
+    def _open(self, migrations: tuple[str, ...]) -> None:
+        with self._reading():
+            application, version = self._pragma("application_id"), self._pragma("user_version")
+            tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if tables and application != APPLICATION_ID:
+                raise ConfigurationError(f"{self._where}: a database, but not one of ours (application id {application:#x})")
+            if version > len(migrations):
+                raise ConfigurationError(
+                    f"{self._where}: written by a newer version (schema {version}); this one knows schemas up to {len(migrations)}"
+                )
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(3)")]
+            if problems != ["ok"]:
+                raise Corrupt(f"{self._where}: {'; '.join(problems)}; restore the file from a copy")
+        for number in range(version, len(migrations)):
+            self._migrate(number + 1, migrations[number])
+
+    def _migrate(self, version: int, script: str) -> None:
+        with self._writing():
+            for statement in _statements(script):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {version}")
+
+    def _pragma(self, name: str) -> int:
+        value: int = self._db.execute(f"PRAGMA {name}").fetchone()[0]
+        return value
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What SQLite or a decoder cannot read is damage, and says so."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
+        except (NotADescription, ValueError) as error:
+            raise Corrupt(f"{self._where}: {error}; restore the file from a copy") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.DatabaseError as error:
+                raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.DatabaseError) -> Exception:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # absent when Python, not SQLite, refused
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
+            return Corrupt(f"{self._where}: {error}; restore the file from a copy")
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN):
+            return StoreUnavailable(f"{self._where}: {error}; nothing was changed")
+        return error
+
+
+def _statements(script: str) -> Iterator[str]:
+    """`executescript` would commit on its own: run the script's statements one by one inside our transaction."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip():
+        raise ValueError(f"migration script ends in the middle of a statement: {pending.strip()[:40]!r}")
+
+
+def _checksum(*columns: object) -> int:
+    return zlib.crc32("\x00".join(map(str, columns)).encode("utf-8", "surrogatepass"))
