@@ -58,6 +58,8 @@ class Dispatcher(QueueState):
         """Everything below was delivered once or passed over; what came back since is in `returned`."""
         self.returned: list[int] = []
         self.waiting: deque[Consumer] = deque()
+        self.consumers: dict[Consumer, None] = {}
+        """Everybody attached, whether it has credit or not."""
         self.sessions: SessionTable | None = SessionTable() if description.requires_session else None
         self.has_sessions = self.sessions is not None
         self.paging: bool = False
@@ -69,7 +71,17 @@ class Dispatcher(QueueState):
             self.waiting.append(consumer)
         self.turn.touch_queue(self)
 
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers[consumer] = None
+
+    def tell_all(self, error: BusError) -> None:
+        """Everybody who receives from here loses it: the entity was deleted, or its store is down."""
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.lost(error)
+
     def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumers.pop(consumer, None)
         if consumer.waiting:
             consumer.waiting = False
             self.waiting.remove(consumer)

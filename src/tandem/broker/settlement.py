@@ -183,8 +183,8 @@ class Settler(Dispatcher):
         assert self.sessions is not None
         self.sessions.let_go(session, self.index)
         if holder is not None:
-            self.remove_consumer(holder)
             if error is not None:
+                self.remove_consumer(holder)
                 holder.lost(error)
         self.turn.touch_queue(self)
 

@@ -1,0 +1,432 @@
+"""Sections on the wire to a model.Message and back: the last place where a message is AMQP."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from mypy_extensions import i64
+
+from tandem.amqp.codec import decode_value, skip_value, uint32
+from tandem.amqp.encoder import encode_value
+from tandem.amqp.errors import DecodeError
+from tandem.amqp.fields import read_descriptor
+from tandem.broker.state import Rewriter
+from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, NotAllowed
+from tandem.model.message import NO_TTL, Message
+
+_HEADER: Final = 0x70
+_DELIVERY_ANNOTATIONS: Final = 0x71
+_MESSAGE_ANNOTATIONS: Final = 0x72
+_PROPERTIES: Final = 0x73
+_APPLICATION_PROPERTIES: Final = 0x74
+_FOOTER: Final = 0x78
+
+_PING: Final = b"application/vnd.ms-servicebus-ping"
+_ID_CHARS_MAX: Final = 128
+_UINT_MAX: Final = 0xFFFFFFFF
+
+_SET_BY_BROKER: Final = frozenset(
+    {
+        b"x-opt-enqueued-time",
+        b"x-opt-sequence-number",
+        b"x-opt-locked-until",
+        b"x-opt-message-state",
+        b"x-opt-enqueue-sequence-number",
+        b"x-opt-deadletter-source",
+        b"x-opt-lock-token",
+        b"x-opt-enqueue-time",
+    }
+)
+_SCHEDULED: Final = b"x-opt-scheduled-enqueue-time"
+_PARTITION_KEY: Final = b"x-opt-partition-key"
+
+
+def _symbol(name: bytes, code: int) -> bytes:
+    return bytes((0xA3, len(name))) + name + bytes((code,))
+
+
+_K_ENQUEUED: Final = _symbol(b"x-opt-enqueued-time", 0x83)
+_K_SEQUENCE: Final = _symbol(b"x-opt-sequence-number", 0x81)
+_K_UNTIL: Final = _symbol(b"x-opt-locked-until", 0x83)
+_K_STATE: Final = _symbol(b"x-opt-message-state", 0x54)
+_K_TOKEN: Final = _symbol(b"x-opt-lock-token", 0x98)
+_K_SOURCE: Final = bytes((0xA3, 23)) + b"x-opt-deadletter-source"
+
+_STAMPED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq")
+_STAMPED_LOCKED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq{len(_K_UNTIL)}sq")
+_MAP32: Final = Struct(">BII")
+_U32: Final = Struct(">I")
+_I64: Final = Struct(">q")
+
+_PLAIN_HEADER: Final = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
+_NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
+_TOKEN_ALONE: Final = b"\x00\x53\x71\xc1" + bytes((len(_K_TOKEN) + 17, 2)) + _K_TOKEN
+
+
+def token_to_uuid(tag: bytes) -> bytes:
+    """A lock token as the 16 bytes of an AMQP uuid; the delivery tag holds it in .NET's byte order. Its own inverse."""
+    return tag[3::-1] + tag[5:3:-1] + tag[7:5:-1] + tag[8:]
+
+
+class _Scan:
+    """What one walk over the sections finds."""
+
+    def __init__(self) -> None:
+        self.ttl_ms: int = NO_TTL
+        self.header: bytes = b""
+        self.da_count: int = 0
+        self.da: bytes = b""
+        self.ma_count: int = 0
+        self.ma: bytes = b""
+        self.scheduled_at: int = 0
+        self.partition_key: str | None = None
+        self.message_id: bytes = b""
+        self.session_id: str | None = None
+        self.is_ping: bool = False
+
+
+def _section_code(buf: bytes, at: i64) -> tuple[i64, i64]:
+    """(code, where the section's value starts)."""
+    if buf[at] == 0 and buf[at + 1] == 0x53:
+        return buf[at + 2], at + 3
+    return read_descriptor(buf, at, len(buf))
+
+
+def _content(buf: bytes, at: i64, what: str) -> tuple[i64, i64]:
+    """(element count, where they start) of the list or map at `at`."""
+    code: i64 = buf[at]
+    if code == 0xC0 or code == 0xC1:
+        return buf[at + 2], at + 3
+    if code == 0xD0 or code == 0xD1:
+        return uint32(buf, at + 5), at + 9
+    if code == 0x45 or code == 0x40:
+        return 0, at + 1
+    raise DecodeError(f"{what}: expected a list or map, found type 0x{code:02x}")
+
+
+def _scan_header(buf: bytes, at: i64, found: _Scan) -> None:
+    count, at = _content(buf, at, "header")
+    if count == 0:
+        return
+    end: i64 = at
+    if count >= 1:
+        end = skip_value(buf, end)
+    if count >= 2:
+        end = skip_value(buf, end)
+    travelling = buf[at:end]
+    if count == 1:
+        travelling += b"\x40"
+    if travelling != b"\x40\x40":
+        found.header = travelling
+    if count >= 3:
+        code: i64 = buf[end]
+        if code == 0x70:
+            found.ttl_ms = uint32(buf, end + 1)
+        elif code == 0x52:
+            found.ttl_ms = buf[end + 1]
+        elif code == 0x43:
+            found.ttl_ms = 0
+        elif code != 0x40:
+            raise DecodeError(f"header.ttl: expected uint, found type 0x{code:02x}")
+
+
+def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
+    if buf[at] == 0x40:
+        return
+    count, at = _content(buf, at, "message-annotations")
+    if count & 1:
+        raise DecodeError("message-annotations: odd number of elements")
+    start: i64 = at
+    removed = False
+    kept: list[bytes] = []
+    left: i64 = count
+    while left > 0:
+        key_at: i64 = at
+        at = skip_value(buf, at)
+        value_at: i64 = at
+        at = skip_value(buf, at)
+        left -= 2
+        code: i64 = buf[key_at]
+        if code != 0xA3:
+            if code != 0xB3 and code != 0x80 and code != 0x53 and code != 0x44:
+                raise DecodeError(f"message-annotations: expected symbol as key, found type 0x{code:02x}")
+            kept.append(buf[key_at:at])
+            continue
+        name = buf[key_at + 2 : value_at]
+        if name in _SET_BY_BROKER:
+            removed = True
+            continue
+        if name == _SCHEDULED:
+            found.scheduled_at = _timestamp(buf, value_at)
+        elif name == _PARTITION_KEY:
+            value, _ = decode_value(buf, value_at)
+            if value is not None:
+                if not isinstance(value, str):
+                    raise InvalidField("The annotation x-opt-partition-key must be a string.")
+                found.partition_key = value
+        kept.append(buf[key_at:at])
+    if removed:
+        found.ma = b"".join(kept)
+        found.ma_count = 2 * len(kept)
+    else:
+        found.ma = buf[start:at]
+        found.ma_count = count
+
+
+def _timestamp(buf: bytes, at: i64) -> int:
+    code: i64 = buf[at]
+    if code == 0x83:
+        at_ms: int = _I64.unpack_from(buf, at + 1)[0]
+        return max(at_ms, 0)
+    if code == 0x40:
+        return 0
+    raise InvalidField(f"The annotation x-opt-scheduled-enqueue-time must be a timestamp, found type 0x{code:02x}.")
+
+
+def _scan_properties(buf: bytes, at: i64, found: _Scan) -> None:
+    count, at = _content(buf, at, "properties")
+    if count == 0:
+        return
+    end: i64 = skip_value(buf, at)
+    if buf[at] != 0x40:
+        found.message_id = buf[at:end]
+    field: i64 = 1
+    at = end
+    while field < count and field <= 10:
+        end = skip_value(buf, at)
+        if buf[at] != 0x40:
+            if field == 6:
+                raw = buf[at + 2 : end]
+                if len(raw) == len(_PING) and raw.lower() == _PING:
+                    found.is_ping = True
+            elif field == 10:
+                value, _ = decode_value(buf, at)
+                if not isinstance(value, str):
+                    raise InvalidField(f"The property group-id (SessionId) must be a string, found {type(value).__name__}.")
+                found.session_id = value
+        at = end
+        field += 1
+
+
+class Translator(Rewriter):
+    """Turns payloads into messages and messages into deliveries. `new_id` gives ids to messages sent without one."""
+
+    __slots__ = ("_new_id",)
+
+    def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
+        self._new_id = new_id
+
+    # -- in ----------------------------------------------------------------------------------
+
+    def message(self, payload: bytes) -> Message:
+        """One walk over the sections of a transfer. Raises BusError with the condition the sender should see."""
+        found = _Scan()
+        try:
+            bare = self._walk(payload, found)
+        except (DecodeError, IndexError) as error:
+            raise DecodeFailed(f"The message could not be decoded: {str(error) or 'cut short'}.") from error
+        if not found.message_id:
+            found.message_id = encode_value(str(self._new_id()))
+            bare = _with_message_id(bare, found.message_id)
+        elif len(found.message_id) > _ID_CHARS_MAX + 5:
+            _check_id(found.message_id)
+        session_id = found.session_id
+        if session_id is not None:
+            if len(session_id) > _ID_CHARS_MAX:
+                raise ArgumentRefused(f"The SessionId has {len(session_id)} characters; at most {_ID_CHARS_MAX} are allowed.")
+            if found.partition_key is not None and found.partition_key != session_id:
+                raise NotAllowed("PartitionKey and SessionId must be equal when both are set.")
+        return Message(
+            bare,
+            found.message_id,
+            session_id,
+            found.ttl_ms,
+            found.scheduled_at,
+            found.header,
+            found.da_count,
+            found.da,
+            found.ma_count,
+            found.ma,
+            found.partition_key,
+            found.is_ping,
+        )
+
+    def _walk(self, payload: bytes, found: _Scan) -> bytes:
+        """Fills `found`; returns the bare message: all sections but header and annotations, as they came."""
+        at: i64 = 0
+        end: i64 = len(payload)
+        bare_from: i64 = -1
+        pieces: list[bytes] = []
+        while at < end:
+            code, value_at = _section_code(payload, at)
+            after: i64 = skip_value(payload, value_at)
+            if code >= _PROPERTIES and code <= _FOOTER:
+                if bare_from < 0:
+                    bare_from = at
+                if code == _PROPERTIES:
+                    _scan_properties(payload, value_at, found)
+            else:
+                if bare_from >= 0:
+                    pieces.append(payload[bare_from:at])
+                    bare_from = -1
+                if code == _HEADER:
+                    _scan_header(payload, value_at, found)
+                elif code == _MESSAGE_ANNOTATIONS:
+                    _scan_message_annotations(payload, value_at, after, found)
+                elif code == _DELIVERY_ANNOTATIONS:
+                    _scan_delivery_annotations(payload, value_at, after, found)
+                else:
+                    raise DecodeError(f"unknown section 0x{code:x} at byte {at}")
+            at = after
+        if bare_from >= 0:
+            if not pieces:
+                return payload[bare_from:] if bare_from else payload
+            pieces.append(payload[bare_from:])
+        return b"".join(pieces)
+
+    # -- out ---------------------------------------------------------------------------------
+
+    def delivery(
+        self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, token: bytes | None, locked_until: int, state: int = 0
+    ) -> bytes:
+        """The payload of a transfer. `token` is the delivery tag of a peek-lock; `state` 1 deferred, 2 scheduled."""
+        if not message.header and count == 0 and expires_at == 0:
+            header = _PLAIN_HEADER
+        else:
+            header = _encode_header(message.header, expires_at - enqueued_at if expires_at else -1, count)
+        if token is None:
+            own_da = b""
+            annotations = _NO_ANNOTATIONS
+            stamps = _STAMPED.pack(_K_ENQUEUED, enqueued_at, _K_SEQUENCE, seq)
+            stamp_count = 4
+        else:
+            own_da = token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+            annotations = _TOKEN_ALONE + own_da
+            stamps = _STAMPED_LOCKED.pack(_K_ENQUEUED, enqueued_at, _K_SEQUENCE, seq, _K_UNTIL, locked_until)
+            stamp_count = 6
+        if message.delivery_annotation_count:
+            mine = _K_TOKEN + own_da if own_da else b""
+            annotations = b"\x00\x53\x71" + _encode_map(
+                mine + message.delivery_annotations, message.delivery_annotation_count + (2 if own_da else 0)
+            )
+        if state:
+            stamps += _K_STATE + bytes((state,))
+            stamp_count += 2
+        count_all = stamp_count + message.message_annotation_count
+        content = stamps + message.message_annotations if message.message_annotation_count else stamps
+        size = len(content)
+        if size < 255:
+            return b"".join((header, annotations, b"\x00\x53\x72\xc1", bytes((size + 1, count_all)), content, message.bare))
+        return b"".join((header, annotations, b"\x00\x53\x72", _MAP32.pack(0xD1, size + 4, count_all), content, message.bare))
+
+    # -- changes -----------------------------------------------------------------------------
+
+    def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
+        """The same message with application properties added or replaced."""
+        bare = message.bare
+        at: i64 = 0
+        end: i64 = len(bare)
+        insert_at: i64 = 0
+        current: dict[object, object] = {}
+        cut_from: i64 = -1
+        cut_to: i64 = -1
+        while at < end:
+            code, value_at = _section_code(bare, at)
+            after = skip_value(bare, value_at)
+            if code == _PROPERTIES:
+                insert_at = after
+            elif code == _APPLICATION_PROPERTIES:
+                value, _ = decode_value(bare, value_at)
+                if isinstance(value, dict):
+                    current = value
+                cut_from, cut_to = at, after
+            at = after
+        current.update(properties)
+        section = b"\x00\x53\x74" + encode_value(current)
+        if cut_from >= 0:
+            changed = bare[:cut_from] + section + bare[cut_to:]
+        else:
+            changed = bare[:insert_at] + section + bare[insert_at:]
+        return Message(
+            changed,
+            message.message_id,
+            message.session_id,
+            message.ttl_ms,
+            message.scheduled_at,
+            message.header,
+            message.delivery_annotation_count,
+            message.delivery_annotations,
+            message.message_annotation_count,
+            message.message_annotations,
+            message.partition_key,
+            message.is_ping,
+        )
+
+
+def _scan_delivery_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
+    if buf[at] == 0x40:
+        return
+    count, at = _content(buf, at, "delivery-annotations")
+    kept: list[bytes] = []
+    left: i64 = count
+    while left > 0:
+        key_at: i64 = at
+        at = skip_value(buf, at)
+        value_at: i64 = at
+        at = skip_value(buf, at)
+        left -= 2
+        if buf[key_at] == 0xA3 and buf[key_at + 2 : value_at] == b"x-opt-lock-token":
+            continue
+        kept.append(buf[key_at:at])
+    found.da = b"".join(kept)
+    found.da_count = 2 * len(kept)
+
+
+def _encode_header(travelling: bytes, ttl_ms: int, count: int) -> bytes:
+    parts = [travelling or b"\x40\x40"]
+    parts.append(b"\x40" if ttl_ms < 0 else b"\x70" + _U32.pack(min(ttl_ms, _UINT_MAX)))
+    parts.append(b"\x40")
+    parts.append(b"\x43" if count == 0 else b"\x52" + bytes((count,)) if count < 256 else b"\x70" + _U32.pack(min(count, _UINT_MAX)))
+    content = b"".join(parts)
+    return b"\x00\x53\x70\xc0" + bytes((len(content) + 1, 5)) + content
+
+
+def _encode_map(content: bytes, count: int) -> bytes:
+    if len(content) < 255 and count < 256:
+        return bytes((0xC1, len(content) + 1, count)) + content
+    return _MAP32.pack(0xD1, len(content) + 4, count) + content
+
+
+def _with_message_id(bare: bytes, message_id: bytes) -> bytes:
+    """Put an id into the properties section, making one when there is none."""
+    at: i64 = 0
+    end: i64 = len(bare)
+    while at < end:
+        code, value_at = _section_code(bare, at)
+        after = skip_value(bare, value_at)
+        if code == _PROPERTIES:
+            count, first = _content(bare, value_at, "properties")
+            rest = bare[skip_value(bare, first) : after] if count else b""
+            return bare[:at] + b"\x00\x53\x73" + _encode_list(message_id + rest, max(count, 1)) + bare[after:]
+        at = after
+    return b"\x00\x53\x73" + _encode_list(message_id, 1) + bare
+
+
+def _encode_list(content: bytes, count: int) -> bytes:
+    if len(content) < 255 and count < 256:
+        return bytes((0xC0, len(content) + 1, count)) + content
+    return _MAP32.pack(0xD0, len(content) + 4, count) + content
+
+
+def _check_id(encoded: bytes) -> None:
+    value, _ = decode_value(encoded, 0)
+    if isinstance(value, (str, bytes)) and len(value) > _ID_CHARS_MAX:
+        raise ArgumentRefused(f"The MessageId has {len(value)} characters; at most {_ID_CHARS_MAX} are allowed.")
+
+
+def refusal(error: BaseException) -> BusError:
+    """Whatever went wrong, as something a client can be told."""
+    return error if isinstance(error, BusError) else BusError(f"The operation failed inside the broker: {error}")
