@@ -1,0 +1,105 @@
+"""`tandem keys`: what clients of a broker need to know, without starting it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tandem.cli import keyring
+from tandem.cli.settings import Configuration, Flags, is_loopback, load
+from tandem.gateway.settings import NamespaceSettings
+from tandem.model.entity import AuthorizationRule, QueueDescription, TopicDescription
+from tandem.model.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One rule with its place, as it is printed."""
+
+    namespace: str
+    entity: str
+    rule: AuthorizationRule
+    connection_string: str
+
+
+def keys(
+    data: Annotated[Path | None, typer.Option(help="Data directory of the broker.", metavar="DIR")] = None,
+    config: Annotated[Path | None, typer.Option(help="tandem.toml, or the emulator's Config.json.", metavar="FILE")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to put into the connection strings.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the keys and connection strings of a broker.
+
+    Example: tandem keys --data tandem-data
+    """
+    flags = Flags(config=config, data=data, port=(port,) if port is not None else ())
+    configuration = load(flags, os.environ, Path.cwd())
+    shown = list(list_keys(configuration))
+    if as_json:
+        print(json.dumps([_as_dict(item) for item in shown], indent=2))
+        return
+    for item in shown:
+        place = f"{item.namespace}/{item.entity}" if item.entity else item.namespace
+        print(f"{place}  {item.rule.key_name}  ({', '.join(_rights(item.rule))})")
+        print(f"  primary key        {item.rule.primary_key}")
+        print(f"  secondary key      {item.rule.secondary_key}")
+        print(f"  connection string  {item.connection_string}")
+
+
+def list_keys(configuration: Configuration) -> Iterator[Shown]:
+    """Every rule that the configuration and the data directory know."""
+    server = configuration.server
+    file = server.data_dir / keyring.FILE_NAME if server.data_dir else None
+    ring = keyring.KeyRing(file)
+    if ring.empty:
+        where = file or "memory"
+        raise ConfigurationError(f"{where}: there are no keys yet; start the broker once (tandem serve), or name its directory with --data")
+    listener = server.listeners[0]
+    for namespace in keyring.fill(server.namespaces, ring, configuration.root_key, server.dev):
+        host = endpoint_host(namespace, listener.host)
+        for entity, rule in _rules(namespace):
+            yield Shown(namespace.name, entity, rule, keyring.connection_string(host, listener.port, rule, entity))
+
+
+def endpoint_host(namespace: NamespaceSettings, listening_on: str) -> str:
+    """The name to dial: the namespace's own, or that of the machine."""
+    if namespace.hosts:
+        return namespace.hosts[0]
+    if is_loopback(listening_on):
+        return "localhost"
+    if listening_on in ("0.0.0.0", "::", ""):
+        import socket
+
+        return socket.gethostname()
+    return listening_on
+
+
+def _rules(namespace: NamespaceSettings) -> Iterator[tuple[str, AuthorizationRule]]:
+    for rule in namespace.authorization_rules:
+        yield "", rule
+    entities: list[QueueDescription | TopicDescription] = [*namespace.queues, *namespace.topics]
+    for entity in entities:
+        for rule in entity.authorization_rules:
+            yield entity.name, rule
+
+
+def _rights(rule: AuthorizationRule) -> list[str]:
+    return sorted(right.value for right in rule.rights)
+
+
+def _as_dict(item: Shown) -> dict[str, object]:
+    return {
+        "namespace": item.namespace,
+        "entity": item.entity,
+        "key_name": item.rule.key_name,
+        "rights": _rights(item.rule),
+        "primary_key": item.rule.primary_key,
+        "secondary_key": item.rule.secondary_key,
+        "connection_string": item.connection_string,
+    }

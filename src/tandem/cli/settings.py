@@ -1,0 +1,303 @@
+"""The one place where settings are decided: flags, then TANDEM_* in the environment, then the file, then the defaults."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tandem.cli.documents import Document, Section, read, show
+from tandem.cli.entities import read_emulator, read_namespaces
+from tandem.cli.kinds import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
+from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings, TlsSettings
+from tandem.model.errors import ConfigurationError
+from tandem.model.limits import Limits
+
+DEFAULT_FILE: Final = "tandem.toml"
+DEFAULT_DATA: Final = "tandem-data"
+DEFAULT_PORTS: Final = (5672, 5671, 5300)
+"""AMQP and everything else; where SDKs in TLS mode dial; the emulator's administration port."""
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting under all its names."""
+
+    section: str
+    key: str
+    kind: Kind
+    flag: str = ""
+    variable: str = ""
+    default: object = None
+    about: str = ""
+
+    @property
+    def environment(self) -> str:
+        return self.variable or "TANDEM_" + (f"{self.section}_{self.key}" if self.section else self.key).upper()
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.key}" if self.section else self.key
+
+
+BASIC: Final = (
+    Setting("", "data", File(), "--data", default=DEFAULT_DATA, about="Directory that holds journals, keys and certificates."),
+    Setting("", "memory", Flag(), "--memory", default=False, about="Keep messages in memory only; nothing survives the process."),
+    Setting("", "dev", Flag(), "--dev", default=False, about="Use the emulator's well-known key, allow faults, listen on loopback only."),
+    Setting("", "faults", Flag(), "--faults", default=False, about="Allow faults to be injected over `/$tandem/faults`."),
+    Setting(
+        "",
+        "key",
+        Text(chars_max=256, allowed="a key of 1 to 256 characters"),
+        "--key",
+        about="Primary key of `RootManageSharedAccessKey`. Without it a random one is made and kept in the data directory.",
+    ),
+    Setting("", "node", Name(chars_max=20, plain=True), default="G0", about="Names this broker in tracking ids."),
+    Setting("listen", "host", Text(chars_max=255, allowed="a host name or address"), "--host", "TANDEM_HOST", LOOPBACK, "Where to listen."),
+    Setting(
+        "listen",
+        "ports",
+        Many(Integer(low=0, high=65_535), least=1),
+        "--port",
+        "TANDEM_PORT",
+        list(DEFAULT_PORTS),
+        "Every port speaks AMQP, TLS, HTTP and WebSocket. 0 asks the system for a free one.",
+    ),
+    Setting("tls", "certificate", File(), about="Own certificate (PEM, with its chain) instead of a generated one."),
+    Setting("tls", "private_key", File(), about="Its private key (PEM, without password)."),
+    Setting("tls", "ca", File(), about="What clients must trust, shown at start."),
+    Setting(
+        "tls",
+        "names",
+        Many(Text(chars_max=255, allowed="a host name or address")),
+        default=[],
+        about="More names for the generated certificate.",
+    ),
+)
+
+_STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
+    "count": ("--store-count", Integer(low=1, high=64)),
+    "isolation": ("", Choice(("thread", "process"))),
+    "segment_bytes": ("", Integer(low=1_048_576, high=4_294_967_295)),
+    "audit_retention_ms": ("", Duration(0, 3650 * DAY_MS)),
+    "free_bytes_min": ("", Integer()),
+}
+STORES: Final = tuple(
+    Setting("stores", field.name.removesuffix("_ms"), _STORE_KINDS[field.name][1], _STORE_KINDS[field.name][0], default=field.default)
+    for field in fields(StoreSettings)
+)
+LIMITS: Final = tuple(Setting("limits", field.name, Integer(low=1), default=field.default) for field in fields(Limits))
+ALL: Final = BASIC + STORES + LIMITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What stood on the command line; None and () mean "not said"."""
+
+    config: Path | None = None
+    port: tuple[int, ...] = ()
+    host: str | None = None
+    data: Path | None = None
+    memory: bool | None = None
+    dev: bool | None = None
+    faults: bool | None = None
+    key: str | None = None
+    store_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Everything decided, nothing made yet: keys and certificates are filled in when the broker starts."""
+
+    server: ServerSettings
+    file: Path | None
+    root_key: str | None
+    """Given by hand; None: the one in the data directory."""
+    tls_names: tuple[str, ...]
+
+
+def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configuration:
+    """Decide every setting. Raises ConfigurationError with the place, what was found and what is allowed."""
+    document = _document(flags, environ, directory)
+    layers = _Layers(flags, environ, document, directory)
+    limits = _limits(layers)
+    namespaces = _namespaces(document, layers, limits)
+    dev = bool(layers.value("", "dev"))
+    server = ServerSettings(
+        listeners=_listeners(layers, dev),
+        data_dir=_data_dir(layers, flags),
+        namespaces=namespaces,
+        limits=limits,
+        stores=_stores(layers),
+        tls=_own_tls(layers),
+        faults=dev or bool(layers.value("", "faults")),
+        dev=dev,
+        node=cast(str, layers.value("", "node")),
+    )
+    named = [host for namespace in namespaces for host in namespace.hosts]
+    return Configuration(
+        server=server,
+        file=document.file if document else None,
+        root_key=cast("str | None", layers.value("", "key")),
+        tls_names=(*cast("tuple[str, ...]", tuple(cast(Any, layers.value("tls", "names")))), *named),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _Layers:
+    """Looks a setting up where it was said with most authority, and remembers where that was."""
+
+    def __init__(self, flags: Flags, environ: Mapping[str, str], document: Document | None, directory: Path) -> None:
+        self._environ = environ
+        self._directory = directory
+        self._settings = {(setting.section, setting.key): setting for setting in ALL}
+        self._flags: dict[str, object] = {
+            "data": flags.data,
+            "memory": flags.memory,
+            "dev": flags.dev,
+            "faults": flags.faults,
+            "key": flags.key,
+            "listen.host": flags.host,
+            "listen.ports": flags.port or None,
+            "stores.count": flags.store_count,
+        }
+        self._file_directory = document.file.parent if document else directory
+        self.root = document.section() if document and not _is_emulator(document) else None
+        self._tables: dict[str, Section | None] = {"": self.root}
+        for name in ("listen", "tls", "stores", "limits"):
+            self._tables[name] = self.root.table(name) if self.root else None
+        for name, table in self._tables.items():
+            if table is None:
+                continue
+            for setting in ALL:
+                if setting.section == name:
+                    table.has(setting.key)
+            if name:
+                table.finish()
+
+    def value(self, section: str, key: str) -> object:
+        return self.found(section, key)[0]
+
+    def found(self, section: str, key: str) -> tuple[object, str]:
+        """The value, and the place that said it; an empty place means nobody did."""
+        setting = self._settings[section, key]
+        flag = self._flags.get(setting.path)
+        if flag is not None:
+            return self._rooted(self._read(setting, flag, setting.flag), self._directory), setting.flag
+        variable = self._environ.get(setting.environment, "")
+        if variable:
+            place = f"environment {setting.environment}"
+            return self._rooted(self._read_text(setting, variable, place), self._directory), place
+        table = self._tables[section]
+        if table is not None and table.has(key):
+            return self._rooted(table.get(key, setting.kind), self._file_directory), table.place(key)
+        default = setting.default
+        return (self._directory / DEFAULT_DATA if setting.path == "data" else default), ""
+
+    def _read(self, setting: Setting, value: object, place: str) -> object:
+        if isinstance(value, Path):
+            return value
+        try:
+            return setting.kind.read(value)
+        except NotAllowed:
+            raise ConfigurationError(f"{place}: found {show(value)}; allowed is {setting.kind.allowed}") from None
+
+    def _read_text(self, setting: Setting, value: str, place: str) -> object:
+        try:
+            return setting.kind.read_text(value)
+        except NotAllowed:
+            raise ConfigurationError(f"{place}: found {show(value)}; allowed is {setting.kind.allowed}") from None
+
+    @staticmethod
+    def _rooted(value: object, directory: Path) -> object:
+        return directory / value.expanduser() if isinstance(value, Path) else value
+
+
+def _document(flags: Flags, environ: Mapping[str, str], directory: Path) -> Document | None:
+    if flags.config is not None:
+        return read(directory / flags.config.expanduser())
+    if environ.get("TANDEM_CONFIG"):
+        return read(directory / Path(environ["TANDEM_CONFIG"]).expanduser())
+    found = directory / DEFAULT_FILE
+    return read(found) if found.exists() else None
+
+
+def _is_emulator(document: Document) -> bool:
+    return document.file.suffix.casefold() == ".json"
+
+
+def _namespaces(document: Document | None, layers: _Layers, limits: Limits) -> tuple[NamespaceSettings, ...]:
+    if document is None:
+        return (NamespaceSettings(),)
+    if layers.root is None:
+        namespaces = read_emulator(document.section(), limits)
+    else:
+        namespaces = read_namespaces(layers.root, limits)
+        layers.root.finish()
+    # The first answers for every host that nobody claims; the others can only be told apart by name.
+    first, *others = namespaces
+    return (first, *(other if other.hosts else replace(other, hosts=(f"{other.name}.localhost",)) for other in others))
+
+
+def _listeners(layers: _Layers, dev: bool) -> tuple[Listener, ...]:
+    host, host_place = cast("tuple[str, str]", layers.found("listen", "host"))
+    ports, ports_place = cast("tuple[tuple[int, ...], str]", layers.found("listen", "ports"))
+    if dev and not is_loopback(host):
+        raise ConfigurationError(
+            f'{host_place}: found "{host}"; with dev the key is known to everybody, so only loopback is allowed '
+            f"({LOOPBACK}, ::1 or localhost). Leave out dev to serve others."
+        )
+    fixed = [port for port in ports if port]
+    if len(set(fixed)) < len(fixed):
+        raise ConfigurationError(f"{ports_place}: a port is named twice")
+    return tuple(Listener(host=host, port=port) for port in ports)
+
+
+def _data_dir(layers: _Layers, flags: Flags) -> Path | None:
+    if flags.memory and flags.data is not None:
+        raise ConfigurationError("--memory: stands beside --data; give one of them")
+    if layers.value("", "memory") and flags.data is None:
+        return None
+    data, place = cast("tuple[Path, str]", layers.found("", "data"))
+    if data.exists() and not data.is_dir():
+        raise ConfigurationError(f"{place or 'data'}: {data} is not a directory")
+    return data
+
+
+def _own_tls(layers: _Layers) -> TlsSettings | None:
+    certificate, place = cast("tuple[Path | None, str]", layers.found("tls", "certificate"))
+    private_key, key_place = cast("tuple[Path | None, str]", layers.found("tls", "private_key"))
+    if (certificate is None) != (private_key is None):
+        said, other = (place, "private_key") if certificate is not None else (key_place, "certificate")
+        raise ConfigurationError(f"{said}: needs tls.{other} as well")
+    if certificate is None or private_key is None:
+        return None
+    return TlsSettings(certificate=certificate, private_key=private_key, ca=cast("Path | None", layers.value("tls", "ca")))
+
+
+def _stores(layers: _Layers) -> StoreSettings:
+    values: dict[str, Any] = {field.name: layers.value("stores", field.name.removesuffix("_ms")) for field in fields(StoreSettings)}
+    return StoreSettings(**values)
+
+
+def _limits(layers: _Layers) -> Limits:
+    values: dict[str, Any] = {field.name: layers.value("limits", field.name) for field in fields(Limits)}
+    limits = Limits(**values)
+    if limits.message_bytes_max > limits.message_bytes_ceiling:
+        _, place = layers.found("limits", "message_bytes_max")
+        raise ConfigurationError(
+            f"{place or 'limits.message_bytes_max'}: found {limits.message_bytes_max}; "
+            f"allowed is at most limits.message_bytes_ceiling, which is {limits.message_bytes_ceiling}"
+        )
+    return limits
