@@ -1,0 +1,499 @@
+"""The AMQP connection without I/O: bytes in, callbacks and bytes out, the same engine for either side."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from tandem.amqp import deliveries
+from tandem.amqp.config import ConnectionConfig
+from tandem.amqp.errors import (
+    CONNECTION_FORCED,
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    DecodeError,
+    ProtocolError,
+)
+from tandem.amqp.fields import NAMES, Fields, read_descriptor
+from tandem.amqp.frames import (
+    AMQP_HEADER,
+    EMPTY_FRAME,
+    MIN_MAX_FRAME_SIZE,
+    SASL_HEADER,
+    disposition_frame,
+    encode_close,
+    encode_end,
+    encode_open,
+    frame,
+)
+from tandem.amqp.handlers import ConnectionHandler
+from tandem.amqp.performatives import (
+    ABSENT,
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    Attach,
+    Begin,
+    Detach,
+    Ending,
+    Flow,
+    Open,
+)
+from tandem.amqp.sasl import SaslClient, SaslExchange, SaslServer
+from tandem.amqp.session import Session
+
+_AWAIT_HEADER: Final = 0
+_AWAIT_SASL: Final = 1
+_AWAIT_FRAMES: Final = 2
+
+_OUTGOING_FRAME_BYTES_MAX: Final = 1_048_576
+"""We send no frame larger than this, whatever the peer would take."""
+_CLOSE_WAIT_MS: Final = 5_000
+"""How long a peer may take to answer our close."""
+
+
+class Connection:
+    """`server` decides who speaks first, nothing else."""
+
+    def __init__(self, handler: ConnectionHandler, config: ConnectionConfig, server: bool) -> None:
+        self.handler = handler
+        self.config = config
+        self.server = server
+        self.out: list[bytes] = []
+        self.closed = False
+        self.context: object = None
+        self.remote_container_id = ""
+        self.remote_hostname: str | None = None
+        self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
+        self.remote_channel_max = 65535
+        self.remote_idle_timeout_ms = 0
+        self.remote_properties: dict[object, object] = {}
+        self.remote_open = False
+        self.open_sent = False
+        self.close_sent = False
+        self.outgoing_frame_bytes_max = MIN_MAX_FRAME_SIZE
+        self.sessions: dict[int, Session] = {}
+        self.by_remote_channel: dict[int, Session] = {}
+        self.ended_channels: set[int] = set()
+        """Remote channels whose session is over: what still comes on them is ignored."""
+        self.own_links = 0
+        self.unfinished_bytes = 0
+        self.disposition_session: Session | None = None
+        self.disposition_first = 0
+        self.disposition_last = 0
+        self.disposition_role = False
+        self.disposition_settled = False
+        self.disposition_state = b""
+        self.sasl = SaslExchange(handler, config.sasl, config.hostname)
+        self._phase = _AWAIT_HEADER
+        self._frame_bytes_max: i64 = config.max_frame_size
+        self._partial = bytearray()
+        self._told = False
+        self._heard = True
+        self._spoke = True
+        self._heard_at = 0
+        self._close_by = 0
+
+    # -- the driver's side ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_output(self) -> bool:
+        return len(self.out) > 0 or self.disposition_session is not None or len(self.sasl.out) > 0
+
+    def bytes_to_send(self) -> bytes:
+        """Everything queued since last time."""
+        if self.disposition_session is not None:
+            self.flush_disposition()
+        out = self.out
+        sasl = self.sasl
+        if sasl.out or not sasl.done:
+            data = b"".join(sasl.out)
+            sasl.out.clear()
+            # a client queues its AMQP frames while SASL is still talking
+            if not sasl.done:
+                self._spoke = self._spoke or len(data) > 0
+                return data
+            out.insert(0, data)
+        if not out:
+            return b""
+        data = b"".join(out)
+        out.clear()
+        self._spoke = True
+        return data
+
+    def receive_bytes(self, data: bytes) -> None:
+        """Never raises for what a peer sent: it is answered, if need be with a close."""
+        if self.closed:
+            return
+        self._heard = True
+        try:
+            if self._partial:
+                self._complete_partial(data)
+            else:
+                self._take_frames(data, 0)
+        except ProtocolError as error:
+            self._fail(error.error)
+        except DecodeError as error:
+            self._fail(AmqpError(DECODE_ERROR, error.description))
+
+    def tick(self, now: int) -> int:
+        """Heartbeats and idle expiry. Returns when to be called next, 0 = never."""
+        if self.closed:
+            return 0
+        if self.close_sent:
+            if self._close_by == 0:
+                self._close_by = now + _CLOSE_WAIT_MS
+            elif now >= self._close_by:
+                self.closed = True
+                return 0
+            return self._close_by
+        next_at = 0
+        idle = self.config.idle_timeout_ms
+        if idle > 0:
+            if self._heard or self._heard_at == 0:
+                self._heard = False
+                self._heard_at = now
+            elif now - self._heard_at >= 2 * idle:
+                self._fail(AmqpError(CONNECTION_FORCED, f"nothing received for {now - self._heard_at} ms; the idle timeout is {idle} ms"))
+                return 0
+            next_at = now + max(idle // 2, 1)
+        beat = self.remote_idle_timeout_ms
+        if beat > 0:
+            # looked at four times per interval: silence never lasts beyond half of it
+            if not self._spoke and not self.has_output:
+                self.out.append(EMPTY_FRAME)
+            self._spoke = False
+            beat_at = now + max(beat // 4, 1)
+            next_at = beat_at if next_at == 0 else min(next_at, beat_at)
+        return next_at
+
+    def lost(self, error: AmqpError | None = None) -> None:
+        """The transport is gone without a close."""
+        self.closed = True
+        self._gone(error)
+
+    # -- the owner's side ----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """A client calls this first. A server's open is sent when the client's has come."""
+        if self.open_sent:
+            return
+        self.open_sent = True
+        if not self.server:
+            if isinstance(self.config.sasl, SaslClient):
+                self.sasl.begin()
+            self.out.append(AMQP_HEADER)
+        config = self.config
+        self.emit(
+            0,
+            encode_open(
+                config.container_id,
+                config.hostname,
+                config.max_frame_size,
+                config.channel_max,
+                config.idle_timeout_ms,
+                config.properties,
+            ),
+        )
+
+    def begin(self) -> Session:
+        """Start a session of our own; links may be attached to it at once."""
+        channel = self._free_channel(ABSENT)
+        session = Session(self, channel)
+        self.sessions[channel] = session
+        session.send_begin()
+        return session
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Say goodbye. Sessions and links are told now; `closed` follows when the peer has answered."""
+        if self.closed or self.close_sent:
+            return
+        if self._phase != _AWAIT_FRAMES and self.server:
+            self.closed = True
+        else:
+            self._send_close(error)
+        self._gone(error)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def emit(self, channel: int, performative: bytes) -> None:
+        if self.disposition_session is not None:
+            self.flush_disposition()
+        self.out.append(frame(channel, performative))
+
+    def flush_disposition(self) -> None:
+        session = self.disposition_session
+        if session is not None:
+            self.disposition_session = None
+            self.out.append(
+                disposition_frame(
+                    session.channel,
+                    self.disposition_role,
+                    self.disposition_first,
+                    self.disposition_last,
+                    self.disposition_settled,
+                    self.disposition_state,
+                )
+            )
+
+    def _send_close(self, error: AmqpError | None) -> None:
+        if not self.open_sent:
+            self.open()
+        self.close_sent = True
+        self.emit(0, encode_close(error))
+
+    def _fail(self, error: AmqpError) -> None:
+        """The peer broke the protocol: a last word, and no more."""
+        if self.closed:
+            return
+        self._partial.clear()
+        if self._phase == _AWAIT_FRAMES and not self.close_sent:
+            self._send_close(error)
+        elif self._phase == _AWAIT_SASL:
+            self.sasl.give_up()
+        self.closed = True
+        self._gone(error)
+
+    def _gone(self, error: AmqpError | None) -> None:
+        """Tell everybody, once, from the inside out."""
+        if self._told:
+            return
+        self._told = True
+        sessions = list(self.sessions.values())
+        self.sessions.clear()
+        self.by_remote_channel.clear()
+        for session in sessions:
+            if not session.end_sent:
+                session.end_sent = True
+                session.gone(error)
+        self.handler.on_close(self, error)
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def _complete_partial(self, data: bytes) -> None:
+        """Only the frame that was cut is copied together; the rest of `data` is read in place."""
+        partial = self._partial
+        at = 0
+        want = 8
+        while True:
+            if len(partial) >= 8 and self._phase != _AWAIT_HEADER:
+                want = int.from_bytes(partial[:4], "big")
+                if want < 8 or want > self._frame_bytes_max:
+                    break
+            missing = want - len(partial)
+            if missing > 0:
+                partial += data[at : at + missing]
+                at += missing
+            if len(partial) < want:
+                return
+            if want > 8 or self._phase == _AWAIT_HEADER or partial[:4] == b"\x00\x00\x00\x08":
+                break
+        whole = bytes(partial)
+        partial.clear()
+        self._take_frames(whole, 0)
+        if at < len(data) and not self.closed:
+            self._take_frames(data, at)
+
+    def _take_frames(self, data: bytes, at: i64) -> None:
+        n: i64 = len(data)
+        while n - at >= 8 and not self.closed:
+            if self._phase != _AWAIT_FRAMES:
+                next_at = self._take_preamble(data, at, n)
+                if next_at == at:
+                    break
+                at = next_at
+                continue
+            size: i64 = (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
+            if size > n - at or size < 8 or size > self._frame_bytes_max:
+                if size < 8 or size > self._frame_bytes_max:
+                    raise self._wrong_size(size)
+                break
+            end: i64 = at + size
+            body: i64 = at + (data[at + 4] << 2)
+            if body < at + 8 or body > end or data[at + 5] != 0:
+                raise self._wrong_frame(data, at)
+            if body < end:
+                channel: i64 = (data[at + 6] << 8) | data[at + 7]
+                if end - body > 3 and data[body] == 0 and data[body + 1] == 0x53:
+                    code: i64 = data[body + 2]
+                    body += 3
+                else:
+                    code, body = read_descriptor(data, body, end)
+                if code == TRANSFER and not self.close_sent:
+                    session = self.by_remote_channel.get(channel)
+                    if session is not None and not session.end_sent:
+                        deliveries.take_transfer(session, data, body, end)
+                    else:
+                        self._stray(code, channel)
+                else:
+                    self._dispatch(code, channel, data, body, end)
+            at = end
+        if at < n and not self.closed:
+            self._partial += data[at:]
+
+    def _wrong_size(self, size: i64) -> ProtocolError:
+        if size < 8:
+            return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of {size} bytes; 8 is the least"))
+        return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of {size} bytes; max-frame-size is {self._frame_bytes_max}"))
+
+    def _wrong_frame(self, data: bytes, at: i64) -> ProtocolError:
+        if data[at + 5] != 0:
+            return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of type {data[at + 5]} where an AMQP frame (0) was expected"))
+        return ProtocolError(AmqpError(FRAMING_ERROR, f"data offset {data[at + 4]} does not lie in its frame"))
+
+    def _stray(self, code: i64, channel: i64) -> None:
+        """A frame for a session that does not exist: an error unless it did a moment ago."""
+        if channel in self.ended_channels or channel in self.by_remote_channel:
+            return
+        if not self.remote_open:
+            raise ProtocolError(AmqpError(ILLEGAL_STATE, f"{NAMES.get(int(code), 'frame')} before open"))
+        if channel > self.config.channel_max:
+            raise ProtocolError(AmqpError(FRAMING_ERROR, f"channel {channel} is above channel-max {self.config.channel_max}"))
+        raise ProtocolError(AmqpError(NOT_ALLOWED, f"{NAMES.get(int(code), 'frame')} on channel {channel}, where no session has begun"))
+
+    def _dispatch(self, code: i64, channel: i64, data: bytes, at: i64, end: i64) -> None:
+        if code < OPEN or code > CLOSE:
+            raise DecodeError(f"descriptor 0x{int(code):02x} is no performative")
+        if code == CLOSE:
+            self._on_close(Ending(Fields("close", data, at, end)))
+            return
+        if self.close_sent:
+            return
+        if code == OPEN:
+            self._on_open(Open(Fields("open", data, at, end)))
+            return
+        if code == BEGIN:
+            self._on_begin(Begin(Fields("begin", data, at, end)), channel)
+            return
+        session = self.by_remote_channel.get(channel)
+        if session is None:
+            self._stray(code, channel)
+        elif code == END:
+            self._on_end(session, Ending(Fields("end", data, at, end)))
+        elif session.end_sent:
+            return
+        elif code == DISPOSITION:
+            deliveries.take_disposition(session, data, at, end)
+        elif code == FLOW:
+            session.on_flow(Flow(Fields("flow", data, at, end)))
+        elif code == ATTACH:
+            session.on_attach(Attach(Fields("attach", data, at, end)))
+        elif code == DETACH:
+            session.on_detach(Detach(Fields("detach", data, at, end)))
+
+    def _take_preamble(self, data: bytes, at: i64, n: i64) -> i64:
+        """A protocol header or a SASL frame; returns `at` when more bytes are needed."""
+        if self._phase == _AWAIT_HEADER:
+            self._on_header(data[at : at + 8])
+            return at + 8
+        size: i64 = int.from_bytes(data[at : at + 4], "big")
+        if size < 8 or size > self._frame_bytes_max:
+            raise self._wrong_size(size)
+        if size > n - at:
+            return at
+        self.sasl.take_frame(data, at, at + size)
+        if self.sasl.failed:
+            self._fail(AmqpError("amqp:unauthorized-access", "SASL: authentication failed"))
+        elif self.sasl.done:
+            self._phase = _AWAIT_HEADER
+        return at + size
+
+    def _on_header(self, header: bytes) -> None:
+        config = self.config
+        sasl = config.sasl
+        if header == SASL_HEADER and not self.sasl.spoken:
+            if self.server and isinstance(sasl, SaslServer):
+                self._phase = _AWAIT_SASL
+                self.sasl.offer()
+                return
+            if not self.server and isinstance(sasl, SaslClient):
+                self._phase = _AWAIT_SASL
+                self.sasl.spoken = True
+                return
+        if header == AMQP_HEADER and self.sasl.done and (self.sasl.spoken or not self.server or not config.sasl_required):
+            self._phase = _AWAIT_FRAMES
+            if self.server:
+                self.out.append(AMQP_HEADER)
+            return
+        if self.server:
+            self.out.append(SASL_HEADER if config.sasl_required and not self.sasl.spoken else AMQP_HEADER)
+        self.closed = True
+        self._gone(AmqpError(FRAMING_ERROR, f"protocol header {header.hex()} is not understood"))
+
+    def _on_open(self, opened: Open) -> None:
+        if self.remote_open:
+            raise ProtocolError(AmqpError(ILLEGAL_STATE, "open was sent twice"))
+        if opened.max_frame_size < MIN_MAX_FRAME_SIZE:
+            raise ProtocolError(AmqpError(INVALID_FIELD, f"open.max-frame-size: {opened.max_frame_size}; 512 is the least"))
+        self.remote_open = True
+        self.remote_container_id = opened.container_id
+        self.remote_hostname = opened.hostname
+        self.remote_max_frame_size = opened.max_frame_size
+        self.outgoing_frame_bytes_max = min(opened.max_frame_size, _OUTGOING_FRAME_BYTES_MAX)
+        self.remote_channel_max = opened.channel_max
+        self.remote_idle_timeout_ms = opened.idle_timeout_ms
+        self.remote_properties = {} if opened.properties is None else opened.properties
+        self.handler.on_open(self)
+        if not self.close_sent:
+            self.open()
+
+    def _on_begin(self, begin: Begin, channel: int) -> None:
+        if not self.remote_open:
+            raise ProtocolError(AmqpError(ILLEGAL_STATE, "begin before open"))
+        if channel > self.config.channel_max:
+            raise ProtocolError(AmqpError(FRAMING_ERROR, f"begin: channel {channel} is above channel-max {self.config.channel_max}"))
+        if channel in self.by_remote_channel:
+            raise ProtocolError(AmqpError(NOT_ALLOWED, f"begin: channel {channel} has a session already"))
+        answers = begin.remote_channel != ABSENT
+        if answers:
+            session = self.sessions.get(begin.remote_channel)
+            if session is None or session.mapped:
+                raise ProtocolError(AmqpError(INVALID_FIELD, f"begin.remote-channel: {begin.remote_channel} is no session of ours"))
+        else:
+            local = self._free_channel(channel)
+            if local > self.remote_channel_max:
+                raise ProtocolError(AmqpError(RESOURCE_LIMIT_EXCEEDED, f"begin: no channel free up to {self.remote_channel_max}"))
+            session = Session(self, local)
+            self.sessions[local] = session
+        self.by_remote_channel[channel] = session
+        self.ended_channels.discard(channel)
+        session.begun(begin, channel)
+        if not answers:
+            session.send_begin()
+        self.handler.on_begin(session)
+
+    def _free_channel(self, wanted: int) -> int:
+        sessions = self.sessions
+        if wanted != ABSENT and wanted not in sessions:
+            return wanted
+        channel = 0
+        while channel in sessions:
+            channel += 1
+        return channel
+
+    def _on_end(self, session: Session, ending: Ending) -> None:
+        if not session.end_sent:
+            session.end_sent = True
+            self.emit(session.channel, encode_end(None))
+            session.gone(ending.error)
+        del self.by_remote_channel[session.remote_channel]
+        self.sessions.pop(session.channel, None)
+        self.ended_channels.add(session.remote_channel)
+
+    def _on_close(self, ending: Ending) -> None:
+        if not self.close_sent:
+            self._send_close(None)
+        self.closed = True
+        self._gone(ending.error)

@@ -1,0 +1,443 @@
+"""Deliveries in and out of a session: the transfer and the disposition, by hand where they are ordinary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from tandem.amqp.codec import uint32
+from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_binary, encode_uint
+from tandem.amqp.errors import (
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    TRANSFER_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    AmqpError,
+    DecodeError,
+    ProtocolError,
+)
+from tandem.amqp.fields import Fields
+from tandem.amqp.frames import frame
+from tandem.amqp.link import ATTACH_RECEIVED, DETACH_SENT, Delivery, ReceiverLink, SenderLink
+from tandem.amqp.outcomes import Outcome, decode_outcome
+from tandem.amqp.performatives import ABSENT, TRANSFER, Disposition, Transfer
+from tandem.amqp.serial import difference
+
+if TYPE_CHECKING:
+    from tandem.amqp.session import Session
+
+_MASK: Final = 0xFFFFFFFF
+_TAILS_MAX: Final = 64
+_TAIL_BYTES_MAX: Final = 32
+
+
+class TransferTail:
+    """The fields of a transfer after its tag. They repeat from message to message, so each encoding is read once."""
+
+    def __init__(self, count: i64, transfer: Transfer) -> None:
+        self.count: i64 = count
+        self.settled = transfer.settled
+        self.message_format = 0 if transfer.message_format == ABSENT else transfer.message_format
+        self.plain = not (transfer.more or transfer.aborted or transfer.resume or transfer.state)
+
+
+class Waiting:
+    """A delivery, or what is left of it, that the peer's window has no room for."""
+
+    def __init__(self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.payload = payload
+        self.tag = tag
+        self.settled = settled
+        self.message_format = message_format
+        self.sent = 0
+        self.started = False
+
+
+def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
+    """The ordinary transfer by hand; anything unusual goes to `_take_slowly`. `at` is the list constructor."""
+    start: i64 = at
+    try:
+        code: i64 = buf[at]
+        if code == 0xC0:
+            list_end: i64 = at + 2 + buf[at + 1]
+            count: i64 = buf[at + 2]
+            at += 3
+        elif code == 0xD0:
+            list_end = at + 5 + uint32(buf, at + 1)
+            count = uint32(buf, at + 5)
+            at += 9
+        else:
+            _take_slowly(session, buf, start, end, -1)
+            return
+        code = buf[at]
+        if code == 0x52:
+            handle: i64 = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            handle = 0
+            at += 1
+        else:
+            _take_slowly(session, buf, start, end, -1)
+            return
+        code = buf[at]
+        if code == 0x70:
+            delivery_id: i64 = (buf[at + 1] << 24) | (buf[at + 2] << 16) | (buf[at + 3] << 8) | buf[at + 4]
+            at += 5
+        elif code == 0x52:
+            delivery_id = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            delivery_id = 0
+            at += 1
+        else:
+            _take_slowly(session, buf, start, end, -1)
+            return
+        if buf[at] != 0xA0:
+            _take_slowly(session, buf, start, end, -1)
+            return
+        tag_end: i64 = at + 2 + buf[at + 1]
+    except IndexError:
+        raise DecodeError("transfer: list cut short") from None
+    tail = session.tails.get(buf[tag_end:list_end])
+    link = session.receivers.get(handle)
+    if (
+        tail is None
+        or link is None
+        or not tail.plain
+        or tail.count != count
+        or link.busy
+        or end - list_end > link.size_limit
+        or not link.attached
+        or list_end > end
+        or tag_end > list_end
+    ):
+        _take_slowly(session, buf, start, end, tag_end)
+        return
+    session.next_incoming_id += 1
+    session.incoming_left -= 1
+    if session.incoming_left <= session.incoming_low:
+        session.replenish()
+    link.delivery_count += 1
+    link.credit -= 1
+    if link.credit <= link.credit_low:
+        link.attention()
+        if link.state >= DETACH_SENT:
+            return
+    if link.tracks and not tail.settled:
+        session.tracked[delivery_id] = link
+    link.handler.on_transfer(link, delivery_id, buf[at + 2 : tag_end], buf[list_end:end], tail.settled, tail.message_format, None)
+
+
+def _take_slowly(session: Session, buf: bytes, at: i64, end: i64, tag_end: i64) -> None:
+    """Any legal transfer. `tag_end` says where the tail begins if the fast path got that far."""
+    fields = Fields("transfer", buf, at, end)
+    count: i64 = fields.left
+    transfer = Transfer(fields)
+    list_end: i64 = fields.list_end
+    if tag_end > 0 and list_end - tag_end <= _TAIL_BYTES_MAX and not transfer.state and len(session.tails) < _TAILS_MAX:
+        session.tails[buf[tag_end:list_end]] = TransferTail(count, transfer)
+    session.next_incoming_id += 1
+    session.incoming_left -= 1
+    if session.incoming_left <= session.incoming_low:
+        session.replenish()
+    link = session.by_remote_handle.get(transfer.handle)
+    if link is None:
+        session.end(AmqpError(UNATTACHED_HANDLE, f"transfer: no link has handle {transfer.handle}"))
+        return
+    if link.state >= DETACH_SENT:
+        return
+    if not isinstance(link, ReceiverLink):
+        link.detach(AmqpError(NOT_ALLOWED, f"transfer: link {link.name} was attached to receive"))
+        return
+    if link.state == ATTACH_RECEIVED:
+        link.refuse(AmqpError(TRANSFER_LIMIT_EXCEEDED, f"transfer: link {link.name} has no credit yet"))
+        return
+    _take_part(session, link, transfer, buf, list_end, end)
+
+
+def _take_part(session: Session, link: ReceiverLink, transfer: Transfer, buf: bytes, at: i64, end: i64) -> None:
+    """One frame of a delivery, which may be all of it."""
+    if not link.busy:
+        if transfer.delivery_id == ABSENT:
+            raise ProtocolError(AmqpError(INVALID_FIELD, "transfer.delivery-id: mandatory on the first frame of a delivery"))
+        link.busy = True
+        link.delivery_id = transfer.delivery_id
+        link.tag = b"" if transfer.tag is None else transfer.tag
+        link.message_format = 0 if transfer.message_format == ABSENT else transfer.message_format
+        link.settled = False
+        link.delivery_state = None
+    elif transfer.delivery_id != ABSENT and transfer.delivery_id != link.delivery_id:
+        raise ProtocolError(
+            AmqpError(INVALID_FIELD, f"transfer.delivery-id: {transfer.delivery_id} while {link.delivery_id} is not finished")
+        )
+    if transfer.settled:
+        link.settled = True
+    if transfer.state:
+        link.delivery_state = transfer.state
+    if not transfer.aborted:
+        _keep_part(session, link, transfer.more, buf, at, end)
+        if transfer.more:
+            return
+    _finish(session, link, transfer.aborted, buf, at, end)
+
+
+def _keep_part(session: Session, link: ReceiverLink, more: bool, buf: bytes, at: i64, end: i64) -> None:
+    n: i64 = end - at
+    if not link.oversize and len(link.unfinished) + n > link.size_limit:
+        link.oversize = True
+        session.connection.unfinished_bytes -= len(link.unfinished)
+        link.unfinished = bytearray()
+    if more and not link.oversize:
+        connection = session.connection
+        link.unfinished += memoryview(buf)[at:end]
+        connection.unfinished_bytes += n
+        if connection.unfinished_bytes > connection.config.unfinished_bytes_max:
+            raise ProtocolError(
+                AmqpError(RESOURCE_LIMIT_EXCEEDED, f"more than {connection.config.unfinished_bytes_max} bytes of unfinished deliveries")
+            )
+
+
+def _finish(session: Session, link: ReceiverLink, aborted: bool, buf: bytes, at: i64, end: i64) -> None:
+    oversize = link.oversize
+    payload = b""
+    if not aborted and not oversize:
+        payload = buf[at:end]
+        if link.unfinished:
+            link.unfinished += payload
+            # forget_unfinished takes off what was counted, and the last part never was
+            session.connection.unfinished_bytes += len(payload)
+            payload = bytes(link.unfinished)
+    link.forget_unfinished()
+    link.delivery_count += 1
+    link.credit -= 1
+    if link.credit <= link.credit_low:
+        link.attention()
+    if aborted or not link.attached:
+        return
+    if oversize:
+        link.handler.on_oversize(link, link.delivery_id, link.tag, link.settled)
+        return
+    if link.tracks and not link.settled:
+        session.tracked[link.delivery_id] = link
+    link.handler.on_transfer(link, link.delivery_id, link.tag, payload, link.settled, link.message_format, link.delivery_state)
+
+
+# -- dispositions in ---------------------------------------------------------------------------------------------------
+
+
+def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
+    """The ordinary form by hand: list8, receiver role, an id or two, settled, state."""
+    start: i64 = at
+    try:
+        if buf[at] != 0xC0 or buf[at + 3] != 0x41 or buf[at + 2] < 5:
+            _take_disposition_slowly(session, buf, start, end)
+            return
+        list_end: i64 = at + 2 + buf[at + 1]
+        count: i64 = buf[at + 2]
+        at += 4
+        first: i64 = -1
+        last: i64 = -1
+        code: i64 = buf[at]
+        if code == 0x70:
+            first = uint32(buf, at + 1)
+            at += 5
+        elif code == 0x52:
+            first = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            first = 0
+            at += 1
+        code = buf[at]
+        if code == 0x70:
+            last = uint32(buf, at + 1)
+            at += 5
+        elif code == 0x40:
+            last = first
+            at += 1
+        elif code == 0x52:
+            last = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            last = 0
+            at += 1
+        settled = buf[at] == 0x41
+        if count == 6:
+            # batchable, which tells us nothing, must be one of its three one-byte forms
+            list_end -= 1
+            code = buf[list_end]
+        else:
+            code = 0x40
+        if first < 0 or last < 0 or count > 6 or buf[at] < 0x40 or buf[at] > 0x42 or code < 0x40 or code > 0x42 or list_end > end:
+            _take_disposition_slowly(session, buf, start, end)
+            return
+    except IndexError:
+        raise DecodeError("disposition: list cut short") from None
+    state = buf[at + 1 : list_end]
+    if state == b"\x40":
+        state = b""
+    elif len(state) < 4:
+        _take_disposition_slowly(session, buf, start, end)
+        return
+    _apply_disposition(session, first, last, settled, _outcome(state))
+
+
+def _take_disposition_slowly(session: Session, buf: bytes, at: i64, end: i64) -> None:
+    d = Disposition(Fields("disposition", buf, at, end))
+    outcome = _outcome(d.state)
+    if d.receiver_role:
+        _apply_disposition(session, d.first, d.last, d.settled, outcome)
+    else:
+        _apply_sender_disposition(session, d.first, d.last, d.settled, outcome)
+
+
+def _outcome(state: bytes) -> Outcome:
+    try:
+        return decode_outcome(state)
+    except DecodeError as error:
+        raise DecodeError(f"disposition.state: {error.description}") from None
+
+
+def _apply_disposition(session: Session, first: int, last: int, settled: bool, outcome: Outcome) -> None:
+    unsettled = session.unsettled
+    if first == last:
+        delivery = unsettled.get(first)
+        if delivery is not None:
+            if settled:
+                del unsettled[first]
+            link = delivery.link
+            link.handler.on_disposition(link, [delivery], outcome, settled)
+        return
+    run: list[Delivery] = []
+    for delivery in _within(unsettled, first, last):
+        if settled:
+            del unsettled[delivery.delivery_id]
+        if run and run[0].link is not delivery.link:
+            link = run[0].link
+            link.handler.on_disposition(link, run, outcome, settled)
+            run = []
+        run.append(delivery)
+    if run:
+        link = run[0].link
+        link.handler.on_disposition(link, run, outcome, settled)
+
+
+def _within(unsettled: dict[int, Delivery], first: int, last: int) -> list[Delivery]:
+    """Known deliveries in a range that the peer chose: the work is bounded by what we know, not by what it claims."""
+    n = _span(first, last)
+    found: list[Delivery] = []
+    if n <= len(unsettled):
+        i = first
+        while n > 0:
+            delivery = unsettled.get(i)
+            if delivery is not None:
+                found.append(delivery)
+            i = (i + 1) & _MASK
+            n -= 1
+    else:
+        # kept in the order they were sent
+        for delivery in unsettled.values():
+            if (delivery.delivery_id - first) & _MASK < n:
+                found.append(delivery)
+    return found
+
+
+def _span(first: int, last: int) -> int:
+    n = difference(last, first) + 1
+    if n <= 0:
+        raise ProtocolError(AmqpError(INVALID_FIELD, f"disposition.last: {last} is before first {first}"))
+    return n
+
+
+def _apply_sender_disposition(session: Session, first: int, last: int, settled: bool, outcome: Outcome) -> None:
+    """The sender's word on what we received: of interest only to links that wait for it."""
+    n = _span(first, last)
+    tracked = session.tracked
+    if not tracked:
+        return
+    if n <= len(tracked):
+        ids = [(first + i) & _MASK for i in range(n) if (first + i) & _MASK in tracked]
+    else:
+        ids = [i for i in tracked if (i - first) & _MASK < n]
+    at = 0
+    while at < len(ids):
+        link = tracked[ids[at]]
+        run = at + 1
+        while run < len(ids) and ids[run] == (ids[run - 1] + 1) & _MASK and tracked[ids[run]] is link:
+            run += 1
+        for i in range(at, run):
+            if settled:
+                del tracked[ids[i]]
+        link.handler.on_settled_incoming(link, ids[at], ids[run - 1], outcome, settled)
+        at = run
+
+
+def forget_tracked(session: Session, first: int, last: int) -> None:
+    """We settled these ourselves: nothing more will be said about them."""
+    tracked = session.tracked
+    n = difference(last, first) + 1
+    if n <= len(tracked):
+        for i in range(n):
+            tracked.pop((first + i) & _MASK, None)
+    else:
+        for i in [i for i in tracked if (i - first) & _MASK < n]:
+            del tracked[i]
+
+
+# -- transfers out, when they do not fit a template --------------------------------------------------------------------
+
+
+def send_slowly(session: Session, waiting: Waiting) -> None:
+    """Several frames, an unusual message format, or a window that is shut."""
+    if session.waiting or not _send_parts(session, waiting):
+        session.waiting.append(waiting)
+
+
+def flush_waiting(session: Session) -> None:
+    done = 0
+    for waiting in session.waiting:
+        if not _send_parts(session, waiting):
+            break
+        done += 1
+    del session.waiting[:done]
+
+
+def _send_parts(session: Session, w: Waiting) -> bool:
+    """As many frames as the window has room for; True when the delivery is out."""
+    total = len(w.payload)
+    handle = encode_uint(w.link.handle)
+    view = memoryview(w.payload)
+    while session.window > 0:
+        if w.started:
+            items = [handle, NULL, NULL, NULL, NULL, TRUE]
+        else:
+            items = [
+                handle,
+                encode_uint(w.delivery_id),
+                encode_binary(w.tag),
+                encode_uint(w.message_format),
+                TRUE if w.settled else FALSE,
+                TRUE,
+            ]
+        head = described_list(TRANSFER, items)
+        room = session.frame_bytes_max - 8 - len(head)
+        more = total - w.sent > room
+        if not more:
+            # true and false are equally long
+            head = head[:-1] + FALSE
+        part = w.payload if not more and w.sent == 0 else bytes(view[w.sent : w.sent + room])
+        out = session.out
+        head_frame = frame(session.channel, head)
+        size = len(head_frame) + len(part)
+        out.append(size.to_bytes(4, "big") + head_frame[4:])
+        out.append(part)
+        w.started = True
+        w.sent += len(part)
+        session.window -= 1
+        session.next_outgoing_id += 1
+        if not more:
+            return True
+    return False

@@ -1,0 +1,308 @@
+"""Link endpoints: attach and detach, credit, one delivery at a time out and in."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from tandem.amqp.errors import ILLEGAL_STATE, TRANSFER_LIMIT_EXCEEDED, AmqpError
+from tandem.amqp.frames import encode_attach, encode_detach
+from tandem.amqp.handlers import LinkHandler
+from tandem.amqp.performatives import ABSENT, Attach
+from tandem.amqp.terminus import Coordinator, Terminus
+
+if TYPE_CHECKING:
+    from tandem.amqp.session import Session
+
+ATTACH_RECEIVED: Final = 0
+ATTACH_SENT: Final = 1
+ATTACHED: Final = 2
+DETACH_SENT: Final = 3
+DETACHED: Final = 4
+
+_MASK: Final = 0xFFFFFFFF
+_NO_HANDLER: Final = LinkHandler()
+
+
+class Delivery:
+    """An outgoing delivery the receiver has not settled."""
+
+    def __init__(self, delivery_id: int, link: SenderLink, context: object, tag: bytes) -> None:
+        self.delivery_id = delivery_id
+        self.link = link
+        self.context = context
+        self.tag = tag
+
+
+class Link:
+    """What both ends have in common. `handle` is ours, `remote_handle` the peer's."""
+
+    def __init__(self, session: Session, name: str, handle: int, receiver: bool) -> None:
+        self.session = session
+        self.name = name
+        self.handle = handle
+        self.remote_handle = ABSENT
+        self.receiver = receiver
+        """True when we receive."""
+        self.state = ATTACH_RECEIVED
+        self.attached = False
+        self.handler: LinkHandler = _NO_HANDLER
+        self.context: object = None
+        self.source: Terminus | None = None
+        self.target: Terminus | Coordinator | None = None
+        self.snd_settle_mode = 2
+        self.rcv_settle_mode = 0
+        self.properties: dict[object, object] = {}
+        """The peer's."""
+        self.offered_capabilities: list[str] = []
+        self.desired_capabilities: list[str] = []
+        self.max_message_size = 0
+        """Ours; 0 = none named."""
+        self.remote_max_message_size = 0
+        self.initial_delivery_count = 0
+        self.delivery_count = 0
+        self.credit = 0
+        self.drain = False
+        self.echo = False
+        """The peer's last flow wanted an answer (it was given)."""
+        self.flow_waits = False
+        """A flow came before the link was accepted."""
+        self.told = False
+
+    @property
+    def role(self) -> str:
+        return "receiver" if self.receiver else "sender"
+
+    def accept(
+        self,
+        source: Terminus | None = None,
+        target: Terminus | Coordinator | None = None,
+        properties: dict[object, object] | None = None,
+        max_message_size: int = 0,
+    ) -> None:
+        """Answer the peer's attach. Termini are echoed unless given. May call `on_flow` if credit came ahead of this."""
+        if self.state != ATTACH_RECEIVED:
+            return
+        if source is not None:
+            self.source = source
+        if target is not None:
+            self.target = target
+        # a missing end is written as one without address: null would say "refused"
+        if self.source is None:
+            self.source = Terminus()
+        if self.target is None:
+            self.target = Terminus()
+        self.max_message_size = max_message_size
+        self._send_attach(self.source, self.target, properties)
+        self.state = ATTACHED
+        self.attached = True
+        self._ready()
+
+    def refuse(self, error: AmqpError) -> None:
+        """Attach with null source and target, then detach closed with the error: the only form every client understands."""
+        if self.state != ATTACH_RECEIVED:
+            return
+        self._send_attach(None, None, None)
+        self._send_detach(True, error)
+
+    def detach(self, error: AmqpError | None = None, closed: bool = True) -> None:
+        """`on_detach` follows when the peer has answered."""
+        if self.state == ATTACH_RECEIVED:
+            self.refuse(AmqpError(ILLEGAL_STATE, "the link was given up before it was accepted") if error is None else error)
+        elif self.state < DETACH_SENT:
+            self._send_detach(closed, error)
+
+    def _send_attach(self, source: Terminus | None, target: Terminus | Coordinator | None, properties: dict[object, object] | None) -> None:
+        session = self.session
+        session.connection.emit(
+            session.channel,
+            encode_attach(
+                self.name,
+                self.handle,
+                self.receiver,
+                self.snd_settle_mode,
+                self.rcv_settle_mode,
+                source,
+                target,
+                ABSENT if self.receiver else self.initial_delivery_count,
+                self.max_message_size,
+                [],
+                [],
+                properties,
+            ),
+        )
+
+    def _send_detach(self, closed: bool, error: AmqpError | None) -> None:
+        session = self.session
+        session.connection.emit(session.channel, encode_detach(self.handle, closed, error))
+        self.state = DETACH_SENT
+        self.attached = False
+        session.forget_deliveries(self)
+
+    def _ready(self) -> None:
+        """Just attached, from either side."""
+
+    def opened(self, attach: Attach) -> None:
+        """The peer's attach, first or in answer."""
+        self.remote_handle = attach.handle
+        self.remote_max_message_size = attach.max_message_size
+        self.properties = attach.properties
+        self.offered_capabilities = attach.offered_capabilities
+        self.desired_capabilities = attach.desired_capabilities
+        self.source = attach.source
+        self.target = attach.target
+        if self.state == ATTACH_RECEIVED:
+            self.snd_settle_mode = attach.snd_settle_mode
+            self.rcv_settle_mode = attach.rcv_settle_mode
+        if self.receiver and attach.initial_delivery_count != ABSENT:
+            self.delivery_count = attach.initial_delivery_count
+
+    def gone(self, error: AmqpError | None) -> None:
+        """Tell the handler, once."""
+        self.state = DETACHED
+        self.attached = False
+        if not self.told:
+            self.told = True
+            self.handler.on_detach(self, error)
+
+
+class SenderLink(Link):
+    """We send, the peer receives. `credit` may go below zero: the engine sends what it is told to send."""
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle, False)
+        self._tag_bytes = -1
+        self._head: Struct = _ANY_HEAD
+        self._prefix = b""
+        self._middle = b""
+        self._overhead = 0
+
+    def send(self, payload: bytes, tag: bytes, settled: bool, context: object, message_format: int = 0) -> int:
+        """Returns the delivery id. Buffered while the session window is shut."""
+        if not self.attached:
+            raise RuntimeError(f"link {self.name} is not attached")
+        session = self.session
+        delivery_id = session.next_delivery_id
+        session.next_delivery_id = (delivery_id + 1) & _MASK
+        self.credit -= 1
+        self.delivery_count += 1
+        if not settled:
+            session.unsettled[delivery_id] = Delivery(delivery_id, self, context, tag)
+        if len(tag) != self._tag_bytes:
+            self._make_template(len(tag))
+        size = self._overhead + len(payload)
+        if message_format != 0 or session.window <= 0 or size > session.frame_bytes_max:
+            session.send_slowly(self, delivery_id, payload, tag, settled, message_format)
+            return delivery_id
+        session.window -= 1
+        session.next_outgoing_id += 1
+        out = session.out
+        out.append(self._head.pack(size, self._prefix, delivery_id, self._middle, tag, _SETTLED if settled else _UNSETTLED))
+        out.append(payload)
+        return delivery_id
+
+    def _make_template(self, tag_bytes: int) -> None:
+        """Everything but size, id, tag and settled is the same for every transfer of this link."""
+        if tag_bytes > 32:
+            raise ValueError(f"delivery tag of {tag_bytes} bytes; 32 is the most")
+        handle = b"\x70" + self.handle.to_bytes(4, "big") if self.handle > 255 else bytes((0x52, self.handle))
+        list_bytes = 1 + len(handle) + 5 + 2 + tag_bytes + 2
+        self._prefix = (
+            b"\x02\x00" + self.session.channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0" + bytes((list_bytes, 5)) + handle + b"\x70"
+        )
+        self._middle = bytes((0xA0, tag_bytes))
+        self._head = Struct(f">I{len(self._prefix)}sI2s{tag_bytes}s2s")
+        self._overhead = self._head.size
+        self._tag_bytes = tag_bytes
+
+    def drained(self) -> None:
+        """All there was is sent: use up the credit and say so."""
+        if self.credit > 0:
+            self.delivery_count += self.credit
+        self.credit = 0
+        self.session.send_link_flow(self, True, False)
+        self.drain = False
+
+    def settle_locally(self, delivery_id: int) -> None:
+        self.session.unsettled.pop(delivery_id, None)
+
+    def _ready(self) -> None:
+        if self.flow_waits:
+            self.flow_waits = False
+            self.handler.on_flow(self)
+
+
+_ANY_HEAD: Final = Struct(">I")
+_SETTLED: Final = b"\x43\x41"
+_UNSETTLED: Final = b"\x43\x42"
+
+
+class ReceiverLink(Link):
+    """The peer sends, we receive."""
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle, True)
+        self._auto_credit = 0
+        self._overrun_max = -2 * session.connection.config.incoming_window
+        self.credit_low = self._overrun_max
+        """At or below this the link needs attention: a top-up, or the end of patience."""
+        self.size_limit: i64 = session.connection.config.message_bytes_ceiling
+        self.tracks = False
+        """Client side, receiver-settle-mode second: remember deliveries until the sender settles."""
+        self.busy = False
+        """A delivery has begun and not ended."""
+        self.unfinished = bytearray()
+        self.delivery_id = 0
+        self.tag = b""
+        self.message_format = 0
+        self.settled = False
+        self.delivery_state: bytes | None = None
+        self.oversize = False
+        self.available = 0
+        """Deliveries the sender says it has waiting."""
+
+    @property
+    def auto_credit(self) -> int:
+        return self._auto_credit
+
+    @auto_credit.setter
+    def auto_credit(self, credit: int) -> None:
+        """If > 0 the link is given this much when accepted, and again whenever half is used."""
+        self._auto_credit = credit
+        self.credit_low = credit // 2 if credit > 0 else self._overrun_max
+
+    def grant(self, credit: int) -> None:
+        """Set link-credit to this and tell the peer."""
+        self.credit = credit
+        if self.state == ATTACHED or self.state == ATTACH_SENT:
+            self.session.send_link_flow(self, self.drain, False)
+
+    def ask_drain(self) -> None:
+        """Ask the sender to use up its credit or give it back; `on_flow` follows with credit 0."""
+        self.drain = True
+        self.session.send_link_flow(self, True, False)
+
+    def attention(self) -> None:
+        """Credit fell to `credit_low`."""
+        if self._auto_credit > 0:
+            self.grant(self._auto_credit)
+        elif self.credit <= self._overrun_max:
+            # the SDK's sender does not count credit, so a first overrun is no offence; without end it is
+            self.detach(AmqpError(TRANSFER_LIMIT_EXCEEDED, f"{-self.credit} deliveries beyond the credit given to link {self.name}"))
+
+    def _ready(self) -> None:
+        if self.max_message_size > 0:
+            self.size_limit = min(self.max_message_size, self.session.connection.config.message_bytes_ceiling)
+        self.tracks = not self.session.connection.server and self.rcv_settle_mode == 1
+        if self._auto_credit > 0 and self.credit == 0:
+            self.credit = self._auto_credit
+        if self.credit > 0:
+            self.session.send_link_flow(self, False, False)
+
+    def forget_unfinished(self) -> None:
+        self.session.connection.unfinished_bytes -= len(self.unfinished)
+        self.unfinished = bytearray()
+        self.busy = False
+        self.oversize = False

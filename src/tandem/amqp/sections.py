@@ -1,0 +1,357 @@
+"""Message sections: one scan that yields offsets for the hot path, and whole messages for everybody else."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from mypy_extensions import i64
+
+from tandem.amqp.codec import Decoder, skip_value, uint32
+from tandem.amqp.encoder import (
+    NULL,
+    compound,
+    described_list,
+    encode_binary,
+    encode_symbol,
+    encode_uint,
+    encode_value,
+)
+from tandem.amqp.errors import DecodeError, EncodeError
+from tandem.amqp.fields import Fields, read_descriptor
+from tandem.amqp.types import Timestamp, UByte, type_name
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
+NO_BODY: Final = 0
+
+_NAMES: Final = {
+    0x70: "header",
+    0x71: "delivery-annotations",
+    0x72: "message-annotations",
+    0x73: "properties",
+    0x74: "application-properties",
+    0x75: "data",
+    0x76: "amqp-sequence",
+    0x77: "amqp-value",
+    0x78: "footer",
+}
+
+
+class Sections:
+    """Where each section lies. `x_at` is its descriptor, `x_value` the value behind it, `x_end` its end; -1 = absent."""
+
+    def __init__(self) -> None:
+        self.header_at: i64 = -1
+        self.header_value: i64 = -1
+        self.header_end: i64 = -1
+        self.da_at: i64 = -1
+        self.da_value: i64 = -1
+        self.da_end: i64 = -1
+        self.ma_at: i64 = -1
+        self.ma_value: i64 = -1
+        self.ma_end: i64 = -1
+        self.properties_at: i64 = -1
+        self.properties_value: i64 = -1
+        self.properties_end: i64 = -1
+        self.app_properties_at: i64 = -1
+        self.app_properties_value: i64 = -1
+        self.app_properties_end: i64 = -1
+        self.body_at: i64 = -1
+        """The first body section; several data or sequence sections follow one another up to `body_end`."""
+        self.body_value: i64 = -1
+        self.body_end: i64 = -1
+        self.body_kind: i64 = NO_BODY
+        self.body_count: i64 = 0
+        self.footer_at: i64 = -1
+        self.footer_value: i64 = -1
+        self.footer_end: i64 = -1
+
+    def bare(self, payload: bytes) -> bytes:
+        """Properties, application properties, body and footer in the order of the specification: one slice when they came that way."""
+        starts = (self.properties_at, self.app_properties_at, self.body_at, self.footer_at)
+        ends = (self.properties_end, self.app_properties_end, self.body_end, self.footer_end)
+        start: i64 = -1
+        end: i64 = -1
+        for i in range(4):
+            at = starts[i]
+            if at >= 0:
+                if start < 0:
+                    start = at
+                elif at != end:
+                    return b"".join([payload[starts[j] : ends[j]] for j in range(4) if starts[j] >= 0])
+                end = ends[i]
+        return b"" if start < 0 else payload[start:end]
+
+
+def scan(payload: bytes) -> Sections:
+    """Sections in any order, each at most once except data and amqp-sequence, which must be together."""
+    s = Sections()
+    n: i64 = len(payload)
+    at: i64 = 0
+    while at < n:
+        start: i64 = at
+        if n - at > 3 and payload[at] == 0 and payload[at + 1] == 0x53:
+            code: i64 = payload[at + 2]
+            value: i64 = at + 3
+        else:
+            code, value = read_descriptor(payload, at, n)
+        at = _section_end(payload, code, value, n)
+        twice = False
+        if code == PROPERTIES:
+            twice = s.properties_at >= 0
+            s.properties_at = start
+            s.properties_value = value
+            s.properties_end = at
+        elif code in (DATA, SEQUENCE, VALUE):
+            _add_body(s, code, start, value, at)
+        elif code == APPLICATION_PROPERTIES:
+            twice = s.app_properties_at >= 0
+            s.app_properties_at = start
+            s.app_properties_value = value
+            s.app_properties_end = at
+        elif code == HEADER:
+            twice = s.header_at >= 0
+            s.header_at = start
+            s.header_value = value
+            s.header_end = at
+        elif code == MESSAGE_ANNOTATIONS:
+            twice = s.ma_at >= 0
+            s.ma_at = start
+            s.ma_value = value
+            s.ma_end = at
+        elif code == DELIVERY_ANNOTATIONS:
+            twice = s.da_at >= 0
+            s.da_at = start
+            s.da_value = value
+            s.da_end = at
+        else:
+            twice = s.footer_at >= 0
+            s.footer_at = start
+            s.footer_value = value
+            s.footer_end = at
+        if twice:
+            raise DecodeError(f"message has two {_NAMES[code]} sections")
+    return s
+
+
+def _section_end(payload: bytes, code: i64, value: i64, n: i64) -> i64:
+    """Where the section's value ends, which must be of the section's type."""
+    if value >= n:
+        raise DecodeError(f"section 0x{int(code):02x} cut short at byte {n}")
+    found: i64 = payload[value]
+    kind: i64 = found >> 4
+    if code < HEADER or code > FOOTER:
+        raise DecodeError(f"0x{int(code):02x} at byte {value} is no message section")
+    if code == VALUE:
+        return skip_value(payload, value)
+    if code == DATA:
+        fits = found == 0xA0 or found == 0xB0
+    elif code in (HEADER, PROPERTIES, SEQUENCE):
+        fits = found == 0xC0 or found == 0xD0 or found == 0x45
+    else:
+        fits = found == 0xC1 or found == 0xD1
+    if not fits:
+        raise _wrong_type(code, found)
+    if (n - value < 5 and (kind == 0xB or kind == 0xD)) or (n - value < 2 and found != 0x45):
+        raise DecodeError(f"{_NAMES[code]} cut short at byte {n}")
+    end: i64 = value + 1
+    if found != 0x45:
+        end = value + 5 + uint32(payload, value + 1) if kind & 1 else value + 2 + payload[value + 1]
+    if end > n:
+        raise DecodeError(f"{_NAMES[code]} runs to byte {end} of {n}")
+    return end
+
+
+def _wrong_type(code: i64, found: i64) -> DecodeError:
+    expected = "binary" if code == DATA else "list" if code in (HEADER, PROPERTIES, SEQUENCE) else "map"
+    return DecodeError(f"{_NAMES[code]}: expected {expected}, found {type_name(found)}")
+
+
+def _add_body(s: Sections, code: i64, start: i64, value: i64, end: i64) -> None:
+    if s.body_count == 0:
+        s.body_at = start
+        s.body_value = value
+        s.body_kind = code
+    elif s.body_kind != code or code == VALUE:
+        raise DecodeError(f"message body has {_NAMES[s.body_kind]} and {_NAMES[code]} sections")
+    elif s.body_end != start:
+        raise DecodeError("message body is interrupted by another section")
+    s.body_end = end
+    s.body_count += 1
+
+
+# -- whole messages ----------------------------------------------------------------------------------------------------
+
+HEADER_FIELDS: Final = ("durable", "priority", "ttl", "first-acquirer", "delivery-count")
+PROPERTY_FIELDS: Final = (
+    "message-id",
+    "user-id",
+    "to",
+    "subject",
+    "reply-to",
+    "correlation-id",
+    "content-type",
+    "content-encoding",
+    "absolute-expiry-time",
+    "creation-time",
+    "group-id",
+    "group-sequence",
+    "reply-to-group-id",
+)
+
+
+class DecodedMessage:
+    """A whole message. `header` and `properties` are by field name without the absent ones.
+
+    `body` is the list of data sections, the list of sequences, the value, or None; `body_kind` is DATA, SEQUENCE, VALUE or NO_BODY.
+    """
+
+    def __init__(self) -> None:
+        self.header: dict[str, object] = {}
+        self.delivery_annotations: dict[object, object] = {}
+        self.message_annotations: dict[object, object] = {}
+        self.properties: dict[str, object] = {}
+        self.application_properties: dict[object, object] = {}
+        self.body: object = None
+        self.body_kind = NO_BODY
+        self.footer: dict[object, object] = {}
+
+
+def decode_message(payload: bytes) -> DecodedMessage:
+    s = scan(payload)
+    m = DecodedMessage()
+    if s.header_at >= 0:
+        m.header = _named("header", HEADER_FIELDS, payload, s.header_value, s.header_end)
+    if s.properties_at >= 0:
+        m.properties = _named("properties", PROPERTY_FIELDS, payload, s.properties_value, s.properties_end)
+    m.delivery_annotations = _map("delivery-annotations", payload, s.da_value, s.da_end)
+    m.message_annotations = _map("message-annotations", payload, s.ma_value, s.ma_end)
+    m.application_properties = _map("application-properties", payload, s.app_properties_value, s.app_properties_end)
+    m.footer = _map("footer", payload, s.footer_value, s.footer_end)
+    m.body_kind = s.body_kind
+    if s.body_kind == VALUE:
+        m.body = Decoder(payload, s.body_value, s.body_end).value()
+    elif s.body_kind != NO_BODY:
+        m.body = _bodies(payload, s)
+    return m
+
+
+def _bodies(payload: bytes, s: Sections) -> list[object]:
+    bodies: list[object] = []
+    at: i64 = s.body_at
+    while at < s.body_end:
+        _, value = read_descriptor(payload, at, s.body_end)
+        decoder = Decoder(payload, value, s.body_end)
+        bodies.append(decoder.value())
+        at = decoder.at
+    return bodies
+
+
+def _map(name: str, payload: bytes, at: i64, end: i64) -> dict[object, object]:
+    if at < 0:
+        return {}
+    try:
+        return cast("dict[object, object]", Decoder(payload, at, end).value())
+    except DecodeError as error:
+        raise DecodeError(f"{name}: {error.description}") from None
+
+
+def _named(name: str, names: tuple[str, ...], payload: bytes, at: i64, end: i64) -> dict[str, object]:
+    fields = Fields(name, payload, at, end)
+    found: dict[str, object] = {}
+    try:
+        for field in names:
+            value = fields.value(field)
+            if value is not None:
+                found[field] = value
+        fields.finish()
+    except DecodeError as error:
+        raise fields.explain(error) from None
+    return found
+
+
+def encode_message(
+    header: dict[str, object] | None = None,
+    delivery_annotations: dict[object, object] | None = None,
+    message_annotations: dict[object, object] | None = None,
+    properties: dict[str, object] | None = None,
+    application_properties: dict[object, object] | None = None,
+    body: object = None,
+    body_kind: int = DATA,
+    footer: dict[object, object] | None = None,
+) -> bytes:
+    """The parts of `DecodedMessage`, empty ones left out. Field values get their field's type; annotation keys become symbols."""
+    parts: list[bytes] = []
+    if header:
+        parts.append(described_list(HEADER, _by_position(HEADER_FIELDS, header)))
+    if delivery_annotations:
+        parts.append(b"\x00\x53\x71" + _annotations(delivery_annotations))
+    if message_annotations:
+        parts.append(b"\x00\x53\x72" + _annotations(message_annotations))
+    if properties:
+        parts.append(described_list(PROPERTIES, _by_position(PROPERTY_FIELDS, properties)))
+    if application_properties:
+        parts.append(b"\x00\x53\x74" + encode_value(application_properties))
+    _encode_body(parts, body, body_kind)
+    if footer:
+        parts.append(b"\x00\x53\x78" + _annotations(footer))
+    return b"".join(parts)
+
+
+def _encode_body(parts: list[bytes], body: object, body_kind: int) -> None:
+    if body_kind == VALUE:
+        parts.append(b"\x00\x53\x77" + encode_value(body))
+    elif body_kind == DATA:
+        if isinstance(body, bytes):
+            parts.append(b"\x00\x53\x75" + encode_binary(body))
+        elif isinstance(body, (list, tuple)):
+            for data in body:
+                parts.append(b"\x00\x53\x75" + encode_binary(data))
+        elif body is not None:
+            raise EncodeError(f"data body of {type(body).__name__}")
+    elif body_kind == SEQUENCE and isinstance(body, (list, tuple)):
+        for sequence in body:
+            parts.append(b"\x00\x53\x76" + encode_value(sequence))
+    elif body_kind != NO_BODY:
+        raise EncodeError(f"no body of kind 0x{body_kind:02x}")
+
+
+def _by_position(names: tuple[str, ...], fields: dict[str, object]) -> list[bytes]:
+    unknown = set(fields) - set(names)
+    if unknown:
+        raise EncodeError(f"no such field: {', '.join(sorted(unknown))}")
+    return [_field(name, fields.get(name)) for name in names]
+
+
+def _field(name: str, value: object) -> bytes:
+    if value is None:
+        return NULL
+    if name in _SYMBOL_FIELDS and isinstance(value, str):
+        return encode_symbol(value)
+    if name in _UINT_FIELDS and isinstance(value, int):
+        return encode_uint(value)
+    if name == "priority" and isinstance(value, int):
+        return encode_value(UByte(value))
+    if name in _TIMESTAMP_FIELDS and isinstance(value, int):
+        return encode_value(Timestamp(value))
+    return encode_value(value)
+
+
+_SYMBOL_FIELDS: Final = frozenset(("content-type", "content-encoding"))
+_UINT_FIELDS: Final = frozenset(("ttl", "delivery-count", "group-sequence"))
+_TIMESTAMP_FIELDS: Final = frozenset(("absolute-expiry-time", "creation-time"))
+
+
+def _annotations(annotations: dict[object, object]) -> bytes:
+    parts: list[bytes] = []
+    for key, value in annotations.items():
+        parts.append(encode_symbol(key) if type(key) is str else encode_value(key))
+        parts.append(encode_value(value))
+    return compound(0xC1, b"".join(parts), 2 * len(annotations))

@@ -1,0 +1,382 @@
+"""Sessions: windows and flow, and the handles that links are known by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from tandem.amqp import deliveries
+from tandem.amqp.deliveries import TransferTail, Waiting
+from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_uint
+from tandem.amqp.errors import FRAMING_ERROR, HANDLE_IN_USE, INVALID_FIELD, STOLEN, UNATTACHED_HANDLE, AmqpError, ProtocolError
+from tandem.amqp.frames import encode_begin, encode_end, link_flow_frame, session_flow_frame
+from tandem.amqp.handlers import LinkHandler
+from tandem.amqp.link import ATTACH_RECEIVED, ATTACH_SENT, ATTACHED, DETACH_SENT, Delivery, Link, ReceiverLink, SenderLink
+from tandem.amqp.performatives import ABSENT, FLOW, UINT_MAX, Attach, Begin, Detach, Flow
+from tandem.amqp.serial import difference
+from tandem.amqp.terminus import Coordinator, Terminus
+
+if TYPE_CHECKING:
+    from tandem.amqp.connection import Connection
+
+_MASK: Final = 0xFFFFFFFF
+
+
+class Session:
+    """`channel` is ours, `remote_channel` the peer's. `links` is keyed by our handle."""
+
+    def __init__(self, connection: Connection, channel: int) -> None:
+        config = connection.config
+        self.connection = connection
+        self.out = connection.out
+        self.channel = channel
+        self.remote_channel = ABSENT
+        self.context: object = None
+        self.mapped = False
+        """Both begins have been seen."""
+        self.end_sent = False
+        self.next_outgoing_id = config.next_outgoing_id
+        self.next_delivery_id = config.next_outgoing_id
+        self.initial_outgoing_id = config.next_outgoing_id
+        self.outgoing_window = config.outgoing_window
+        self.next_incoming_id = 0
+        self.incoming_window = config.incoming_window
+        self.incoming_left: i64 = config.incoming_window
+        self.incoming_low: i64 = config.incoming_window // 2
+        self.window = 0
+        """The peer's incoming window: transfer frames we may still send."""
+        self.handle_max = config.handle_max
+        self.remote_handle_max = UINT_MAX
+        self.frame_bytes_max = 512
+        self.links: dict[int, Link] = {}
+        self.by_remote_handle: dict[int, Link] = {}
+        self.receivers: dict[int, ReceiverLink] = {}
+        """Attached receivers by the peer's handle: the way in for transfers."""
+        self.unsettled: dict[int, Delivery] = {}
+        self.tracked: dict[int, ReceiverLink] = {}
+        self.waiting: list[Waiting] = []
+        self.tails: dict[bytes, TransferTail] = {}
+
+    @property
+    def window_open(self) -> bool:
+        return self.window > 0
+
+    @property
+    def remote_incoming_window(self) -> int:
+        return self.window
+
+    # -- begin, end ----------------------------------------------------------------------------------------------------
+
+    def send_begin(self) -> None:
+        self.connection.emit(
+            self.channel,
+            encode_begin(self.remote_channel, self.next_outgoing_id, self.incoming_window, self.outgoing_window, self.handle_max),
+        )
+
+    def begun(self, begin: Begin, remote_channel: int) -> None:
+        self.remote_channel = remote_channel
+        self.mapped = True
+        self.next_incoming_id = begin.next_outgoing_id
+        self.window = begin.incoming_window
+        self.remote_handle_max = begin.handle_max
+        self.frame_bytes_max = self.connection.outgoing_frame_bytes_max
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """Frames of this session that are still under way are ignored."""
+        if self.end_sent:
+            return
+        self.end_sent = True
+        self.connection.emit(self.channel, encode_end(error))
+        self.gone(error)
+
+    def gone(self, error: AmqpError | None) -> None:
+        """Tell every link, then the connection's handler."""
+        links = list(self.links.values())
+        self.links.clear()
+        self.by_remote_handle.clear()
+        self.receivers.clear()
+        self.unsettled.clear()
+        self.tracked.clear()
+        self.waiting.clear()
+        for link in links:
+            if isinstance(link, ReceiverLink):
+                link.forget_unfinished()
+            link.gone(error)
+        self.connection.handler.on_end(self)
+
+    # -- attach, detach ------------------------------------------------------------------------------------------------
+
+    def attach_sender(
+        self,
+        name: str,
+        source: Terminus | None,
+        target: Terminus | Coordinator | None,
+        handler: LinkHandler,
+        snd_settle_mode: int = 0,
+        rcv_settle_mode: int = 0,
+        properties: dict[object, object] | None = None,
+    ) -> SenderLink:
+        """Open a link we send on. `handler.on_attached` or `on_detach` follows."""
+        link = SenderLink(self, name, self._free_handle(ABSENT))
+        self._send_attach(link, source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
+        return link
+
+    def attach_receiver(
+        self,
+        name: str,
+        source: Terminus | None,
+        target: Terminus | Coordinator | None,
+        handler: LinkHandler,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: dict[object, object] | None = None,
+        max_message_size: int = 0,
+    ) -> ReceiverLink:
+        """Open a link we receive on. Credit may be granted at once."""
+        link = ReceiverLink(self, name, self._free_handle(ABSENT))
+        link.max_message_size = max_message_size
+        self._send_attach(link, source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
+        return link
+
+    def _send_attach(
+        self,
+        link: Link,
+        source: Terminus | None,
+        target: Terminus | Coordinator | None,
+        handler: LinkHandler,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        properties: dict[object, object] | None,
+    ) -> None:
+        link.state = ATTACH_SENT
+        link.handler = handler
+        link.snd_settle_mode = snd_settle_mode
+        link.rcv_settle_mode = rcv_settle_mode
+        link.source = source
+        link.target = target
+        self.links[link.handle] = link
+        self.connection.own_links += 1
+        link._send_attach(source, target, properties)
+
+    def _free_handle(self, wanted: int) -> int:
+        """The peer's own number when free, so that both sides call a link the same."""
+        links = self.links
+        if wanted != ABSENT and wanted not in links:
+            return wanted
+        handle = 0
+        while handle in links:
+            handle += 1
+        return handle
+
+    def on_attach(self, attach: Attach) -> None:
+        if attach.handle > self.handle_max:
+            raise ProtocolError(AmqpError(FRAMING_ERROR, f"attach: handle {attach.handle} is above handle-max {self.handle_max}"))
+        if self.connection.own_links > 0:
+            for link in self.links.values():
+                if link.state == ATTACH_SENT and link.name == attach.name and link.receiver != attach.receiver_role:
+                    self._answered(link, attach)
+                    return
+        old = self.by_remote_handle.get(attach.handle)
+        if old is not None:
+            if old.name != attach.name or old.receiver == attach.receiver_role:
+                self.end(AmqpError(HANDLE_IN_USE, f"attach: handle {attach.handle} is in use by link {old.name}"))
+                return
+            # the peer forgot that it is attached: the newcomer takes over
+            if old.state < DETACH_SENT:
+                old.detach(AmqpError(STOLEN, f"link {old.name} was attached again under the same handle"))
+            self._remove(old)
+            old.gone(AmqpError(STOLEN, f"link {old.name} was attached again under the same handle"))
+        handle = self._free_handle(attach.handle)
+        link = SenderLink(self, attach.name, handle) if attach.receiver_role else ReceiverLink(self, attach.name, handle)
+        link.opened(attach)
+        self.links[handle] = link
+        self.by_remote_handle[attach.handle] = link
+        if isinstance(link, ReceiverLink):
+            self.receivers[attach.handle] = link
+        self.connection.handler.on_attach(link)
+
+    def _answered(self, link: Link, attach: Attach) -> None:
+        source, target = link.source, link.target
+        link.opened(attach)
+        self.by_remote_handle[attach.handle] = link
+        refused = attach.source is None if link.receiver else attach.target is None
+        if refused:
+            # the peer's detach with the reason is on its way
+            link.source, link.target = source, target
+            return
+        if isinstance(link, ReceiverLink):
+            self.receivers[attach.handle] = link
+        link.state = ATTACHED
+        link.attached = True
+        link.handler.on_attached(link)
+        link._ready()
+
+    def on_detach(self, detach: Detach) -> None:
+        link = self.by_remote_handle.get(detach.handle)
+        if link is None:
+            self.end(AmqpError(UNATTACHED_HANDLE, f"detach: no link has handle {detach.handle}"))
+            return
+        if link.state == ATTACH_RECEIVED or (link.state == ATTACH_SENT and link.remote_handle == ABSENT):
+            # never accepted, so it must be answered with both frames
+            if link.state == ATTACH_RECEIVED:
+                link._send_attach(None, None, None)
+            link._send_detach(detach.closed, None)
+        elif link.state < DETACH_SENT:
+            link._send_detach(detach.closed, None)
+        self._remove(link)
+        link.gone(detach.error)
+
+    def _remove(self, link: Link) -> None:
+        self.by_remote_handle.pop(link.remote_handle, None)
+        self.receivers.pop(link.remote_handle, None)
+        if self.links.get(link.handle) is link:
+            del self.links[link.handle]
+
+    def forget_deliveries(self, link: Link) -> None:
+        """A link that is detaching settles nothing any more."""
+        if isinstance(link, ReceiverLink):
+            link.forget_unfinished()
+            if self.tracked:
+                self.tracked = {k: v for k, v in self.tracked.items() if v is not link}
+            return
+        if self.unsettled:
+            stale = [k for k, d in self.unsettled.items() if d.link is link]
+            for k in stale:
+                del self.unsettled[k]
+        if self.waiting:
+            kept = [w for w in self.waiting if w.link is not link]
+            self.waiting.clear()
+            self.waiting.extend(kept)
+
+    # -- flow ----------------------------------------------------------------------------------------------------------
+
+    def replenish(self) -> None:
+        """Half of the incoming window is used: open it again."""
+        self.incoming_left = self.incoming_window
+        self.send_flow()
+
+    def send_flow(self) -> None:
+        self.out.append(
+            session_flow_frame(
+                self.channel,
+                self.next_incoming_id & _MASK,
+                self.incoming_left,
+                self.next_outgoing_id & _MASK,
+                self.outgoing_window,
+            )
+        )
+
+    def send_link_flow(self, link: Link, drain: bool, echo: bool) -> None:
+        credit = link.credit if link.credit > 0 else 0
+        if not self.mapped:
+            # next-incoming-id must be left out until the peer's begin is here
+            items = [
+                NULL,
+                encode_uint(self.incoming_left),
+                encode_uint(self.next_outgoing_id & _MASK),
+                encode_uint(self.outgoing_window),
+                encode_uint(link.handle),
+                NULL,
+                encode_uint(credit),
+                NULL,
+                TRUE if drain else FALSE,
+                TRUE if echo else FALSE,
+            ]
+            self.connection.emit(self.channel, described_list(FLOW, items))
+            return
+        self.out.append(
+            link_flow_frame(
+                self.channel,
+                self.next_incoming_id & _MASK,
+                self.incoming_left,
+                self.next_outgoing_id & _MASK,
+                self.outgoing_window,
+                link.handle,
+                link.delivery_count & _MASK,
+                credit,
+                drain,
+                echo,
+            )
+        )
+
+    def on_flow(self, flow: Flow) -> None:
+        acknowledged = self.initial_outgoing_id if flow.next_incoming_id == ABSENT else flow.next_incoming_id
+        in_flight = difference(self.next_outgoing_id, acknowledged)
+        if in_flight < 0:
+            raise ProtocolError(
+                AmqpError(INVALID_FIELD, f"flow.next-incoming-id: {acknowledged} is ahead of {self.next_outgoing_id & _MASK}")
+            )
+        was_shut = self.window <= 0
+        self.window = flow.incoming_window - in_flight
+        if self.waiting and self.window > 0:
+            deliveries.flush_waiting(self)
+        if flow.handle != ABSENT:
+            self._on_link_flow(flow)
+        elif flow.echo:
+            self.send_flow()
+        if was_shut and self.window > 0:
+            for link in list(self.links.values()):
+                if link.attached and not link.receiver and link.remote_handle != flow.handle:
+                    link.handler.on_flow(link)
+
+    def _on_link_flow(self, flow: Flow) -> None:
+        link = self.by_remote_handle.get(flow.handle)
+        if link is None:
+            self.end(AmqpError(UNATTACHED_HANDLE, f"flow: no link has handle {flow.handle}"))
+            return
+        if link.state >= DETACH_SENT:
+            return
+        if isinstance(link, SenderLink):
+            if flow.link_credit != ABSENT:
+                # the receiver may not have seen our attach yet, then it counts from where we began (2.6.7)
+                counted = link.initial_delivery_count if flow.delivery_count == ABSENT else flow.delivery_count
+                credit = flow.link_credit + difference(counted, link.delivery_count)
+                link.credit = credit if credit > 0 else 0
+            link.drain = flow.drain
+            link.echo = flow.echo
+        elif isinstance(link, ReceiverLink):
+            if flow.delivery_count != ABSENT:
+                skipped = difference(flow.delivery_count, link.delivery_count)
+                if skipped > 0:
+                    link.delivery_count = flow.delivery_count
+                    link.credit = link.credit - skipped if link.credit > skipped else 0
+            link.available = 0 if flow.available == ABSENT else flow.available
+            if flow.drain and link.credit == 0:
+                link.drain = False
+        if link.state == ATTACH_RECEIVED:
+            link.flow_waits = True
+            return
+        if flow.echo:
+            self.send_link_flow(link, link.drain, False)
+        link.handler.on_flow(link)
+
+    # -- deliveries out ---------------------------------------------------------------------------------------------
+
+    def send_disposition(self, receiver_role: bool, first: int, last: int, settled: bool, state: bytes) -> None:
+        """`state` is encoded, empty for none. Equal answers to consecutive deliveries leave as one range."""
+        if self.end_sent:
+            return
+        if settled and receiver_role and self.tracked:
+            deliveries.forget_tracked(self, first, last)
+        connection = self.connection
+        if (
+            connection.disposition_session is self
+            and (connection.disposition_last + 1) & _MASK == first
+            and connection.disposition_role == receiver_role
+            and connection.disposition_settled == settled
+            and connection.disposition_state == state
+        ):
+            connection.disposition_last = last
+            return
+        connection.flush_disposition()
+        connection.disposition_session = self
+        connection.disposition_first = first
+        connection.disposition_last = last
+        connection.disposition_role = receiver_role
+        connection.disposition_settled = settled
+        connection.disposition_state = state
+
+    def send_slowly(self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int) -> None:
+        """What `SenderLink.send` cannot put in one ordinary frame right now."""
+        deliveries.send_slowly(self, Waiting(link, delivery_id, payload, tag, settled, message_format))
