@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.settings import StoreSettings
@@ -154,7 +155,8 @@ class MemoryStore:
         bodies = self._shelf.bodies
         for kind, flags, entity, seq, at, aux, key, location, _ in facts[walk.at : end]:
             walk.entities.add(entity)
-            self._tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
+            if kind != SETTLED:  # what it buried stood before it
+                self._tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
         walk.at = end
         if end == len(facts):
             walk.done = True

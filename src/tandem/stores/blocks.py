@@ -1,0 +1,105 @@
+"""The bytes of a segment: file header, blocks, records. docs/internals/journal-format.md says the same in prose."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from tandem.model.errors import Corrupt
+
+RECORD: Final = Struct("<BBIQQQIII")
+"""kind, flags, entity, seq, at, aux, key bytes, body bytes, CRC of the body. Key and body follow."""
+RECORD_BYTES: Final = 42
+
+BLOCK_MAGIC: Final = b"TBLK"
+_FIELDS: Final = Struct("<IQII")
+"""segment, block number, record count, payload bytes."""
+_U32: Final = Struct("<I")
+BLOCK_BYTES: Final = 32
+"""Magic, CRC of all that follows it, CRC of the fields alone, fields."""
+
+SEGMENT_MAGIC: Final = b"TANDEMSG"
+_SEGMENT: Final = Struct("<8sHHI16sQQ12x")
+"""magic, version, header bytes, segment, store id, created at, bytes allocated. A CRC of it follows."""
+SEGMENT_HEADER_BYTES: Final = 64
+VERSION: Final = 1
+
+OFFSET_MAX: Final = 0xFFFF_FFFF
+SEGMENT_MAX: Final = 0x7FFF_FFFF
+SCAN_BYTES: Final = 4_194_304
+
+
+class BadBlock(Exception):
+    """No valid block where one was expected."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"offset {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
+def seed_of(store_id: bytes) -> int:
+    """Checksums start from the store's id: a block of another store, or one quoted in a message, is never taken for ours."""
+    return crc32(store_id)
+
+
+def pack_block_header(seed: int, segment: int, number: int, count: int, payload: bytes) -> bytes:
+    fields = _FIELDS.pack(segment, number, count, len(payload))
+    covered = _U32.pack(crc32(fields, seed)) + fields
+    return BLOCK_MAGIC + _U32.pack(crc32(payload, crc32(covered, seed))) + covered
+
+
+class BlockHeader:
+    """Verified: its own checksum was right."""
+
+    __slots__ = ("count", "covered", "crc", "number", "payload_bytes", "segment")
+
+    def __init__(self, crc: int, covered: bytes, segment: int, number: int, count: int, payload_bytes: int) -> None:
+        self.crc: int = crc
+        self.covered: bytes = covered
+        self.segment: int = segment
+        self.number: int = number
+        self.count: int = count
+        self.payload_bytes: int = payload_bytes
+
+
+def parse_block_header(raw: bytes, seed: int) -> BlockHeader | None:
+    if len(raw) < BLOCK_BYTES or raw[:4] != BLOCK_MAGIC:
+        return None
+    fields = raw[12:BLOCK_BYTES]
+    if crc32(fields, seed) != _U32.unpack_from(raw, 8)[0]:
+        return None
+    segment, number, count, payload_bytes = _FIELDS.unpack(fields)
+    return BlockHeader(_U32.unpack_from(raw, 4)[0], raw[8:BLOCK_BYTES], segment, number, count, payload_bytes)
+
+
+def payload_is_whole(header: BlockHeader, payload: bytes, seed: int) -> bool:
+    return len(payload) == header.payload_bytes and crc32(payload, crc32(header.covered, seed)) == header.crc
+
+
+def pack_segment_header(segment: int, store_id: bytes, created_at: int, allocated: int) -> bytes:
+    head = _SEGMENT.pack(SEGMENT_MAGIC, VERSION, SEGMENT_HEADER_BYTES, segment, store_id, created_at, allocated)
+    return head + _U32.pack(crc32(head))
+
+
+class SegmentHeader:
+    __slots__ = ("allocated", "created_at", "segment", "store_id")
+
+    def __init__(self, segment: int, store_id: bytes, created_at: int, allocated: int) -> None:
+        self.segment: int = segment
+        self.store_id: bytes = store_id
+        self.created_at: int = created_at
+        self.allocated: int = allocated
+
+
+def parse_segment_header(raw: bytes, path: str) -> SegmentHeader:
+    if len(raw) < SEGMENT_HEADER_BYTES:
+        raise Corrupt(f"{path}: offset 0: {len(raw)} bytes, too short for a segment's header")
+    head = raw[: SEGMENT_HEADER_BYTES - 4]
+    if crc32(head) != _U32.unpack_from(raw, SEGMENT_HEADER_BYTES - 4)[0]:
+        raise Corrupt(f"{path}: offset 0: the segment's header fails its checksum")
+    magic, version, _, segment, store_id, created_at, allocated = _SEGMENT.unpack(head)
+    if magic != SEGMENT_MAGIC or version != VERSION:
+        raise Corrupt(f"{path}: offset 0: not a segment of format {VERSION} (found {magic!r}, format {version})")
+    return SegmentHeader(segment, store_id, created_at, allocated)

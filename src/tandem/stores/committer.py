@@ -1,0 +1,123 @@
+"""One group of records becomes one durable block: joined, checksummed, written, synced, and then announced to the loop, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tandem.broker.journal import Effect
+from tandem.model.errors import BusError, StoreUnavailable
+from tandem.stores.blocks import BLOCK_BYTES, OFFSET_MAX, RECORD_BYTES, pack_block_header
+from tandem.stores.disk import Disk, write_fully
+from tandem.stores.index import Totals, pack_entry
+from tandem.stores.recent import RecentBodies
+from tandem.stores.segment_files import SegmentFiles
+
+
+class Group:
+    """What was appended between two hand-overs: the records of one block, and who waits for it."""
+
+    __slots__ = ("bytes", "effects", "error", "finished", "last", "number", "offset", "parts", "recent", "segment", "started_at")
+
+    def __init__(self, segment: int, offset: int, number: int, parts: list[bytes], recent: RecentBodies, effects: list[Effect]) -> None:
+        self.segment = segment
+        self.bytes = 0
+        """Of all its records."""
+        self.offset = offset
+        """Where the block stands in the segment."""
+        self.number = number
+        self.parts = parts
+        """Header, key and body of each record, in turn."""
+        self.recent = recent
+        self.effects = effects
+        self.last = False
+        """The segment is full with this block."""
+        self.started_at = 0
+        self.finished = False
+        self.error: Exception | None = None
+
+
+class BlockWriter:
+    """Runs on the committer's thread only. After an error it never touches the descriptor again."""
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        announce: Callable[[], None],
+        grown: Callable[[int, list[bytes]], None],
+        filled: Callable[[int, list[bytes] | None, Totals], None],
+        spill_bytes: int,
+    ) -> None:
+        self._files = files
+        self._disk: Disk = files.disk
+        self._announce = announce
+        self._grown = grown
+        self._filled = filled
+        self._spill_bytes = spill_bytes
+        self._segment = 0
+        self._descriptor = -1
+        self._stopped = False
+        self._entries: list[bytes] | None = None
+        """Index entries of the growing segment; None when it was begun by an earlier run, and has to be read for its index."""
+        self._entry_bytes = 0
+        self.syncs = 0
+
+    def expect(self, segment: int, begun: bool) -> None:
+        """Where the first group will go; `begun` if the segment already holds blocks."""
+        self._segment = segment
+        self._descriptor = self._files.take(segment)
+        self._entries = None if begun else []
+
+    def write(self, group: Group, totals: Totals) -> None:
+        """`totals` are those of the group's segment; only this thread writes them while the store is up."""
+        entry = b""
+        try:
+            if self._stopped:
+                raise StoreUnavailable("the store has stopped")
+            entry = self._write(group, totals)
+        except (OSError, BusError) as error:
+            self._stopped = True
+            group.error = error
+        group.finished = True
+        self._announce()
+        if group.error is None:
+            self._keep(group, entry, totals)
+
+    def _write(self, group: Group, totals: Totals) -> bytes:
+        parts = group.parts
+        payload = b"".join(parts)
+        heads = b"".join(parts[::3])
+        keys = b"".join(parts[1::3])
+        count = len(parts) // 3
+        bodies = count - parts[2::3].count(b"")
+        end = group.offset + BLOCK_BYTES + len(payload)
+        if end > OFFSET_MAX:
+            raise StoreUnavailable(f"a group of {len(payload)} bytes does not fit in a segment")
+        header = pack_block_header(self._files.seed, group.segment, group.number, count, payload)
+        if group.segment != self._segment:
+            self._descriptor = self._files.take(group.segment)
+            self._segment = group.segment
+            self._entries = []
+            self._entry_bytes = 0
+        disk, descriptor = self._disk, self._descriptor
+        if disk.pwritev(descriptor, [header, payload], group.offset) != BLOCK_BYTES + len(payload):
+            write_fully(disk, descriptor, [header, payload], group.offset)
+        self.syncs += 1
+        disk.fdatasync(descriptor)
+        crc = int.from_bytes(header[4:8], "little")
+        totals.add(group.number, group.offset, end, crc, count, bodies, len(payload) - count * RECORD_BYTES - len(keys))
+        return pack_entry(group.number, group.offset, count, len(payload), crc, heads, keys)
+
+    def _keep(self, group: Group, entry: bytes, totals: Totals) -> None:
+        """After the announcement, when nobody waits any more: the index of the segment grows."""
+        entries = self._entries
+        if entries is not None:
+            entries.append(entry)
+            self._entry_bytes += len(entry)
+        if group.last:
+            self._filled(group.segment, entries, totals)
+            self._entries = []
+            self._entry_bytes = 0
+        elif entries is not None and self._entry_bytes >= self._spill_bytes:
+            self._grown(group.segment, entries)
+            self._entries = []
+            self._entry_bytes = 0

@@ -1,0 +1,146 @@
+"""Gives disk space back from the oldest segment on: what still matters is appended again, then the whole segment goes."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Protocol
+
+from tandem.broker.facts import SETTLED
+from tandem.broker.journal import Effect, Tenant
+from tandem.model.errors import Corrupt
+from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
+from tandem.stores.upkeep import Blocks, Upkeep
+
+PENDING_BYTES_MAX: Final = 4_194_304
+"""Relocation waits while more than this is not yet durable: it must never crowd out the traffic."""
+
+
+class Host(Protocol):
+    """The store it works for."""
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    @property
+    def active_segment(self) -> int: ...
+
+    def when_durable(self, effect: Effect) -> None: ...
+
+    def compaction_failed(self, error: Exception) -> None: ...
+
+
+class Compaction:
+    """Walks one segment at a time, a few records per step. Runs on the loop; files are read by the keeper."""
+
+    def __init__(self, host: Host, upkeep: Upkeep, tenant: Tenant, records_per_step: int) -> None:
+        self._host = host
+        self._upkeep = upkeep
+        self._tenant = tenant
+        self._records_per_step = records_per_step
+        self._segment = 0
+        self._reading = False
+        self._exhausted = False
+        self._leaving = False
+        self._error: Exception | None = None
+        self._blocks: deque[tuple[int, int, bytes]] = deque()
+        self._payload = b""
+        self._at = 0
+        self._location = 0
+        self._entities: set[int] = set()
+
+    def step(self) -> bool:
+        """True if there is more to do right now; False while there is nothing, or something is waited for."""
+        if self._leaving or self._host.pending_bytes > PENDING_BYTES_MAX:
+            return False
+        if self._segment == 0:
+            self._segment = self._upkeep.head_to_compact(self._host.active_segment)
+            if self._segment:
+                self._read(begin=True)
+            return False
+        if self._error is not None:
+            self._leaving = True  # nothing more is tried: the store stops, and reopening begins anew
+            self._host.compaction_failed(self._error)
+            return False
+        if self._at == len(self._payload) and not self._next_block():
+            return False
+        self._visit()
+        return True
+
+    def depart(self) -> None:
+        """What was appended again is durable."""
+        self._upkeep.remove_head(self._segment, self._removed)
+
+    def _removed(self) -> None:
+        self._segment = 0
+        self._exhausted = False
+        self._leaving = False
+
+    def _read(self, begin: bool) -> None:
+        self._reading = True
+        self._upkeep.read_blocks(self._segment, begin, self._arrived)
+
+    def _arrived(self, blocks: Blocks, error: Exception | None) -> None:
+        """On the keeper's thread; the loop looks at the outcome in its next step."""
+        self._blocks.extend(blocks)
+        if error is not None:
+            self._error = error
+        elif not blocks:
+            self._exhausted = True
+        self._reading = False
+
+    def _next_block(self) -> bool:
+        if not self._blocks:
+            if self._exhausted:
+                self._leave()
+            elif not self._reading:
+                self._read(begin=False)
+            return False
+        offset, _, self._payload = self._blocks.popleft()
+        self._at = 0
+        self._location = self._segment << 32 | offset + BLOCK_BYTES
+        if not self._blocks and not self._exhausted and not self._reading:
+            self._read(begin=False)
+        return True
+
+    def _visit(self) -> None:
+        payload, at = self._payload, self._at
+        unpack = RECORD.unpack_from
+        end = len(payload)
+        relocate = self._tenant.relocate
+        left = self._records_per_step
+        while at < end and left > 0:
+            left -= 1
+            kind, flags, entity, seq, instant, aux, key_bytes, body_bytes, _ = unpack(payload, at)
+            self._entities.add(entity)
+            key_at = at + RECORD_BYTES
+            body_at = key_at + key_bytes
+            body_end = body_at + body_bytes
+            # what a settlement buried stood before it, so it is gone or going with this segment: it has nothing left to say
+            if kind != SETTLED:
+                key = payload[key_at:body_at]
+                relocate(kind, flags, entity, seq, instant, aux, key, payload[body_at:body_end], self._location + at)
+            at = body_end
+        if at > end:
+            raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")
+        self._at = at
+        if at == end:
+            self._payload = b""
+            self._at = 0
+
+    def _leave(self) -> None:
+        """Everything that matters was appended again; once that is durable, the segment can go."""
+        self._leaving = True
+        entities, self._entities = self._entities, set()
+        self._tenant.segment_leaving(entities)
+        self._host.when_durable(_Departure(self))
+
+
+class _Departure(Effect):
+    __slots__ = ("_compaction",)
+
+    def __init__(self, compaction: Compaction) -> None:
+        self._compaction = compaction
+
+    def done(self, error: BaseException | None) -> None:
+        if error is None:
+            self._compaction.depart()

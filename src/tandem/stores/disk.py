@@ -1,0 +1,148 @@
+"""Every call that touches the file system, in one class, so that a double can fail any of them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from typing import Final
+
+_held: Final[set[int]] = set()
+"""Descriptors of locks held by this process."""
+
+
+def _let_go() -> None:
+    """In a forked child: a lock that a child inherits would outlive its parent."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class Disk:
+    """The real one. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def pread(self, descriptor: int, size: int, offset: int) -> bytes:
+        return os.pread(descriptor, size, offset)
+
+    def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
+        return os.pwritev(descriptor, buffers, offset)
+
+    def fdatasync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def fallocate(self, descriptor: int, size: int) -> bool:
+        """Reserve room; False where the file system cannot."""
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return False
+            raise
+        return True
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def size(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
+
+    def next_data(self, descriptor: int, offset: int) -> int:
+        """The first place at or after `offset` that may hold anything but zeros; -1 when there is none."""
+        try:
+            return os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return -1
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return offset if offset < self.size(descriptor) else -1
+            raise
+
+    def drop_cache(self, descriptor: int) -> None:
+        """Make the next read come from the medium: after a failed sync the cache may hold what the medium does not."""
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> int:
+        """The descriptor that holds the lock; BlockingIOError when somebody else does."""
+        descriptor = self.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        _held.add(descriptor)
+        return descriptor
+
+    def unlock(self, descriptor: int) -> None:
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def write_fully(disk: Disk, descriptor: int, buffers: list[bytes], offset: int) -> None:
+    """A short write is continued; only an error is an error."""
+    wanted = sum(map(len, buffers))
+    written = disk.pwritev(descriptor, buffers, offset)
+    if written == wanted:
+        return
+    rest = b"".join(buffers)
+    while written < wanted:
+        step = disk.pwritev(descriptor, [rest[written:]], offset + written)
+        if step <= 0:
+            raise OSError(errno.EIO, "the file takes no more bytes and says no reason")
+        written += step
+
+
+def write_file(disk: Disk, directory: str, name: str, content: bytes) -> None:
+    """The whole file or none of it, durable on return."""
+    temporary = f"{directory}/{name}.tmp"
+    descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_fully(disk, descriptor, [content], 0)
+        disk.fsync(descriptor)
+    finally:
+        disk.close(descriptor)
+    disk.rename(temporary, f"{directory}/{name}")
+    disk.sync_directory(directory)
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    descriptor = disk.open(path, os.O_RDONLY)
+    try:
+        parts: list[bytes] = []
+        at = 0
+        while part := disk.pread(descriptor, 1_048_576, at):
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+    finally:
+        disk.close(descriptor)

@@ -1,0 +1,93 @@
+"""Bodies read back by location: neighbours with one call, each checked against its checksum before anybody sees it."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Final
+from zlib import crc32
+
+from tandem.model.errors import Corrupt
+from tandem.stores.blocks import RECORD, RECORD_BYTES
+from tandem.stores.scan import read_exactly
+from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.settings import StoreSettings
+
+TAIL_BYTES: Final = 4_096
+"""Read with the last record of a run, whose length is not known yet."""
+
+
+class Reader:
+    """Runs on the reader's thread only."""
+
+    def __init__(self, files: SegmentFiles, settings: StoreSettings) -> None:
+        self._files = files
+        self._disk = files.disk
+        self._settings = settings
+        self._open: OrderedDict[int, int] = OrderedDict()
+
+    def read(self, locations: list[int]) -> list[bytes]:
+        bodies: list[bytes] = []
+        count = len(locations)
+        begin = 0
+        bytes_max = self._settings.read_bytes_max
+        gap_max = self._settings.read_gap_bytes_max
+        while begin < count:
+            start = locations[begin]
+            previous = start
+            end = begin + 1
+            while end < count:
+                location = locations[end]
+                # another segment is at least 4 GiB away, so this also keeps a run inside one
+                if location < previous or location - previous > gap_max or location - start > bytes_max:
+                    break
+                previous = location
+                end += 1
+            self._read_run(locations, begin, end, bodies)
+            begin = end
+        return bodies
+
+    def _read_run(self, locations: list[int], begin: int, end: int, bodies: list[bytes]) -> None:
+        start = locations[begin]
+        segment, offset = start >> 32, start & 0xFFFF_FFFF
+        descriptor = self._descriptor(segment)
+        disk = self._disk
+        raw = read_exactly(disk, descriptor, locations[end - 1] - start + TAIL_BYTES, offset)
+        size = len(raw)
+        unpack = RECORD.unpack_from
+        for i in range(begin, end):
+            at = locations[i] - start
+            if at + RECORD_BYTES > size:
+                raise Corrupt(f"{self._files.path(segment)}: offset {offset + at}: the record is cut off")
+            kind, _, _, _, _, _, key_bytes, body_bytes, crc = unpack(raw, at)
+            body_at = at + RECORD_BYTES + key_bytes
+            body = raw[body_at : body_at + body_bytes]
+            if len(body) < body_bytes and offset + body_at + body_bytes <= disk.size(descriptor):
+                body = read_exactly(disk, descriptor, body_bytes, offset + body_at)
+            if kind == 0 or crc32(body) != crc or len(body) != body_bytes:
+                raise Corrupt(f"{self._files.path(segment)}: offset {offset + at}: the record's body fails its checksum")
+            bodies.append(body)
+
+    def _descriptor(self, segment: int) -> int:
+        descriptor = self._open.get(segment)
+        if descriptor is not None:
+            self._open.move_to_end(segment)
+            return descriptor
+        try:
+            descriptor = self._files.open_segment(segment, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise Corrupt(f"{self._files.path(segment)}: missing, but a message is in it") from error
+        self._open[segment] = descriptor
+        if len(self._open) > self._settings.reader_files_max:
+            _, oldest = self._open.popitem(last=False)
+            self._disk.close(oldest)
+        return descriptor
+
+    def drop(self, segment: int) -> None:
+        descriptor = self._open.pop(segment, None)
+        if descriptor is not None:
+            self._disk.close(descriptor)
+
+    def close(self) -> None:
+        while self._open:
+            self.drop(next(iter(self._open)))

@@ -1,0 +1,104 @@
+"""Reading segments block by block, and telling a torn tail from damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tandem.stores.blocks import BLOCK_BYTES, BLOCK_MAGIC, BadBlock, BlockHeader, parse_block_header, payload_is_whole
+from tandem.stores.disk import Disk
+
+CHUNK_BYTES: Final = 4_194_304
+
+
+def read_exactly(disk: Disk, descriptor: int, size: int, offset: int) -> bytes:
+    """As many bytes as the file has, up to `size`: a read may return less than it could."""
+    raw = disk.pread(descriptor, size, offset)
+    while len(raw) < size:
+        more = disk.pread(descriptor, size - len(raw), offset + len(raw))
+        if not more:
+            break
+        raw += more
+    return raw
+
+
+def scan_blocks(disk: Disk, descriptor: int, seed: int, segment: int, number: int, offset: int) -> Iterator[tuple[int, BlockHeader, bytes]]:
+    """(offset, header, payload) of each block from `offset` on, numbered from `number`; ends at the end of the file or where only
+    zeros follow, raises BadBlock at anything else. Pass number 0 to accept whatever number comes first."""
+    size = disk.size(descriptor)
+    buffer = b""
+    position = 0
+    while offset < size:
+        if len(buffer) - position < BLOCK_BYTES:
+            buffer = read_exactly(disk, descriptor, CHUNK_BYTES, offset)
+            position = 0
+        header = parse_block_header(buffer[position : position + BLOCK_BYTES], seed)
+        if header is None:
+            if not any(buffer[position : position + BLOCK_BYTES]) and only_zeros(disk, descriptor, offset):
+                return
+            raise BadBlock(offset, "no valid block header")
+        if header.segment != segment:
+            raise BadBlock(offset, f"a block of segment {header.segment}")
+        if number and header.number != number:
+            raise BadBlock(offset, f"block {header.number} where block {number} was expected")
+        length = BLOCK_BYTES + header.payload_bytes
+        if offset + length > size:
+            raise BadBlock(offset, f"block {header.number} is cut off: {offset + length - size} bytes are missing")
+        if len(buffer) - position < length:
+            buffer = read_exactly(disk, descriptor, max(CHUNK_BYTES, length), offset)
+            position = 0
+        payload = buffer[position + BLOCK_BYTES : position + length]
+        if not payload_is_whole(header, payload, seed):
+            raise BadBlock(offset, f"block {header.number} fails its checksum")
+        yield offset, header, payload
+        offset += length
+        position += length
+        number = header.number + 1
+
+
+def only_zeros(disk: Disk, descriptor: int, offset: int) -> bool:
+    at = offset
+    while True:
+        at = disk.next_data(descriptor, at)
+        if at < 0:
+            return True
+        chunk = disk.pread(descriptor, CHUNK_BYTES, at)
+        if not chunk:
+            return True
+        if chunk.count(0) != len(chunk):
+            return False
+        at += len(chunk)
+
+
+def find_later_block(disk: Disk, descriptor: int, seed: int, segment: int, number: int, offset: int) -> int:
+    """Where a good block with this number or a higher one stands at or after `offset`; -1 if there is none.
+
+    Only one block is ever in flight, so what a crash tears has nothing good behind it.
+    """
+    size = disk.size(descriptor)
+    at = offset
+    while at < size:
+        at = disk.next_data(descriptor, at)
+        if at < 0:
+            return -1
+        chunk = read_exactly(disk, descriptor, CHUNK_BYTES, at)
+        if len(chunk) < BLOCK_BYTES:
+            return -1
+        found = chunk.find(BLOCK_MAGIC)
+        while found >= 0:
+            if found + BLOCK_BYTES > len(chunk):
+                break
+            header = parse_block_header(chunk[found : found + BLOCK_BYTES], seed)
+            fits = header is not None and header.segment == segment and header.number >= number
+            if fits and header is not None and block_is_whole(disk, descriptor, seed, header, at + found):
+                return at + found
+            found = chunk.find(BLOCK_MAGIC, found + 1)
+        # headers that straddle two chunks are looked at again
+        at += len(chunk) - BLOCK_BYTES + 1
+    return -1
+
+
+def block_is_whole(disk: Disk, descriptor: int, seed: int, header: BlockHeader, offset: int) -> bool:
+    if offset + BLOCK_BYTES + header.payload_bytes > disk.size(descriptor):
+        return False
+    return payload_is_whole(header, read_exactly(disk, descriptor, header.payload_bytes, offset + BLOCK_BYTES), seed)

@@ -1,0 +1,417 @@
+"""The append log: what is announced as durable is on disk, in the order in which it was appended, or the store says that it has stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.model.clock import Clock
+from tandem.model.errors import BusError, Corrupt, StoreUnavailable
+from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
+from tandem.stores.committer import BlockWriter, Group
+from tandem.stores.compaction import Compaction
+from tandem.stores.disk import Disk
+from tandem.stores.memory import run_effects
+from tandem.stores.recent import RecentBodies
+from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
+from tandem.stores.segment_files import LOCK, SegmentFiles
+from tandem.stores.settings import StoreSettings
+from tandem.stores.upkeep import Upkeep
+from tandem.stores.worker import ThreadWorker, Worker
+
+_pack: Final = RECORD.pack
+_STOPPED: Final = -1
+_BLOCK_END_MAX: Final = 0x8000_0000
+"""A pending block that reaches this offset takes no more records: locations have 32 bits for the offset."""
+_STOP_SECONDS: Final = 30.0
+
+
+class SegmentStore:
+    """One directory, one failure domain. All methods are called on the loop's thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        loop_call: Callable[[Callable[[], None]], None],
+        settings: StoreSettings,
+        clock: Clock,
+        disk: Disk | None = None,
+        new_worker: Callable[[str], Worker] = ThreadWorker,
+        new_store_id: Callable[[], bytes] = lambda: os.urandom(16),
+    ) -> None:
+        self._directory = str(directory)
+        self._loop_call = loop_call
+        self._settings = settings
+        self._clock = clock
+        self._disk: Disk = disk or Disk()
+        self._new_worker = new_worker
+        self._new_store_id = new_store_id
+        self._state = StoreState.RECOVERING
+        self._cause = ""
+        self._lock_descriptor = -1
+        self.recovery = RecoveryReport()
+        # the pending block
+        self._parts: list[bytes] = []
+        self._next: int = 0
+        """Location of the next record."""
+        self._limit: int = _STOPPED
+        """Records begin below this location; lower than any location while the store takes none."""
+        self._start: int = 0
+        """Location of the first record of the pending block."""
+        self._flushed: int = 0
+        """`_next` at the last flush: records beyond it belong to a turn that is not over."""
+        self._number: int = 1
+        self._recent = RecentBodies(self._parts, 0)
+        self._waiters: list[Effect] = []
+        self._lazy_since: int = 0
+        # the block in flight
+        self._group: Group | None = None
+        self._trusted: int = 0
+        """Location behind the last durable block."""
+        self._stats: dict[int, SegmentStats] = {}
+        self._workers_made = False
+
+    # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
+        location = self._next
+        if location > self._limit:
+            raise self._refusal()
+        key_bytes = len(key)
+        body_bytes = len(body)
+        self._parts += (_pack(kind, flags, entity, seq, at, aux, key_bytes, body_bytes, crc32(body)), key, body)
+        self._next = location + RECORD_BYTES + key_bytes + body_bytes
+        return location
+
+    def when_durable(self, effect: Effect) -> None:
+        if self._limit == _STOPPED:
+            raise self._refusal()
+        self._waiters.append(effect)
+
+    def forget(self, location: int) -> None:
+        stats = self._stats.get(location >> 32)
+        if stats is not None:
+            stats.forgotten += 1
+
+    def flush(self) -> None:
+        self._flushed = self._next
+        if self._group is not None or self._limit == _STOPPED:
+            return
+        if self._waiters:
+            self._hand_over()
+        elif self._next != self._start:
+            self._flush_lazy()
+
+    def _flush_lazy(self) -> None:
+        """Nobody waits: gather, but neither without limit nor for ever."""
+        now = self._clock.now_ms()
+        if self._lazy_since == 0:
+            self._lazy_since = now
+        if self._next - self._start >= self._settings.lazy_bytes_max or now - self._lazy_since >= self._settings.lazy_ms_max:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """The pending block goes to the committer; where the next one will stand is known from here on."""
+        start, effects = self._start, self._waiters
+        segment = start >> 32
+        offset = (start & 0xFFFF_FFFF) - BLOCK_BYTES
+        group = Group(segment, offset, self._number, self._parts, self._recent, effects)
+        group.started_at = self._clock.now_ms()
+        group.bytes = self._next - start
+        self._group = group
+        self._waiters = []
+        self._lazy_since = 0
+        if not self._parts:
+            group.finished = True
+            self._loop_call(self._completed)
+            return
+        totals = self._stats[segment].totals
+        end = offset + BLOCK_BYTES + self._next - start
+        self._number += 1
+        if end >= self._settings.segment_bytes:
+            group.last = True
+            segment += 1
+            end = SEGMENT_HEADER_BYTES
+            self._stats[segment] = SegmentStats()
+        self._begin_block(segment, end)
+        self._flushed = self._next
+        self._committer.submit(lambda: self._writer.write(group, totals))
+
+    def _begin_block(self, segment: int, offset: int) -> None:
+        self._parts = []
+        self._start = self._next = segment << 32 | offset + BLOCK_BYTES
+        self._limit = (segment << 32) + max(_BLOCK_END_MAX, offset + BLOCK_BYTES)
+        self._recent = RecentBodies(self._parts, self._start)
+
+    def _completed(self) -> None:
+        """On the loop, once per commit: the next group leaves for the disk before the effects of this one run."""
+        group = self._group
+        if group is None or not group.finished:
+            return
+        self._group = None
+        if group.error is not None:
+            self._stop(group.error, group.effects)
+            return
+        self._trusted = self._start - BLOCK_BYTES
+        effects = group.effects
+        if self._next == self._start:
+            if self._waiters:
+                effects = effects + self._waiters
+                self._waiters = []
+        elif self._waiters and self._next == self._flushed:
+            self._hand_over()
+        run_effects(effects, None)
+        self.flush()
+
+    # ── reading back ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fetch(self, locations: list[int], effect: FetchEffect) -> None:
+        fetch = _Fetch(self, locations, effect)
+        if self._limit == _STOPPED:
+            fetch.error = self._refusal()
+            self._loop_call(fetch.deliver)
+            return
+        group = self._group
+        in_memory = group.segment << 32 | group.offset if group is not None else self._start
+        for i, location in enumerate(locations):
+            if location < in_memory:
+                fetch.wanted.append(location)
+                continue
+            body = group.recent.find(location) if group is not None and location < self._start else self._recent.find(location)
+            if body is None:
+                fetch.error = Corrupt(f"{self._directory}: no record at location {location:#x}")
+                break
+            fetch.found[i] = body
+        if fetch.error is not None or not fetch.wanted:
+            self._loop_call(fetch.deliver)
+        else:
+            self._upkeep.read(fetch.read)
+
+    # ── opening, stopping, closing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self, tenant: Tenant) -> None:
+        if self._state is not StoreState.RECOVERING:
+            raise StoreUnavailable(f"the store is {self._state.value}; only a store that was just opened can be replayed")
+        try:
+            self._recover(tenant)
+        except OSError as error:
+            self._state, self._cause = StoreState.DOWN, f"cannot be opened: {error}"
+            self._release_files()
+            raise StoreUnavailable(f"{self._directory}: {self._cause}") from error
+        except BusError as error:
+            self._state = StoreState.CORRUPT if isinstance(error, Corrupt) else StoreState.DOWN
+            self._cause = error.description
+            self._release_files()
+            raise
+        except BaseException:
+            self._state, self._cause = StoreState.DOWN, "replay was interrupted"
+            self._release_files()
+            raise
+
+    def _recover(self, tenant: Tenant) -> None:
+        settings = self._settings
+        self._take_lock()
+        files = self._files = SegmentFiles(self._directory, self._disk, self._clock, settings.segment_bytes)
+        segments = files.load(self._new_store_id(), settings.audit_retention_ms > 0)
+        self._stats = {}
+        recovery = Recovery(files, self._stats, tenant, self._trusted)
+        recovery.run(segments)
+        self.recovery = recovery.report
+        upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._loop_call, self._new_worker, self.compaction_failed)
+        self._committer = self._new_worker("tandem-committer")
+        self._workers_made = True
+        self._writer = BlockWriter(files, self._announce, upkeep.index_grown, upkeep.segment_filled, settings.index_spill_bytes)
+        self._compaction = Compaction(self, upkeep, tenant, settings.compaction_records_per_step)
+        self._begin_writing(recovery)
+        self._state, self._cause = StoreState.UP, ""
+
+    def _begin_writing(self, recovery: Recovery) -> None:
+        segment, stats = recovery.segment, self._stats.setdefault(recovery.segment, SegmentStats())
+        for older in recovery.unindexed:
+            self._upkeep.seal(older, None, self._stats[older].totals)
+        end = stats.totals.segment_bytes
+        if recovery.sealed or end >= self._settings.segment_bytes:
+            if not recovery.sealed:
+                self._upkeep.seal(segment, None, stats.totals)
+            segment, end = segment + 1, SEGMENT_HEADER_BYTES
+            stats = self._stats[segment] = SegmentStats()
+        descriptor = self._files.take(segment)
+        if self._disk.size(descriptor) < self._settings.segment_bytes:
+            try:
+                self._disk.fallocate(descriptor, self._settings.segment_bytes)
+            except OSError as error:
+                # a full disk must not keep the store from opening: what is in it can still be read, settled, and make room
+                self._upkeep.troubles["room"] = f"no room to grow segment {segment}: {error}"
+            self._disk.fsync(descriptor)
+        self._writer.expect(segment, stats.totals.blocks > 0)
+        self._number = recovery.number
+        self._begin_block(segment, end)
+        self._flushed = self._next
+        self._trusted = self._start - BLOCK_BYTES
+        self._upkeep.prepare(segment + 1)
+
+    def _take_lock(self) -> None:
+        if self._lock_descriptor >= 0:
+            return
+        self._disk.mkdir(self._directory)
+        try:
+            self._lock_descriptor = self._disk.lock(f"{self._directory}/{LOCK}")
+        except BlockingIOError as error:
+            raise StoreUnavailable(f"{self._directory}: the store is open in another process, or twice in this one") from error
+
+    def _stop(self, error: Exception, effects: list[Effect]) -> None:
+        """For good: after a failed write or sync nobody knows what the file holds. `reopen` reads it again."""
+        if self._limit != _STOPPED:
+            self._limit = _STOPPED
+            self._state = StoreState.CORRUPT if isinstance(error, Corrupt) else StoreState.DOWN
+            self._cause = str(error) or type(error).__name__
+        refusal = self._refusal()
+        refusal.__cause__ = error
+        waiting = effects + self._waiters
+        self._waiters = []
+        self._parts = []
+        self._next = self._flushed = self._start
+        run_effects(waiting, refusal)
+
+    def reopen(self, tenant: Tenant) -> None:
+        if self._limit != _STOPPED:
+            raise StoreUnavailable("the store is up; only a store that stopped can be reopened")
+        if not self._stop_workers():
+            raise StoreUnavailable(f"{self._directory}: a call to the disk has not returned yet; reopen the store when it has")
+        self._completed()
+        self._release_files()
+        self._state, self._cause = StoreState.RECOVERING, ""
+        self.replay(tenant)
+
+    def close(self) -> None:
+        """Everything appended is made durable, lazily appended records too, and their effects run before this returns."""
+        while self._limit != _STOPPED and (self._group is not None or self._next != self._start or self._waiters):
+            if self._group is None:
+                self._hand_over()
+            self._wait_for_committer()
+            self._completed()
+        self._limit = _STOPPED
+        if self._state in (StoreState.UP, StoreState.RECOVERING):
+            self._state, self._cause = StoreState.DOWN, "closed"
+        if self._stop_workers():
+            self._release_files()
+
+    def _wait_for_committer(self) -> None:
+        self._committer.stop(_STOP_SECONDS)
+        group = self._group
+        if group is not None and not group.finished:
+            self._stop(StoreUnavailable("the last commit did not return in time"), group.effects)
+            self._group = None
+        self._committer = self._new_worker("tandem-committer")
+
+    def _stop_workers(self) -> bool:
+        """In the order in which they hand work to each other."""
+        if not self._workers_made:
+            return True
+        if not self._committer.stop(_STOP_SECONDS) or not self._upkeep.end(_STOP_SECONDS):
+            return False
+        self._workers_made = False
+        return True
+
+    def _release_files(self) -> None:
+        if self._workers_made:
+            self._stop_workers()
+        if hasattr(self, "_files"):
+            self._files.put_back_all()
+        if self._lock_descriptor >= 0:
+            descriptor, self._lock_descriptor = self._lock_descriptor, -1
+            self._disk.unlock(descriptor)
+
+    def _announce(self) -> None:
+        """On the committer's thread."""
+        try:
+            self._loop_call(self._completed)
+        except RuntimeError:
+            pass  # the loop is closed already; `close` looks at the group itself
+
+    # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def step_compaction(self) -> bool:
+        """A turn of its own: call it with nothing appended since the last `flush`. True if there is more to do right now."""
+        if self._limit == _STOPPED:
+            return False
+        more = self._compaction.step()
+        self._upkeep.check(self.active_segment)
+        self.flush()
+        return more
+
+    def compaction_failed(self, error: Exception) -> None:
+        self._stop(error, [])
+
+    # ── what others may ask ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def pending_bytes(self) -> int:
+        group = self._group
+        return self._next - self._start + (group.bytes if group is not None else 0)
+
+    @property
+    def health(self) -> StoreHealth:
+        if self._state is StoreState.UP:
+            group = self._group
+            waited = self._clock.now_ms() - group.started_at if group is not None else 0
+            if waited > self._settings.stall_ms_max:
+                return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms")
+            for cause in self._upkeep.troubles.values():
+                return StoreHealth(StoreState.DEGRADED, cause)
+        return StoreHealth(self._state, self._cause)
+
+    @property
+    def sync_count(self) -> int:
+        return self._writer.syncs
+
+    @property
+    def active_segment(self) -> int:
+        return self._start >> 32
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._stats)
+
+    def _refusal(self) -> StoreUnavailable:
+        if self._limit != _STOPPED:
+            return StoreUnavailable(f"{self._directory}: too much waits for the disk already")
+        return StoreUnavailable(f"{self._directory}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else ""))
+
+
+class _Fetch:
+    """One `fetch`: read on the reader's thread, delivered on the loop."""
+
+    __slots__ = ("_effect", "_locations", "_store", "bodies", "error", "found", "wanted")
+
+    def __init__(self, store: SegmentStore, locations: list[int], effect: FetchEffect) -> None:
+        self._store = store
+        self._locations = locations
+        self._effect = effect
+        self.wanted: list[int] = []
+        self.found: dict[int, bytes] = {}
+        self.bodies: list[bytes] = []
+        self.error: Exception | None = None
+
+    def read(self) -> None:
+        try:
+            self.bodies = self._store._upkeep.reader.read(self.wanted)
+        except (OSError, Corrupt) as error:
+            self.error = error
+        self._store._loop_call(self.deliver)
+
+    def deliver(self) -> None:
+        error = self.error
+        if error is not None:
+            if not isinstance(error, StoreUnavailable):
+                self._store._stop(error, [])
+            self._effect.fetched([], error)
+        elif not self.found:
+            self._effect.fetched(self.bodies, None)
+        else:
+            read = iter(self.bodies)
+            self._effect.fetched([self.found[i] if i in self.found else next(read) for i in range(len(self._locations))], None)

@@ -1,0 +1,226 @@
+"""The files of one store: which segments belong to it, how one comes into being, and how one leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+from zlib import crc32
+
+from tandem.model.clock import Clock
+from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.stores.blocks import SEGMENT_HEADER_BYTES, SEGMENT_MAX, VERSION, pack_segment_header, parse_segment_header, seed_of
+from tandem.stores.disk import Disk, read_file, write_file, write_fully
+
+MANIFEST: Final = "store.json"
+LOCK: Final = "lock"
+AUDIT: Final = "audit"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Segments `first` to `last` make up the store: a file that is missing is noticed, and so is one too many."""
+
+    store_id: bytes
+    first: int
+    last: int
+    """0 in a store that has no segment yet."""
+    first_number: int
+    """Number of the first block of segment `first`."""
+
+    def encode(self) -> bytes:
+        content = {
+            "format": VERSION,
+            "store": self.store_id.hex(),
+            "first_segment": self.first,
+            "last_segment": self.last,
+            "first_block": self.first_number,
+        }
+        text = json.dumps(content, sort_keys=True)
+        return json.dumps({**content, "crc": crc32(text.encode())}, sort_keys=True).encode() + b"\n"
+
+
+def decode_manifest(raw: bytes, path: str) -> Manifest:
+    try:
+        content = json.loads(raw)
+        crc = content.pop("crc")
+        if crc32(json.dumps(content, sort_keys=True).encode()) != crc:
+            raise Corrupt(f"{path}: fails its checksum")
+        if content["format"] != VERSION:
+            raise Corrupt(f"{path}: format {content['format']}; this version reads format {VERSION}")
+        store_id = bytes.fromhex(content["store"])
+        return Manifest(store_id, content["first_segment"], content["last_segment"], content["first_block"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{path}: not a store's manifest ({error})") from error
+
+
+def segment_name(segment: int) -> str:
+    return f"{segment:010d}.seg"
+
+
+def index_name(segment: int) -> str:
+    return f"{segment:010d}.idx"
+
+
+def audit_name(segment: int, retired_at: int) -> str:
+    return f"{segment:010d}-{retired_at}.seg"
+
+
+class SegmentFiles:
+    """Callable from every thread of the store; creation and removal exclude each other."""
+
+    def __init__(self, directory: str, disk: Disk, clock: Clock, segment_bytes: int) -> None:
+        self.directory = directory
+        self.disk = disk
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._mutex = threading.Lock()
+        self._open: dict[int, int] = {}
+        """Segments being written, or about to be."""
+        self.manifest = Manifest(b"", 1, 0, 1)
+        self.seed = 0
+
+    def path(self, segment: int) -> str:
+        return f"{self.directory}/{segment_name(segment)}"
+
+    def index_path(self, segment: int) -> str:
+        return f"{self.directory}/{index_name(segment)}"
+
+    def load(self, new_store_id: bytes, audit: bool) -> set[int]:
+        """Reads the manifest, or makes one in a new store. The segments found, each checked to be ours and none missing."""
+        names = self.disk.listdir(self.directory)
+        for name in names:
+            if name.endswith(".tmp"):
+                self.disk.unlink(f"{self.directory}/{name}")
+        segments = {int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit()}
+        path = f"{self.directory}/{MANIFEST}"
+        if MANIFEST in names:
+            self.manifest = decode_manifest(read_file(self.disk, path), path)
+        elif segments:
+            raise Corrupt(f"{path}: missing, but the directory holds {len(segments)} segments")
+        else:
+            self._write_manifest(Manifest(new_store_id, 1, 0, 1))
+        self.seed = seed_of(self.manifest.store_id)
+        for name in names:
+            # a crash between the manifest and the unlink leaves files that are no longer part of the store
+            if name[-4:] in (".seg", ".idx") and name[:-4].isdigit() and int(name[:-4]) < self.manifest.first:
+                self._retire(int(name[:-4]), audit)
+        return self._check_present({segment for segment in segments if segment >= self.manifest.first})
+
+    def _check_present(self, segments: set[int]) -> set[int]:
+        first, last = self.manifest.first, self.manifest.last
+        missing = [segment for segment in range(first, last + 1) if segment not in segments]
+        if missing:
+            raise Corrupt(f"{self.path(missing[0])}: missing; the store consists of segments {first} to {last}")
+        strangers = [segment for segment in segments if segment > last + 1]
+        if strangers:
+            raise Corrupt(f"{self.path(min(strangers))}: does not belong here; the store consists of segments {first} to {last}")
+        return segments
+
+    def open_segment(self, segment: int, flags: int) -> int:
+        """A descriptor of a file whose header names this store and this segment."""
+        path = self.path(segment)
+        descriptor = self.disk.open(path, flags)
+        try:
+            header = parse_segment_header(self.disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path)
+            if header.store_id != self.manifest.store_id:
+                raise Corrupt(f"{path}: belongs to store {header.store_id.hex()}, not to {self.manifest.store_id.hex()}")
+            if header.segment != segment:
+                raise Corrupt(f"{path}: is segment {header.segment}, not {segment}")
+        except BaseException:
+            self.disk.close(descriptor)
+            raise
+        return descriptor
+
+    def take(self, segment: int) -> int:
+        """The descriptor to write `segment` with; the file is made, with its room reserved, if it is not there yet."""
+        with self._mutex:
+            descriptor = self._open.get(segment)
+            if descriptor is None:
+                if segment <= self.manifest.last:
+                    descriptor = self.open_segment(segment, os.O_RDWR)
+                else:
+                    descriptor = self._create(segment)
+                self._open[segment] = descriptor
+            return descriptor
+
+    def put_back(self, segment: int) -> None:
+        """Nobody writes `segment` any more."""
+        with self._mutex:
+            descriptor = self._open.pop(segment, None)
+            if descriptor is not None:
+                self.disk.close(descriptor)
+
+    def put_back_all(self) -> None:
+        with self._mutex:
+            descriptors = list(self._open.values())
+            self._open.clear()
+            for descriptor in descriptors:
+                self.disk.close(descriptor)
+
+    def _create(self, segment: int) -> int:
+        if segment > SEGMENT_MAX:
+            raise StoreUnavailable(f"the store has used up its {SEGMENT_MAX} segment numbers")
+        disk, path = self.disk, self.path(segment)
+        descriptor = disk.open(path + ".tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            allocated = self._segment_bytes if disk.fallocate(descriptor, self._segment_bytes) else 0
+            header = pack_segment_header(segment, self.manifest.store_id, self._clock.now_ms(), allocated)
+            write_fully(disk, descriptor, [header], 0)
+            disk.fsync(descriptor)
+            disk.rename(path + ".tmp", path)
+            disk.sync_directory(self.directory)
+            self._write_manifest(replace(self.manifest, last=segment))
+        except BaseException:
+            disk.close(descriptor)
+            raise
+        return descriptor
+
+    def adopt(self, segment: int) -> None:
+        """A segment that was made just before a crash, and not yet named in the manifest."""
+        with self._mutex:
+            self._write_manifest(replace(self.manifest, last=segment))
+
+    def remove_first(self, next_number: int, audit: bool) -> None:
+        """The oldest segment leaves: out of the manifest first, so that a crash in between leaves only litter."""
+        with self._mutex:
+            segment = self.manifest.first
+            self._write_manifest(replace(self.manifest, first=segment + 1, first_number=next_number))
+            self._retire(segment, audit)
+
+    def _retire(self, segment: int, audit: bool) -> None:
+        self._unlink_if_there(self.index_path(segment))
+        if audit:
+            directory = f"{self.directory}/{AUDIT}"
+            self.disk.mkdir(directory)
+            try:
+                self.disk.rename(self.path(segment), f"{directory}/{audit_name(segment, self._clock.now_ms())}")
+            except FileNotFoundError:
+                pass  # only its index was left over
+            self.disk.sync_directory(directory)
+        else:
+            self._unlink_if_there(self.path(segment))
+        self.disk.sync_directory(self.directory)
+
+    def drop_old_audit(self, retired_before: int) -> None:
+        directory = f"{self.directory}/{AUDIT}"
+        try:
+            names = self.disk.listdir(directory)
+        except FileNotFoundError:
+            return
+        for name in names:
+            stem, dash, retired_at = name.removesuffix(".seg").partition("-")
+            if dash and stem.isdigit() and retired_at.isdigit() and int(retired_at) < retired_before:
+                self._unlink_if_there(f"{directory}/{name}")
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write_file(self.disk, self.directory, MANIFEST, manifest.encode())
+        self.manifest = manifest
+
+    def _unlink_if_there(self, path: str) -> None:
+        try:
+            self.disk.unlink(path)
+        except FileNotFoundError:
+            pass  # that it is gone is all that was wanted

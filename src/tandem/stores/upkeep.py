@@ -1,0 +1,154 @@
+"""Everything around a growing log that may take its time: threads for reading and keeping, their troubles, the end of dead segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tandem.model.clock import Clock
+from tandem.model.errors import Corrupt
+from tandem.stores.index import Totals
+from tandem.stores.keeper import Keeper
+from tandem.stores.reader import Reader
+from tandem.stores.recovery import SegmentStats
+from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.settings import StoreSettings
+from tandem.stores.worker import Job, Worker
+
+CHUNK_BYTES: Final = 1_048_576
+"""Read at a time from the segment being compacted."""
+_CHECK_MS: Final = 1_000
+
+Blocks = list[tuple[int, int, bytes]]
+
+
+class Upkeep:
+    """Methods are called on the loop unless they say otherwise; `stop` is called back when damage is found."""
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        stats: dict[int, SegmentStats],
+        settings: StoreSettings,
+        clock: Clock,
+        loop_call: Callable[[Callable[[], None]], None],
+        new_worker: Callable[[str], Worker],
+        stop: Callable[[Exception], None],
+    ) -> None:
+        self._files = files
+        self._stats = stats
+        self._settings = settings
+        self._clock = clock
+        self._loop_call = loop_call
+        self._stop = stop
+        self._reading = new_worker("tandem-reader")
+        self._keeping = new_worker("tandem-keeper")
+        self.reader = Reader(files, settings)
+        self._keeper = Keeper(files, self._report)
+        self._checked_at = 0
+        self.troubles: dict[str, str] = {}
+        """What does not work at the moment, and why; a store with troubles is DEGRADED."""
+
+    def read(self, job: Job) -> None:
+        self._reading.submit(job)
+
+    def prepare(self, segment: int) -> None:
+        self._keeping.submit(lambda: self._keeper.prepare(segment))
+
+    def seal(self, segment: int, entries: list[bytes] | None, totals: Totals) -> None:
+        self._keeping.submit(lambda: self._keeper.seal(segment, entries, totals))
+
+    def index_grown(self, segment: int, entries: list[bytes]) -> None:
+        """On the committer's thread."""
+        self._keeping.submit(lambda: self._keeper.spill(segment, entries))
+
+    def segment_filled(self, segment: int, entries: list[bytes] | None, totals: Totals) -> None:
+        """On the committer's thread: the segment after this one is in use from now on, so the one after that is made."""
+        self.prepare(segment + 2)
+        self.seal(segment, entries, totals)
+
+    def head_to_compact(self, active: int) -> int:
+        """The oldest segment, once more bytes are dead than live plus two segments; 0 before."""
+        head = self._files.manifest.first
+        if head >= active or head not in self._stats:
+            return 0
+        total = live = 0
+        for stats in self._stats.values():
+            total += stats.totals.segment_bytes
+            live += stats.live_bytes()
+        return head if total - live > live + 2 * self._settings.segment_bytes else 0
+
+    def read_blocks(self, segment: int, begin: bool, done: Callable[[Blocks, Exception | None], None]) -> None:
+        """`done` is called on the keeper's thread."""
+        first_number = self._stats[segment].totals.first_number
+
+        def read() -> None:
+            try:
+                blocks = self._keeper.read_blocks(segment, first_number, CHUNK_BYTES, begin)
+            except (OSError, Corrupt) as error:
+                done([], error)
+            else:
+                done(blocks, None)
+
+        self._keeping.submit(read)
+
+    def remove_head(self, segment: int, removed: Callable[[], None]) -> None:
+        """Only once all that it held and still matters is durable elsewhere; `removed` is called on the loop."""
+        totals = self._stats.pop(segment).totals
+        audit = self._settings.audit_retention_ms > 0
+
+        def drop() -> None:
+            # reads that were asked for while the segment was there come before this on the same thread
+            self.reader.drop(segment)
+            self._keeping.submit(remove)
+
+        def remove() -> None:
+            try:
+                self._files.remove_first(totals.last_number + 1, audit)
+            except OSError as error:
+                self._report("compaction", f"segment {segment} cannot be removed: {error}")
+            else:
+                self._loop_call(removed)
+
+        self._reading.submit(drop)
+
+    def check(self, active: int) -> None:
+        """Now and then: old audit segments go, and room that was lacking is looked for again."""
+        now = self._clock.now_ms()
+        if now - self._checked_at < _CHECK_MS:
+            return
+        self._checked_at = now
+        retention = self._settings.audit_retention_ms
+        if retention:
+            self._keeping.submit(lambda: self._drop_audit(now - retention))
+        if "room" in self.troubles:
+            self.prepare(active + 1)
+
+    def _drop_audit(self, retired_before: int) -> None:
+        try:
+            self._files.drop_old_audit(retired_before)
+        except OSError as error:
+            self._report("audit", f"old segments cannot be deleted: {error}")
+        else:
+            self._report("audit", "")
+
+    def _report(self, what: str, why: str) -> None:
+        """On any thread."""
+        if why or what in self.troubles:
+            self._loop_call(lambda: self._note(what, why))
+
+    def _note(self, what: str, why: str) -> None:
+        if what == "damage":
+            self._stop(Corrupt(why))
+        elif why:
+            self.troubles[what] = why
+        else:
+            self.troubles.pop(what, None)
+
+    def end(self, timeout_seconds: float) -> bool:
+        """False if a call to the disk did not return in time."""
+        if not self._reading.stop(timeout_seconds) or not self._keeping.stop(timeout_seconds):
+            return False
+        self._keeper.close()
+        self.reader.close()
+        return True

@@ -1,0 +1,72 @@
+"""Threads that do one job after the other, so that the loop never waits for a disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+Job = Callable[[], None]
+
+
+class Worker(Protocol):
+    def submit(self, job: Job) -> None:
+        """Jobs run in the order in which they were submitted. A job handles its own errors."""
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Finish what was submitted, then end. False if it did not end in time."""
+        ...
+
+
+class ThreadWorker:
+    """One thread, started with the first job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        if self._thread is None:
+            return True
+        self._jobs.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        get = self._jobs.get
+        while True:
+            job = get()
+            if job is None:
+                return
+            job()
+
+
+class InlineWorker:
+    """Does each job at once, on the caller's thread: for simulations, where nothing may run by itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: list[Job] = []
+        self._running = False
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._jobs:
+                self._jobs.pop(0)()
+        finally:
+            self._running = False
+
+    def stop(self, timeout_seconds: float) -> bool:
+        return True
