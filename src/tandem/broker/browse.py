@@ -142,7 +142,9 @@ class Browser(Settler):
 
     def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
         session = self.held_session(session_id, now)
-        self.journal.append(facts.SESSION_STATE, 0 if state is None else 1, self.entity_id, 0, now, 0, facts.pack_session_state(session_id, state), b"")
+        self.journal.append(
+            facts.SESSION_STATE, 0 if state is None else 1, self.entity_id, 0, now, 0, facts.pack_session_state(session_id, state), b""
+        )
         session.state = state
         session.state_updated_at = now
 

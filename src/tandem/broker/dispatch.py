@@ -52,7 +52,9 @@ class Consumer:
 class Dispatcher(QueueState):
     """The receiving half of a queue."""
 
-    def __init__(self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int) -> None:
+    def __init__(
+        self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int
+    ) -> None:
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
         self.cursor: int = 1
         """Everything below was delivered once or passed over; what came back since is in `returned`."""

@@ -71,6 +71,9 @@ class Queue(Browser):
             raise MessageSizeExceeded(
                 f"The received message (size {body_bytes} bytes) exceeds the limit of {self.message_bytes_max} bytes of '{self.path}'."
             )
+        self.check_room(body_bytes)
+
+    def check_room(self, body_bytes: int) -> None:
         if self.index.size_bytes + body_bytes > self.quota_bytes:
             raise QuotaExceeded(
                 f"The maximum entity size of '{self.path}' ({self.quota_bytes} bytes) has been reached. Receive messages, or raise the size."
@@ -90,6 +93,10 @@ class Queue(Browser):
                 self.duplicates_dropped += 1
                 return 0
             self.history.remember(message.message_id, now, now)
+        return self.place(message, now)
+
+    def place(self, message: Message, now: int) -> int:
+        """Everything was checked: the message gets its number and its row."""
         seq = self.next_seq
         if message.scheduled_at > now:
             body = encode_body(message)
@@ -106,7 +113,7 @@ class Queue(Browser):
             if expires_at:
                 self.turn.wake(self, expires_at)
         self.next_seq = seq + 1
-        self._note(seq, message)
+        self.note(seq, message)
         return seq
 
     def expiry(self, ttl_ms: int, now: int) -> int:
@@ -117,6 +124,21 @@ class Queue(Browser):
             return 0
         return now + ttl_ms
 
+    def place_copy(self, message: Message, now: int) -> None:
+        """A copy that a rule's action changed: this queue's own message from here on."""
+        if self.has_sessions and message.session_id is None:
+            raise NotAllowed(f"A copy without SessionId cannot go to '{self.path}', which requires sessions.")
+        self.place(message, now)
+
+    def add_shared(self, message: Message, location: int, size: int, seq: int, expires_at: int, now: int) -> None:
+        """A row whose body is kept once for several queues: the topic wrote it, this queue only points at it."""
+        self.next_seq = seq + 1
+        self.index.add(seq, READY, location, size, now, expires_at, 0)
+        self.keep_hot(seq, message)
+        if expires_at:
+            self.turn.wake(self, expires_at)
+        self.note(seq, message)
+
     def take_over(self, message: Message, enqueued_at: int, count: int) -> int:
         seq = self.next_seq
         self.next_seq = seq + 1
@@ -124,10 +146,10 @@ class Queue(Browser):
         location = self.append_message(seq, 0, message, body, enqueued_at, 0, count)
         self.index.add(seq, READY, location, len(body), enqueued_at, 0, count)
         self.keep_hot(seq, message)
-        self._note(seq, message)
+        self.note(seq, message)
         return seq
 
-    def _note(self, seq: int, message: Message) -> None:
+    def note(self, seq: int, message: Message) -> None:
         """The row exists; it becomes visible with the commit of this turn."""
         visible = self._visible
         if visible is None or visible.turn_number != self.turn.number:
@@ -188,16 +210,7 @@ class Queue(Browser):
             if message is None or self.index.state(seq) != SCHEDULED:
                 continue
             self.settle(seq, facts.ACTIVATED, now)
-            fresh = self.next_seq
-            self.next_seq = fresh + 1
-            expires_at = self.expiry(message.ttl_ms, now)
-            body = encode_body(message)
-            location = self.append_message(fresh, 0, message, body, now, expires_at, 0)
-            self.index.add(fresh, READY, location, len(body), now, expires_at, 0)
-            self.keep_hot(fresh, message)
-            if expires_at:
-                self.turn.wake(self, expires_at)
-            self._note(fresh, message)
+            self.place(message, now)
 
     # -- time --------------------------------------------------------------------------------
 

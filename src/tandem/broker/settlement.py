@@ -29,7 +29,9 @@ _MOVES_MAX: Final = 256
 class Settler(Dispatcher):
     """Settlement, locks and the way to the dead-letter queue."""
 
-    def __init__(self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int) -> None:
+    def __init__(
+        self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int
+    ) -> None:
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
         self.dead_letters: Settler | None = None
         """Where dead-lettered messages go; None for a dead-letter queue itself."""
@@ -54,7 +56,9 @@ class Settler(Dispatcher):
             if not lock.held or session.locked_until <= now:
                 raise SessionLockLost("The session lock was lost. Accept the session again.")
         elif not lock.held or lock.locked_until <= now:
-            raise MessageLockLost("The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue.")
+            raise MessageLockLost(
+                "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
+            )
 
     def renew(self, lock: Lock, now: int) -> int:
         self.require(lock, now)
@@ -115,7 +119,9 @@ class Settler(Dispatcher):
         if effect is not None:
             self.when_durable(effect)
 
-    def dead_letter(self, lock: Lock, reason: str, description: str, properties: dict[str, object], now: int, effect: Effect | None) -> None:
+    def dead_letter(
+        self, lock: Lock, reason: str, description: str, properties: dict[str, object], now: int, effect: Effect | None
+    ) -> None:
         """Move it to the dead-letter queue in one fact; `effect` follows when the disk knows."""
         self.require(lock, now)
         self._drop_lock(lock)
@@ -226,7 +232,9 @@ class Settler(Dispatcher):
         self.index.set_state(seq, MOVING)
         self.load([seq], _DeadLettering(self, seq, changes, effect))
 
-    def moved_dead(self, seq: int, changes: dict[str, object], message: Message | None, error: BaseException | None, effect: Effect | None) -> None:
+    def moved_dead(
+        self, seq: int, changes: dict[str, object], message: Message | None, error: BaseException | None, effect: Effect | None
+    ) -> None:
         if error is not None or message is None:
             if self.index.state(seq) == MOVING:
                 self.make_ready(seq)

@@ -8,6 +8,7 @@ from tandem.broker import facts
 from tandem.broker.index import DEFERRED, DELAYED, HELD, LEASED, LOCKED, MOVING, READY, SCHEDULED, Index
 from tandem.broker.journal import Effect, FetchEffect
 from tandem.broker.locks import LockTable
+from tandem.broker.message_view import MessageView, view_of
 from tandem.broker.turn import Pumped, Turn
 from tandem.model.entity import EntityStatus, QueueDescription
 from tandem.model.errors import Corrupt
@@ -49,6 +50,14 @@ class Rewriter:
     def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
         return message
 
+    def with_changes(self, message: Message, changes: list[tuple[str, str, object]]) -> Message:
+        """Apply what the action of a rule changed: (scope, name, value or REMOVED)."""
+        return message
+
+    def view(self, message: Message, now: int) -> MessageView:
+        """The message as rules see it."""
+        return view_of({}, {})
+
 
 class Counts:
     """Messages per state, as an operator sees them."""
@@ -68,7 +77,9 @@ class Counts:
 class QueueState(Pumped):
     """Fields shared by all layers, and the few moves that keep them consistent."""
 
-    def __init__(self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int) -> None:
+    def __init__(
+        self, entity_id: int, path: str, description: QueueDescription, journal: Journal, turn: Turn, budget: HotBudget, nonce: int
+    ) -> None:
         super().__init__()
         self.entity_id: int = entity_id
         """4 * id + sub-queue number, as written in the journal."""

@@ -13,7 +13,9 @@ from tandem.amqp.codec import decode_value, skip_value, uint32
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
+from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
+from tandem.gateway.views import changed_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, NotAllowed
 from tandem.model.message import NO_TTL, Message
 
@@ -290,7 +292,15 @@ class Translator(Rewriter):
     # -- out ---------------------------------------------------------------------------------
 
     def delivery(
-        self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, token: bytes | None, locked_until: int, state: int = 0
+        self,
+        message: Message,
+        seq: int,
+        enqueued_at: int,
+        count: int,
+        expires_at: int,
+        token: bytes | None,
+        locked_until: int,
+        state: int = 0,
     ) -> bytes:
         """The payload of a transfer. `token` is the delivery tag of a peek-lock; `state` 1 deferred, 2 scheduled."""
         if not message.header and count == 0 and expires_at == 0:
@@ -323,6 +333,12 @@ class Translator(Rewriter):
         return b"".join((header, annotations, b"\x00\x53\x72", _MAP32.pack(0xD1, size + 4, count_all), content, message.bare))
 
     # -- changes -----------------------------------------------------------------------------
+
+    def view(self, message: Message, now: int) -> MessageView:
+        return view_of_message(message, now)
+
+    def with_changes(self, message: Message, changes: list[tuple[str, str, object]]) -> Message:
+        return changed_message(message, changes)
 
     def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
         """The same message with application properties added or replaced."""

@@ -47,6 +47,11 @@ class Address:
         return self.entity + _PATH_SUFFIX[self.sub_queue] + ("/" + MANAGEMENT if self.management else "")
 
     @property
+    def resource(self) -> str:
+        """The path a token must cover: the management node of an entity belongs to the entity."""
+        return self.entity + _PATH_SUFFIX[self.sub_queue]
+
+    @property
     def topic_and_subscription(self) -> tuple[str, str] | None:
         """`topic/Subscriptions/name` taken apart, else None."""
         folded = self.entity.casefold()

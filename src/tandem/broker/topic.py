@@ -1,0 +1,173 @@
+"""A topic: each message goes to every subscription whose rules want it, in one durable write however many there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.broker.queue import Queue
+from tandem.broker.rules import RuleFailure, RuleSet, compile_rule
+from tandem.broker.state import HotBudget
+from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.errors import QuotaExceeded
+from tandem.model.message import Message, encode_body
+
+if TYPE_CHECKING:
+    from tandem.broker.journal import Journal
+    from tandem.broker.message_view import MessageView
+    from tandem.broker.namespace import QueueEntity
+    from tandem.broker.turn import Turn
+    from tandem.model.limits import Limits
+
+_UNBOUNDED: Final = 1 << 40
+
+
+class Subscription:
+    """A durable subscription: a queue with sub-queues, and the rules that fill it."""
+
+    def __init__(self, description: SubscriptionDescription, entity: QueueEntity, limits: Limits) -> None:
+        self.description = description
+        self.entity = entity
+        self.rules = RuleSet(())
+        self.queue: Queue = entity.main
+        self.configure(description, limits)
+
+    def configure(self, description: SubscriptionDescription, limits: Limits) -> None:
+        self.description = description
+        self.rules = RuleSet([compile_rule(rule, limits) for rule in description.rules])
+        self.entity.configure(queue_of_subscription(description))
+
+
+def queue_of_subscription(description: SubscriptionDescription) -> QueueDescription:
+    """The queue behind a subscription. Its size counts against the topic's."""
+    return QueueDescription(
+        name=f"{description.topic}/Subscriptions/{description.name}",
+        lock_duration_ms=description.lock_duration_ms,
+        max_size_megabytes=_UNBOUNDED,
+        requires_session=description.requires_session,
+        default_message_time_to_live_ms=description.default_message_time_to_live_ms,
+        dead_lettering_on_message_expiration=description.dead_lettering_on_message_expiration,
+        max_delivery_count=description.max_delivery_count,
+        enable_batched_operations=description.enable_batched_operations,
+        status=description.status,
+        auto_delete_on_idle_ms=description.auto_delete_on_idle_ms,
+        forward_to=description.forward_to,
+        forward_dead_lettered_messages_to=description.forward_dead_lettered_messages_to,
+        user_metadata=description.user_metadata,
+        created_at_ms=description.created_at_ms,
+        updated_at_ms=description.updated_at_ms,
+    )
+
+
+def queue_of_topic(description: TopicDescription) -> QueueDescription:
+    """The sending half of a topic: checks, duplicate detection and scheduled messages work as for a queue."""
+    return QueueDescription(
+        name=description.name,
+        max_size_megabytes=description.max_size_megabytes,
+        requires_duplicate_detection=description.requires_duplicate_detection,
+        duplicate_detection_history_ms=description.duplicate_detection_history_ms,
+        default_message_time_to_live_ms=description.default_message_time_to_live_ms,
+        status=description.status,
+        max_message_bytes=description.max_message_bytes,
+        authorization_rules=description.authorization_rules,
+        created_at_ms=description.created_at_ms,
+        updated_at_ms=description.updated_at_ms,
+    )
+
+
+class Topic(Queue):
+    """What senders see. Scheduled messages wait here; all others pass straight through."""
+
+    def __init__(
+        self,
+        entity_id: int,
+        description: TopicDescription,
+        journal: Journal,
+        turn: Turn,
+        budget: HotBudget,
+        nonce: int,
+        message_bytes_max: int,
+    ) -> None:
+        super().__init__(entity_id, description.name, queue_of_topic(description), journal, turn, budget, nonce, message_bytes_max)
+        self.topic_description: TopicDescription = description
+        self.subscriptions: dict[str, Subscription] = {}
+        self.store: int = 0
+        self.id: int = entity_id // 4
+
+    def reconfigure(self, description: TopicDescription) -> None:
+        self.topic_description = description
+        self.configure(queue_of_topic(description))
+
+    def check_room(self, body_bytes: int) -> None:
+        held = self.index.size_bytes + body_bytes
+        for subscription in self.subscriptions.values():
+            held += subscription.queue.index.size_bytes
+        if held > self.quota_bytes:
+            raise QuotaExceeded(
+                f"The maximum size of topic '{self.path}' ({self.quota_bytes} bytes over all subscriptions) has been reached. "
+                "Receive messages, or raise the size."
+            )
+
+    def place(self, message: Message, now: int) -> int:
+        if message.scheduled_at > now:
+            return super().place(message, now)
+        return self._fan_out(message, now)
+
+    def _fan_out(self, message: Message, now: int) -> int:
+        number = self.next_seq
+        self.next_seq = number + 1
+        view: MessageView | None = None
+        targets: list[tuple[int, int, int]] = []
+        queues: list[Queue] = []
+        for subscription in self.subscriptions.values():
+            rules = subscription.rules
+            if not rules.passes_all:
+                if view is None:
+                    view = self.rewriter.view(message, now)
+                if not self._select(subscription, message, view, now):
+                    continue
+            queue = subscription.queue
+            if queue.has_sessions and message.session_id is None:
+                self._dead_letter(
+                    subscription, message, "Session ID is null", "The subscription requires sessions; the message has none.", now
+                )
+                continue
+            ttl_ms = message.ttl_ms
+            if ttl_ms < 0 or ttl_ms > self.default_ttl_ms:
+                ttl_ms = self.default_ttl_ms
+            targets.append((queue.entity_id, queue.next_seq, queue.expiry(ttl_ms, now)))
+            queues.append(queue)
+        if not targets:
+            return number
+        body = encode_body(message)
+        flags = 0 if message.session_id is None else facts.HAS_SESSION
+        key = facts.pack_targets(message.message_id, message.session_id, targets)
+        location = self.journal.append(facts.PUBLISHED, flags, self.entity_id, number, now, 0, key, body)
+        self.shared[location] = len(targets)
+        size = len(body)
+        for queue, (_, seq, expires_at) in zip(queues, targets, strict=True):
+            queue.add_shared(message, location, size, seq, expires_at, now)
+        return number
+
+    def _select(self, subscription: Subscription, message: Message, view: MessageView, now: int) -> bool:
+        """Whether the subscription gets the message as it is; copies that an action changes are made here."""
+        selection = subscription.rules.select(view)
+        plain = False
+        for _, changes in selection.copies:
+            if not changes:
+                plain = True
+                continue
+            changed = self.rewriter.with_changes(message, changes)
+            subscription.queue.place_copy(changed, now)
+        failure = selection.failure
+        if failure is not None and subscription.description.dead_lettering_on_filter_evaluation_exceptions:
+            self._dead_letter(subscription, message, "FilterEvaluationException", _reason(failure), now)
+        return plain
+
+    def _dead_letter(self, subscription: Subscription, message: Message, reason: str, description: str, now: int) -> None:
+        changes: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        subscription.entity.dead_letters.take_over(self.rewriter.with_properties(message, changes), now, 0)
+
+
+def _reason(failure: RuleFailure) -> str:
+    return failure.description

@@ -1,0 +1,198 @@
+"""One AMQP connection of a client: what it may do, what it has attached, what waits to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tandem.amqp.connection import Connection
+from tandem.amqp.errors import AmqpError
+from tandem.amqp.handlers import ConnectionHandler
+from tandem.amqp.link import Link, ReceiverLink
+from tandem.broker.turn import Flushed, Turn
+from tandem.gateway import sas
+from tandem.gateway.translate import Translator, refusal
+from tandem.model.address import Address
+from tandem.model.entity import Right
+from tandem.model.errors import BusError, Unauthorized
+
+if TYPE_CHECKING:
+    from tandem.broker.queue import Queue
+    from tandem.gateway.node import Node
+    from tandem.gateway.site import Site
+
+
+class Writer:
+    """Where the bytes of a connection go. The pump subclasses it per transport."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def hang_up(self) -> None:
+        """After what was written has left."""
+
+
+class Client(Flushed):
+    """State of one connection. Everything here happens on the loop."""
+
+    def __init__(self, site: Site, writer: Writer, peer: str) -> None:
+        super().__init__()
+        self.site = site
+        self.turn: Turn = site.turn
+        self.translator: Translator = site.translator
+        self.writer = writer
+        self.peer = peer
+        self.node: Node | None = None
+        self.engine: Connection | None = None
+        self.gone: bool = False
+        self.writable: bool = True
+        self.grants: list[sas.Grant] = []
+        self.links: dict[Link, tuple[Address, Right]] = {}
+        """Entity links and the claim each stands on."""
+        self.opened_at: int = site.turn.now
+        self.authenticated: bool = False
+        self.linkless_since: int = site.turn.now
+        self.messages_lost: int = 0
+        self.delivered_count: int = 0
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer; whatever they cause is written at the end of the turn."""
+        engine = self.engine
+        if self.gone or engine is None:
+            return
+        self.turn.begin()
+        engine.receive_bytes(data)
+        if engine.has_output or engine.closed:
+            self.turn.touch_connection(self)
+
+    def touch(self) -> None:
+        """There is something to write."""
+        if not self.dirty:
+            self.turn.touch_connection(self)
+
+    def flush(self) -> None:
+        engine = self.engine
+        if engine is None or self.gone:
+            return
+        data = engine.bytes_to_send()
+        if data:
+            self.writer.write(data)
+        if engine.closed:
+            self.writer.hang_up()
+
+    def set_writable(self, writable: bool) -> None:
+        """The peer reads slower than we write, or has caught up."""
+        self.writable = writable
+        if writable:
+            self.turn.begin()
+            for link in list(self.links):
+                link.handler.on_flow(link)
+            self.touch()
+
+    def connection_lost(self) -> None:
+        """The transport is gone: links and sessions are told, locks stay with their entities."""
+        if self.gone:
+            return
+        self.turn.begin()
+        engine = self.engine
+        if engine is not None:
+            engine.lost()
+        self.gone = True
+        self.site.forget(self)
+
+    def close(self, error: BusError) -> None:
+        engine = self.engine
+        if engine is not None and not engine.closed:
+            engine.close(AmqpError("amqp:connection:forced", self.site.tracker.describe(error, "", self.turn.now)))
+            self.touch()
+
+    # -- claims ------------------------------------------------------------------------------
+
+    def grant(self, grant: sas.Grant) -> None:
+        """A verified token: it replaces an older one for the same scope."""
+        self.grants = [g for g in self.grants if g.scope != grant.scope or g.key_name != grant.key_name]
+        self.grants.append(grant)
+        self.authenticated = True
+
+    def require(self, address: Address, right: Right) -> None:
+        now = self.turn.now
+        covered = False
+        for grant in self.grants:
+            if grant.covers(address.resource) and grant.expires_at_ms > now:
+                if grant.allows(right):
+                    return
+                covered = True
+        what = f"'{right.value}' claim is" if covered else "A token with the claim '" + right.value + "' is"
+        raise Unauthorized(f"Unauthorized access. {what} required to perform this operation. Resource: '{address.path}'.")
+
+    def drop_lapsed(self) -> None:
+        """Links whose token has run out are detached."""
+        for link, (address, right) in list(self.links.items()):
+            try:
+                self.require(address, right)
+            except Unauthorized:
+                expired = Unauthorized(f"The token has expired and was not renewed. Resource: '{address.path}'.")
+                link.detach(self.error_of(expired, address.path))
+                self.touch()
+
+    def next_lapse(self) -> int:
+        """When to look for lapsed tokens; 0 = no need."""
+        if not self.links or not self.grants:
+            return 0
+        return min(grant.expires_at_ms for grant in self.grants)
+
+    # -- links -------------------------------------------------------------------------------
+
+    def keep_link(self, link: Link, address: Address, right: Right) -> None:
+        self.links[link] = (address, right)
+        self.linkless_since = 0
+        self.site.plan(self)
+
+    def link_gone(self, link: Link) -> None:
+        self.links.pop(link, None)
+        if not self.links:
+            self.linkless_since = self.turn.now
+
+    # -- words -------------------------------------------------------------------------------
+
+    def error_of(self, error: BaseException, entity: str) -> AmqpError:
+        fault = refusal(error)
+        return AmqpError(fault.condition, self.site.tracker.describe(fault, entity, self.turn.now))
+
+    def note_lost(self, link: ReceiverLink, error: BusError) -> None:
+        """A pre-settled send was refused: its sender chose not to hear, so the operator does."""
+        self.messages_lost += 1
+        self.site.note(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
+
+    def meter_send(self, queue: Queue, size: int) -> None:
+        queue.accessed_at = self.turn.now
+
+    def delivered(self, size: int) -> None:
+        self.delivered_count += 1
+        if not self.dirty:
+            self.turn.touch_connection(self)
+
+
+class ClientHandler(ConnectionHandler):
+    """The engine's events, handed on."""
+
+    def __init__(self, client: Client, node: Node) -> None:
+        self._client = client
+        self._node = node
+
+    def on_sasl_plain(self, user: str, password: str) -> bool:
+        client = self._client
+        namespace = client.site.namespace
+        try:
+            client.grant(sas.verify_key(user, password, client.site.rule_lookup))
+        except BusError as error:
+            client.site.note(f"PLAIN refused for {client.peer} on {namespace.name}: {error.description}")
+            return False
+        return True
+
+    def on_attach(self, link: Link) -> None:
+        self._node.attach(link)
+
+
+ClientFactory = Callable[[Writer, str], Client]

@@ -1,0 +1,350 @@
+"""Links of clients that send to a queue or receive from it: where transfers become messages and locks become deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tandem.amqp.codec import skip_value, uint32
+from tandem.amqp.errors import AmqpError, DecodeError
+from tandem.amqp.fields import read_descriptor
+from tandem.amqp.handlers import LinkHandler
+from tandem.amqp.outcomes import (
+    ACCEPTED,
+    ACCEPTED_CODE,
+    MODIFIED_CODE,
+    REJECTED,
+    REJECTED_CODE,
+    RELEASED,
+    RELEASED_CODE,
+    Outcome,
+    encode_modified,
+    encode_rejected,
+)
+from tandem.broker.dispatch import Consumer
+from tandem.broker.journal import Effect
+from tandem.broker.locks import Lock
+from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded
+from tandem.model.message import Message
+
+if TYPE_CHECKING:
+    from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
+    from tandem.amqp.session import Session
+    from tandem.broker.message_sessions import MessageSession
+    from tandem.broker.queue import Queue
+    from tandem.gateway.client import Client
+
+BATCH_FORMAT: Final = 0x80013700
+_MODIFIED: Final = encode_modified(True, False, None)
+_DEFERRED: Final = encode_modified(True, True, None)
+_DELIVERY_TIME: Final = "x-opt-delivery-time"
+_NOTHING: Final = Effect()
+
+
+class Confirming(Effect):
+    """A run of deliveries of one session that get the same answer once the disk knows."""
+
+    __slots__ = ("client", "first", "last", "receiver_role", "session", "state", "turn_number")
+
+    def __init__(self, client: Client, session: Session, receiver_role: bool, first: int, state: bytes, turn_number: int) -> None:
+        self.client = client
+        self.session = session
+        self.receiver_role: bool = receiver_role
+        self.first: int = first
+        self.last: int = first
+        self.state: bytes = state
+        self.turn_number: int = turn_number
+
+    def done(self, error: BaseException | None) -> None:
+        client = self.client
+        if client.gone:
+            return
+        state = self.state if error is None else encode_rejected(client.error_of(error, ""))
+        self.session.send_disposition(self.receiver_role, self.first, self.last, True, state)
+        client.touch()
+
+
+class Sending(LinkHandler):
+    """A client sends to an entity."""
+
+    def __init__(self, client: Client, queue: Queue) -> None:
+        self.client = client
+        self.queue: Queue = queue
+        self._confirming: Confirming | None = None
+
+    def on_transfer(
+        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
+    ) -> None:
+        client = self.client
+        queue = self.queue
+        now = client.turn.now
+        try:
+            if message_format == BATCH_FORMAT:
+                messages = [client.translator.message(part) for part in split_batch(payload)]
+                self._check_batch(messages)
+                for message in messages:
+                    queue.enqueue(message, now)
+            else:
+                queue.enqueue(client.translator.message(payload), now)
+        except BusError as error:
+            self._reject(link, delivery_id, settled, error)
+            return
+        client.meter_send(queue, len(payload))
+        if settled:
+            queue.when_durable(_NOTHING)
+            return
+        turn_number = client.turn.number
+        confirming = self._confirming
+        if confirming is not None and confirming.turn_number == turn_number and confirming.last + 1 == delivery_id:
+            confirming.last = delivery_id
+            return
+        confirming = Confirming(client, link.session, True, delivery_id, ACCEPTED, turn_number)
+        self._confirming = confirming
+        queue.when_durable(confirming)
+
+    def _check_batch(self, messages: list[Message]) -> None:
+        """A batch is taken whole or not at all, so everything that may refuse it is asked first."""
+        total = 0
+        for message in messages:
+            size = message.size()
+            self.queue.check_send(message, size)
+            total += size
+        self.queue.check_room(total)
+
+    def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
+        client = self.client
+        if settled:
+            client.note_lost(link, error)
+            return
+        state = encode_rejected(client.error_of(error, self.queue.path))
+        link.session.send_disposition(True, delivery_id, delivery_id, True, state)
+        client.touch()
+
+    def on_oversize(self, link: ReceiverLink, delivery_id: int, tag: bytes, settled: bool) -> None:
+        limit = self.queue.message_bytes_max
+        self._reject(
+            link, delivery_id, settled, MessageSizeExceeded(f"The message exceeds the limit of {limit} bytes of '{self.queue.path}'.")
+        )
+
+    def on_detach(self, link: Link, error: AmqpError | None) -> None:
+        self.client.link_gone(link)
+
+
+def split_batch(payload: bytes) -> list[bytes]:
+    """The messages of a batch: each Data section of the envelope is one; the envelope's other sections repeat the first's."""
+    parts: list[bytes] = []
+    at = 0
+    end = len(payload)
+    try:
+        while at < end:
+            code, value_at = read_descriptor(payload, at, end)
+            after = skip_value(payload, value_at)
+            if code == 0x75:
+                kind = payload[value_at]
+                if kind == 0xA0:
+                    parts.append(payload[value_at + 2 : after])
+                elif kind == 0xB0:
+                    parts.append(payload[value_at + 5 : value_at + 5 + uint32(payload, value_at + 1)])
+                else:
+                    raise DecodeError(f"data section of type 0x{kind:02x}")
+            at = after
+    except (DecodeError, IndexError) as error:
+        raise DecodeFailed(f"The batch could not be decoded: {str(error) or 'cut short'}.") from error
+    if not parts:
+        raise DecodeFailed("The batch holds no messages.")
+    return parts
+
+
+class LinkConsumer(Consumer):
+    """A receiving link as its queue sees it."""
+
+    __slots__ = ("client", "link", "unsettled_max")
+
+    def __init__(self, client: Client, link: SenderLink, peek_lock: bool, unsettled_max: int) -> None:
+        super().__init__(peek_lock)
+        self.client = client
+        self.link: SenderLink = link
+        self.unsettled_max: int = unsettled_max
+
+    def room(self) -> int:
+        client = self.client
+        if client.gone or not client.writable or not self.link.attached:
+            return 0
+        session = self.link.session
+        if session.window <= 0:
+            return 0
+        credit = self.link.credit
+        if self.peek_lock:
+            left = self.unsettled_max - len(session.unsettled)
+            if left < credit:
+                credit = left
+        return credit
+
+    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
+        client = self.client
+        if lock is None:
+            payload = client.translator.delivery(message, seq, enqueued_at, count, expires_at, None, 0)
+            if not client.gone and self.link.attached:
+                self.link.send(payload, b"", True, None)
+        else:
+            payload = client.translator.delivery(message, seq, enqueued_at, count, expires_at, lock.token, lock.locked_until)
+            self.link.send(payload, lock.token, False, lock)
+        client.delivered(len(payload))
+
+    def lost(self, error: BusError) -> None:
+        if self.link.attached:
+            self.link.detach(self.client.error_of(error, ""))
+            self.client.touch()
+
+
+class Receiving(LinkHandler):
+    """A client receives from a queue."""
+
+    def __init__(self, client: Client, queue: Queue, consumer: LinkConsumer) -> None:
+        self.client = client
+        self.queue: Queue = queue
+        self.consumer: LinkConsumer = consumer
+        self._confirming: Confirming | None = None
+
+    def on_flow(self, link: Link) -> None:
+        consumer = self.consumer
+        queue = self.queue
+        if consumer.link.credit > 0:
+            queue.consumer_ready(consumer)
+        if consumer.link.drain:
+            queue.pump(self.client.turn.now)
+            if consumer.reserved == 0 and consumer.link.attached:
+                consumer.link.drained()
+                self.client.touch()
+
+    def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
+        now = self.client.turn.now
+        code = outcome.code
+        if code == ACCEPTED_CODE:
+            self._complete(link, deliveries, settled, now)
+        else:
+            for delivery in deliveries:
+                self._settle_one(link, delivery, outcome, settled, now)
+        if link.credit > 0:
+            # The unsettled limit may have held deliveries back.
+            self.queue.consumer_ready(self.consumer)
+
+    def _complete(self, link: SenderLink, deliveries: list[Delivery], settled: bool, now: int) -> None:
+        queue = self.queue
+        waits = False
+        for delivery in deliveries:
+            lock = delivery.context
+            assert isinstance(lock, Lock)
+            try:
+                queue.complete(lock, now)
+            except BusError as error:
+                self._refuse(link, delivery, settled, error)
+                continue
+            if settled:
+                waits = True
+            else:
+                self._confirm(link, delivery.delivery_id, ACCEPTED)
+        if waits:
+            queue.when_durable(_NOTHING)
+
+    def _confirm(self, link: SenderLink, delivery_id: int, state: bytes) -> None:
+        """Answer once the disk knows; runs of equal answers leave as one."""
+        link.settle_locally(delivery_id)
+        turn_number = self.client.turn.number
+        confirming = self._confirming
+        if (
+            confirming is not None
+            and confirming.turn_number == turn_number
+            and confirming.last + 1 == delivery_id
+            and confirming.state is state
+        ):
+            confirming.last = delivery_id
+            return
+        self._confirming = self._answer(link, delivery_id, state, turn_number)
+        self.queue.when_durable(self._confirming)
+
+    def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int) -> Confirming:
+        return Confirming(self.client, link.session, False, delivery_id, state, turn_number)
+
+    def _refuse(self, link: SenderLink, delivery: Delivery, settled: bool, error: BusError) -> None:
+        if settled:
+            return
+        link.settle_locally(delivery.delivery_id)
+        state = encode_rejected(self.client.error_of(error, self.queue.path))
+        link.session.send_disposition(False, delivery.delivery_id, delivery.delivery_id, True, state)
+        self.client.touch()
+
+    def _settle_one(self, link: SenderLink, delivery: Delivery, outcome: Outcome, settled: bool, now: int) -> None:
+        lock = delivery.context
+        assert isinstance(lock, Lock)
+        queue = self.queue
+        code = outcome.code
+        if code not in (MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE):
+            if settled:
+                queue.give_up(lock, now)  # settled without an outcome: nobody dealt with it
+            return
+        state = REJECTED if code == REJECTED_CODE else RELEASED if code == RELEASED_CODE else _MODIFIED
+        if code == MODIFIED_CODE and outcome.undeliverable_here:
+            state = _DEFERRED
+        effect: Effect = _NOTHING
+        if not settled:
+            effect = self._answer(link, delivery.delivery_id, state, self.client.turn.number)
+        try:
+            if code == RELEASED_CODE:
+                queue.give_up(lock, now)
+                queue.when_durable(effect)
+            elif code == REJECTED_CODE:
+                reason, description, properties = dead_letter_words(outcome.error)
+                queue.dead_letter(lock, reason, description, properties, now, effect)
+            elif outcome.undeliverable_here:
+                properties, _ = properties_to_modify(outcome)
+                queue.defer(lock, now, properties, effect)
+            else:
+                properties, deliver_at = properties_to_modify(outcome)
+                queue.abandon(lock, now, deliver_at, properties, effect)
+        except BusError as error:
+            self._refuse(link, delivery, settled, error)
+            return
+        if not settled:
+            link.settle_locally(delivery.delivery_id)
+
+    def on_detach(self, link: Link, error: AmqpError | None) -> None:
+        """Message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once."""
+        session: MessageSession | None = self.consumer.session
+        self.queue.remove_consumer(self.consumer)
+        if session is not None:
+            self.queue.close_session(session, self.consumer, self.client.turn.now)
+        self.client.link_gone(link)
+
+
+def dead_letter_words(error: AmqpError | None) -> tuple[str, str, dict[str, object]]:
+    """(reason, description, further properties) from a `rejected` outcome."""
+    if error is None:
+        return "", "", {}
+    properties: dict[str, object] = {}
+    reason = ""
+    description = ""
+    for key, value in (error.info or {}).items():
+        name = str(key)
+        if name == "DeadLetterReason":
+            reason = "" if value is None else str(value)
+        elif name == "DeadLetterErrorDescription":
+            description = "" if value is None else str(value)
+        else:
+            properties[name] = value
+    if not reason and error.condition != "com.microsoft:dead-letter":
+        reason = str(error.condition)
+    if not description and error.description:
+        description = error.description
+    return reason, description, properties
+
+
+def properties_to_modify(outcome: Outcome) -> tuple[dict[str, object], int]:
+    """(application properties to set, instant before which not to deliver again) from a `modified` outcome."""
+    properties: dict[str, object] = {}
+    deliver_at = 0
+    for key, value in (outcome.message_annotations or {}).items():
+        if str(key) == _DELIVERY_TIME and isinstance(value, int):
+            deliver_at = int(value)
+        else:
+            properties[str(key)] = value
+    return properties, deliver_at

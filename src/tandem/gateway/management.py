@@ -1,0 +1,284 @@
+"""The management node of an entity: everything a client asks that is neither a send nor a receive."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from tandem.amqp.types import Array, Int, Symbol, Timestamp
+from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
+from tandem.broker.locks import Lock
+from tandem.broker.queue import Queue
+from tandem.gateway.client import Client
+from tandem.gateway.requests import Request, Requests
+from tandem.gateway.translate import refusal, token_to_uuid
+from tandem.gateway.waiting import Durable, durable, messages_of
+from tandem.model.address import Address
+from tandem.model.entity import Right
+from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
+
+_ALL_SESSIONS_MS: Final = 253_402_300_800_000
+"""DateTime.MaxValue: not "updated after" but "with messages or state"."""
+
+_LONG: Final = 0x81
+_UUID: Final = 0x98
+_TIMESTAMP: Final = 0x83
+_STRING: Final = 0xB1
+
+Reply = tuple[int, dict[object, object]]
+_T = TypeVar("_T")
+
+
+def _need(body: dict[object, object], name: str, kind: type[_T]) -> _T:
+    value = body.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ArgumentRefused(f"The request needs '{name}' as {kind.__name__}, found {type(value).__name__}.")
+    return value
+
+
+def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
+    value = body.get(name)
+    values = value.values if isinstance(value, Array) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(v, kind) for v in values):
+        raise ArgumentRefused(f"The request needs '{name}' as an array of {kind.__name__}.")
+    return list(values)
+
+
+class ManagementNode(Requests):
+    """Requests to one entity on one link."""
+
+    def __init__(self, client: Client, queue: Queue, address: Address) -> None:
+        super().__init__(client)
+        self._queue = queue
+        self._address = address
+        self._in_flight = 0
+        self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
+            "com.microsoft:peek-message": (Right.LISTEN, self._peek),
+            "com.microsoft:renew-lock": (Right.LISTEN, self._renew_lock),
+            "com.microsoft:receive-by-sequence-number": (Right.LISTEN, self._receive_deferred),
+            "com.microsoft:update-disposition": (Right.LISTEN, self._update_disposition),
+            "com.microsoft:schedule-message": (Right.SEND, self._schedule),
+            "com.microsoft:cancel-scheduled-message": (Right.SEND, self._cancel_scheduled),
+            "com.microsoft:renew-session-lock": (Right.LISTEN, self._renew_session_lock),
+            "com.microsoft:set-session-state": (Right.LISTEN, self._set_session_state),
+            "com.microsoft:get-session-state": (Right.LISTEN, self._get_session_state),
+            "com.microsoft:get-message-sessions": (Right.LISTEN, self._get_message_sessions),
+            "com.microsoft:batch-delete-messages": (Right.LISTEN, self._batch_delete),
+        }
+
+    def handle(self, request: Request) -> None:
+        if self._in_flight >= self.client.site.limits.management_requests_in_flight_max:
+            busy = ServerBusy("Too many requests of this link are still being answered. Wait for replies before sending more.")
+            self._answer_error(request, busy)
+            return
+        self._in_flight += 1
+        self.client.site.spawn(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            self.client.turn.begin()
+            operation = request.properties.get("operation")
+            known = self._operations.get(str(operation))
+            if known is None:
+                raise NotImplementedByBroker(f"The management operation {operation!r} is not known.")
+            right, method = known
+            self.client.require(self._address, right)
+            body = request.body
+            if not isinstance(body, dict):
+                raise ArgumentRefused("The request needs a map as its body.")
+            self._queue.accessed_at = self.client.turn.now
+            status, answer = await method({str(key): value for key, value in body.items()})
+        except BusError as error:
+            self._answer_error(request, error)
+        except OSError as error:
+            self._answer_error(request, refusal(error))
+        else:
+            text = "OK" if status == 200 else "No content"
+            self.reply(request, {"statusCode": Int(status), "statusDescription": text}, answer)
+        finally:
+            self._in_flight -= 1
+            self.client.touch()
+
+    def _answer_error(self, request: Request, error: BusError) -> None:
+        site = self.client.site
+        tracking_id = site.tracker.new_id()
+        text = site.tracker.describe(error, self._address.path, self.client.turn.now, tracking_id)
+        self.reply(
+            request,
+            {
+                "statusCode": Int(error.status),
+                "statusDescription": text,
+                "errorCondition": Symbol(error.condition),
+                "com.microsoft:tracking-id": tracking_id,
+            },
+            {},
+        )
+
+    # -- browsing ----------------------------------------------------------------------------
+
+    async def _peek(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        start = _need(body, "from-sequence-number", int)
+        most = min(_need(body, "message-count", int), self.client.site.limits.peek_messages_max)
+        session_id = body.get("session-id")
+        seqs = queue.peek(max(start, 0), most, session_id if isinstance(session_id, str) else None, self.client.turn.now)
+        found: list[object] = []
+        size = 0
+        for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
+            state = queue.index.state(seq)
+            if message is None or not state:
+                continue
+            shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
+            index = queue.index
+            payload = self.client.translator.delivery(
+                message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown
+            )
+            size += len(payload)
+            found.append({"message": payload})
+            if size > queue.message_bytes_max:
+                break
+        return (200, {"messages": found}) if found else (204, {})
+
+    async def _receive_deferred(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        seqs = _many(body, "sequence-numbers", int)
+        mode = _need(body, "receiver-settle-mode", int)
+        session_id = body.get("session-id")
+        session = session_id if isinstance(session_id, str) else None
+        now = self.client.turn.now
+        locks: list[Lock] = queue.receive_deferred(seqs, session, now)
+        messages = await messages_of(queue, seqs)
+        if any(message is None for message in messages):
+            raise MessageNotFound(f"A message left '{queue.path}' while it was being received.")
+        found: list[object] = []
+        for lock, message in zip(locks, messages, strict=True):
+            index = queue.index
+            token = lock.token if mode == 1 else None
+            assert message is not None
+            payload = self.client.translator.delivery(
+                message, lock.seq, index.enqueued_at(lock.seq), lock.count, 0, token, lock.locked_until, 1
+            )
+            entry: dict[object, object] = {"message": payload}
+            if mode == 1:
+                entry["lock-token"] = uuid.UUID(bytes=token_to_uuid(lock.token))
+            found.append(entry)
+        if mode != 1:
+            for lock in locks:
+                queue.complete(lock, self.client.turn.begin())
+            await durable(queue)
+        return 200, {"messages": found}
+
+    # -- locks and settlement ----------------------------------------------------------------
+
+    def _locks(self, body: dict[object, object]) -> list[Lock]:
+        tokens = _many(body, "lock-tokens", uuid.UUID)
+        return [self._queue.find_lock(token_to_uuid(token.bytes)) for token in tokens]
+
+    async def _renew_lock(self, body: dict[object, object]) -> Reply:
+        now = self.client.turn.now
+        locks = self._locks(body)
+        for lock in locks:
+            self._queue.require(lock, now)
+        expirations: list[object] = [Timestamp(self._queue.renew(lock, now)) for lock in locks]
+        return 200, {"expirations": Array(_TIMESTAMP, expirations)}
+
+    async def _update_disposition(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        now = self.client.turn.now
+        status = _need(body, "disposition-status", str)
+        locks = self._locks(body)
+        for lock in locks:
+            queue.require(lock, now)
+        properties = body.get("properties-to-modify")
+        changes = {str(k): v for k, v in properties.items()} if isinstance(properties, dict) else {}
+        waits: list[Durable] = []
+        for lock in locks:
+            effect = Durable()
+            waits.append(effect)
+            if status == "completed":
+                queue.complete(lock, now)
+                queue.when_durable(effect)
+            elif status == "abandoned":
+                queue.abandon(lock, now, 0, changes, effect)
+            elif status == "defered":
+                queue.defer(lock, now, changes, effect)
+            elif status == "suspended":
+                reason = str(body.get("deadletter-reason") or "")
+                description = str(body.get("deadletter-description") or "")
+                queue.dead_letter(lock, reason, description, changes, now, effect)
+            else:
+                raise ArgumentRefused(f"disposition-status is one of completed, abandoned, defered, suspended; found {status!r}.")
+        for effect in waits:
+            await effect.future
+        return 200, {}
+
+    # -- scheduling --------------------------------------------------------------------------
+
+    async def _schedule(self, body: dict[object, object]) -> Reply:
+        entries = body.get("messages")
+        if not isinstance(entries, list) or not entries:
+            raise ArgumentRefused("The request needs 'messages' as a list of maps.")
+        messages = []
+        for entry in entries:
+            raw = entry.get("message") if isinstance(entry, dict) else None
+            if not isinstance(raw, bytes):
+                raise ArgumentRefused("Each entry of 'messages' needs 'message' as binary.")
+            messages.append(self.client.translator.message(raw))
+        queue = self.client.site.namespace.resolve_sender(self._address)
+        for message in messages:
+            queue.check_send(message, message.size())
+        now = self.client.turn.now
+        numbers: list[object] = [queue.enqueue(message, now) for message in messages]
+        await durable(queue)
+        return 200, {"sequence-numbers": Array(_LONG, numbers)}
+
+    async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
+        queue = self.client.site.namespace.resolve_sender(self._address)
+        queue.cancel_scheduled(_many(body, "sequence-numbers", int), self.client.turn.now)
+        await durable(queue)
+        return 200, {}
+
+    # -- sessions ----------------------------------------------------------------------------
+
+    async def _renew_session_lock(self, body: dict[object, object]) -> Reply:
+        until = self._queue.renew_session(_need(body, "session-id", str), self.client.turn.now)
+        return 200, {"expiration": Timestamp(until)}
+
+    async def _set_session_state(self, body: dict[object, object]) -> Reply:
+        state = body.get("session-state")
+        if state is not None and not isinstance(state, bytes):
+            raise ArgumentRefused("The request needs 'session-state' as binary or null.")
+        limit = self.client.site.limits.session_state_bytes_max
+        if state is not None and len(state) > limit:
+            raise ArgumentRefused(f"The session state has {len(state)} bytes; at most {limit} are allowed.")
+        self._queue.set_session_state(_need(body, "session-id", str), state, self.client.turn.now)
+        await durable(self._queue)
+        return 200, {}
+
+    async def _get_session_state(self, body: dict[object, object]) -> Reply:
+        return 200, {"session-state": self._queue.session_state(_need(body, "session-id", str), self.client.turn.now)}
+
+    async def _get_message_sessions(self, body: dict[object, object]) -> Reply:
+        after = _need(body, "last-updated-time", int)
+        skip = _need(body, "skip", int)
+        top = _need(body, "top", int)
+        ids = self._queue.list_sessions(None if after >= _ALL_SESSIONS_MS - 1 else int(after), max(skip, 0), max(top, 0))
+        if not ids:
+            return 204, {}
+        return 200, {"skip": Int(skip + len(ids)), "sessions-ids": Array(_STRING, list[object](ids))}
+
+    # -- purge -------------------------------------------------------------------------------
+
+    async def _batch_delete(self, body: dict[object, object]) -> Reply:
+        most = _need(body, "message-count", int)
+        before = body.get("enqueued-time-utc")
+        limit = self.client.site.limits.batch_delete_messages_max
+        if not 0 < most <= limit:
+            raise ArgumentRefused(f"message-count must be between 1 and {limit}, found {most}.")
+        now = self.client.turn.now
+        removed = self._queue.purge(before if isinstance(before, int) else now, most, now)
+        if not removed:
+            return 204, {"message-count": Int(0)}
+        await durable(self._queue)
+        return 200, {"message-count": Int(removed)}

@@ -1,0 +1,95 @@
+"""The pump of one AMQP connection: bytes between an asyncio transport and a Client, and no opinions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from tandem.amqp.config import ConnectionConfig
+from tandem.amqp.connection import Connection
+from tandem.amqp.sasl import SaslServer
+from tandem.gateway.client import Client, ClientHandler, Writer
+from tandem.gateway.node import Node
+from tandem.gateway.site import Site
+
+_FIRST_DELIVERY_ID = 0x40000000
+"""Away from the client's own ids: its sender links take a disposition for either."""
+
+
+def open_client(site: Site, writer: Writer, peer: str, container_id: str) -> Client:
+    """A client whose engine is ready for the first byte."""
+    limits = site.limits
+    client = Client(site, writer, peer)
+    node = Node(client)
+    client.node = node
+    config = ConnectionConfig(
+        container_id=container_id,
+        max_frame_size=limits.frame_bytes_max,
+        channel_max=limits.channels_max,
+        handle_max=limits.links_per_session_max,
+        idle_timeout_ms=limits.idle_timeout_ms,
+        sasl=SaslServer(),
+        message_bytes_ceiling=limits.message_bytes_ceiling,
+        next_outgoing_id=_FIRST_DELIVERY_ID,
+    )
+    client.engine = Connection(ClientHandler(client, node), config, True)
+    site.clients.add(client)
+    site.plan(client)
+    return client
+
+
+class AmqpPeer(asyncio.Protocol):
+    """Give to a listener as its protocol for AMQP."""
+
+    def __init__(self, site: Site, container_id: str) -> None:
+        self._site = site
+        self._container_id = container_id
+        self._client: Client | None = None
+        self._writer: _TransportWriter | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)
+        stream.set_write_buffer_limits(high=self._site.limits.egress_bytes_buffered_max)
+        peer = stream.get_extra_info("peername")
+        self._writer = _TransportWriter(stream)
+        self._client = open_client(self._site, self._writer, f"{peer[0]}:{peer[1]}" if peer else "local", self._container_id)
+
+    def data_received(self, data: bytes) -> None:
+        client = self._client
+        if client is not None:
+            client.receive(data)
+
+    def pause_writing(self) -> None:
+        if self._client is not None:
+            self._client.set_writable(False)
+
+    def resume_writing(self) -> None:
+        if self._client is not None:
+            self._client.set_writable(True)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._client is not None:
+            self._client.connection_lost()
+
+
+class _TransportWriter(Writer):
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def hang_up(self) -> None:
+        self.transport.close()
+
+    def pause_reading(self) -> None:
+        if self.transport.is_reading():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.transport.is_closing() and not self.transport.is_reading():
+            self.transport.resume_reading()

@@ -1,0 +1,206 @@
+"""A broker: its namespaces, its stores and its listeners, wired and driven by one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from tandem.broker.journal import Journal
+from tandem.broker.namespace import Namespace
+from tandem.broker.turn import Turn
+from tandem.gateway.admin import Catalog, NamespaceAdmin
+from tandem.gateway.client import Client
+from tandem.gateway.peer import AmqpPeer
+from tandem.gateway.settings import NamespaceSettings, ServerSettings
+from tandem.gateway.site import Site
+from tandem.gateway.tracking import Tracker
+from tandem.gateway.translate import Translator
+from tandem.model.clock import Clock, SystemClock
+from tandem.model.errors import ServerBusy, Unauthorized
+from tandem.wire.sniff import Doors, SniffProtocol
+
+_HOUSEKEEPING_SECONDS = 1.0
+
+
+class Engines(Protocol):
+    """Opens what remembers. `stores` has engines on disk and in memory; the composition root chooses."""
+
+    def open_catalog(self, namespace: str) -> Catalog: ...
+
+    def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal: ...
+
+
+def _say_nothing(text: str) -> None:
+    """Nobody listens."""
+
+
+class Server:
+    """One broker. `start` returns when it serves; `stop` when everything accepted is on disk."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        engines: Engines,
+        *,
+        clock: Clock | None = None,
+        real_time: bool = True,
+        note: Callable[[str], None] = _say_nothing,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.sites: list[Site] = []
+        self.admins: list[NamespaceAdmin] = []
+        self.ports: list[int] = []
+        self._engines = engines
+        self._real_time = real_time
+        """False: the clock is moved by a test, which then calls `run_turn`."""
+        self._note = note
+        self._tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._journals: list[Journal] = []
+        self._housekeeper: asyncio.Task[None] | None = None
+        self.turn = Turn(self.clock, self._wanted)
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for namespace in self.settings.namespaces:
+            await self._open_namespace(namespace)
+        for listener in self.settings.listeners:
+            server = await self._loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
+            self._listeners.append(server)
+            self.ports.append(server.sockets[0].getsockname()[1])
+        self._housekeeper = self._loop.create_task(self._keep_house())
+
+    async def stop(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        leaving = ServerBusy("The broker is shutting down. Connect again in a moment.")
+        for site in self.sites:
+            for client in list(site.clients):
+                client.close(leaving)
+        self.run_turn()
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+        for site in self.sites:
+            await site.drain()
+        if self._timer is not None:
+            self._timer.cancel()
+        for journal in self._journals:
+            await asyncio.to_thread(journal.close)
+        for admin in self.admins:
+            admin.close()
+
+    async def _open_namespace(self, wish: NamespaceSettings) -> None:
+        settings = self.settings
+        translator = Translator(uuid.uuid4)
+        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(os.urandom(8), "big"))
+        for index in range(settings.stores.count):
+            journal = self._engines.open_journal(wish.name, index, self._hand_over)
+            namespace.attach_store(journal)
+            self._journals.append(journal)
+        site = Site(
+            namespace,
+            self.turn,
+            translator,
+            Tracker(wish.name, settings.node, os.urandom),
+            settings.limits,
+            self._note,
+            self._plan,
+        )
+        admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name))
+        await admin.load(wish)
+        namespace.replay()
+        self.sites.append(site)
+        self.admins.append(admin)
+
+    def _hand_over(self, work: Callable[[], None]) -> None:
+        """From a store's thread to the loop."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(work)
+
+    def _sniffer(self) -> asyncio.Protocol:
+        return SniffProtocol(
+            Doors(
+                amqp=self._amqp_peer,
+                http=self._http_peer,
+                tls=self._tls,
+                silent_ms_max=self.settings.limits.handshake_ms_max,
+                on_dropped=self._note,
+            )
+        )
+
+    def _amqp_peer(self) -> asyncio.Protocol:
+        return AmqpPeer(self.sites[0], f"tandem-{self.settings.node}")
+
+    def _http_peer(self) -> asyncio.Protocol:
+        return asyncio.Protocol()
+
+    # -- turns -------------------------------------------------------------------------------
+
+    def _wanted(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon(self.run_turn)
+
+    def run_turn(self) -> None:
+        """One turn of the house; arms the timer for the next instant anything is due."""
+        self.turn.run()
+        if not self._real_time or self._loop is None:
+            return
+        at = self.turn.deadline()
+        if at == self._timer_at and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = at
+        if at:
+            delay = max(at - self.turn.now, 0) / 1000
+            self._timer = self._loop.call_later(delay, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.run_turn()
+
+    def _plan(self, client: Client) -> None:
+        """A client's deadlines are looked at every second; nothing to plan."""
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            self.keep_house()
+
+    def keep_house(self) -> None:
+        """Heartbeats, silent peers, lapsed tokens, compaction: what nobody waits for."""
+        now = self.turn.begin()
+        for site in self.sites:
+            for client in list(site.clients):
+                self._look_after(client, now)
+        for journal in self._journals:
+            journal.step_compaction()
+        self.turn.schedule()
+
+    def _look_after(self, client: Client, now: int) -> None:
+        engine = client.engine
+        limits = self.settings.limits
+        if engine is None:
+            return
+        engine.tick(now)
+        if engine.has_output or engine.closed:
+            client.touch()
+        lapse = client.next_lapse()
+        if lapse and lapse <= now:
+            client.drop_lapsed()
+        if not client.authenticated and now - client.opened_at > limits.authentication_ms_max:
+            client.close(Unauthorized("No valid token was put within the time allowed."))
+        elif not client.links and client.linkless_since and now - client.linkless_since > limits.linkless_connection_ms_max:
+            client.close(ServerBusy("The connection was inactive for more than the allowed time."))

@@ -1,0 +1,67 @@
+"""What all connections to one namespace share: its entities, its keys, its words, its clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tandem.broker.namespace import Namespace
+from tandem.broker.turn import Turn
+from tandem.gateway.client import Client
+from tandem.gateway.tracking import Tracker
+from tandem.gateway.translate import Translator
+from tandem.model.entity import AuthorizationRule
+from tandem.model.limits import Limits
+
+
+class Site:
+    """One namespace as its clients meet it."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        turn: Turn,
+        translator: Translator,
+        tracker: Tracker,
+        limits: Limits,
+        note: Callable[[str], None],
+        plan: Callable[[Client], None],
+    ) -> None:
+        self.namespace = namespace
+        self.turn = turn
+        self.translator = translator
+        self.tracker = tracker
+        self.limits = limits
+        self.note = note
+        """Tells the operator, in one line."""
+        self.plan = plan
+        """A client's deadlines changed."""
+        self.clients: set[Client] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def rule_lookup(self, path: str, key_name: str) -> AuthorizationRule | None:
+        """The authorization rule of this name on exactly this path; `""` is the namespace."""
+        if not path:
+            return self.namespace.authorization_rules.get(key_name)
+        return self.namespace.entity_rule(path, key_name)
+
+    def forget(self, client: Client) -> None:
+        self.clients.discard(client)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that waits (for the disk, for a session) beside the loop's turns."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.note(f"a request failed inside the broker: {task.exception()!r}")
+
+    async def drain(self) -> None:
+        """Wait for what is still running; used on the way out."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

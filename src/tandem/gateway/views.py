@@ -1,0 +1,165 @@
+"""A stored message as rules see it, and what a rule's action makes of it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Final
+
+from tandem.amqp.codec import decode_value
+from tandem.amqp.encoder import encode_value
+from tandem.amqp.sections import DecodedMessage, decode_message, encode_message
+from tandem.amqp.types import Described, Symbol, Timestamp
+from tandem.broker.message_view import MessageView
+from tandem.broker.rules import REMOVED
+from tandem.model.message import NO_TTL, Message
+
+_PROPERTY_NAMES: Final = {
+    "MessageId": "message-id",
+    "To": "to",
+    "Label": "subject",
+    "ReplyTo": "reply-to",
+    "CorrelationId": "correlation-id",
+    "ContentType": "content-type",
+    "SessionId": "group-id",
+    "ReplyToSessionId": "reply-to-group-id",
+}
+_SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
+_ANNOTATION_NAMES: Final = {"PartitionKey": Symbol("x-opt-partition-key"), "ViaPartitionKey": Symbol("x-opt-via-partition-key")}
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_TIMESPAN: Final = "com.microsoft:timespan"
+_UNSET: Final = object()
+
+
+def view_of_message(message: Message, now: int) -> MessageView:
+    """Decoded when the first rule asks, at most once."""
+    return MessageView(_System(message, now).load, _User(message).load)
+
+
+class _System:
+    def __init__(self, message: Message, now: int) -> None:
+        self._message = message
+        self._now = now
+
+    def load(self) -> dict[str, object]:
+        message = self._message
+        decoded = decode_message(message.bare)
+        system: dict[str, object] = {}
+        for name, field in _PROPERTY_NAMES.items():
+            value = decoded.properties.get(field)
+            if value is not None:
+                system[name] = str(value) if isinstance(value, Symbol) else value
+        annotations = annotations_of(message)
+        for name, annotation in _ANNOTATION_NAMES.items():
+            if annotation in annotations:
+                system[name] = annotations[annotation]
+        if message.scheduled_at:
+            system["ScheduledEnqueueTimeUtc"] = message.scheduled_at
+        if message.ttl_ms != NO_TTL:
+            system["TimeToLive"] = message.ttl_ms
+        system["EnqueuedTimeUtc"] = self._now
+        system["Size"] = message.size()
+        system["DeliveryCount"] = 0
+        return system
+
+
+class _User:
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def load(self) -> dict[str, object]:
+        properties = decode_message(self._message.bare).application_properties
+        return {str(key): _for_rules(value) for key, value in properties.items()}
+
+
+def _for_rules(value: object) -> object:
+    if isinstance(value, Timestamp):
+        return _EPOCH + datetime.timedelta(milliseconds=int(value))
+    if isinstance(value, Described) and str(value.descriptor) == _TIMESPAN and isinstance(value.value, int):
+        return datetime.timedelta(microseconds=value.value // 10)
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str(value)
+    return value
+
+
+def _for_wire(value: object) -> object:
+    """Back to AMQP: what a rule computed, in the type clients expect."""
+    if isinstance(value, datetime.datetime):
+        return Timestamp((value - _EPOCH) // datetime.timedelta(milliseconds=1))
+    if isinstance(value, datetime.timedelta):
+        return Described(Symbol(_TIMESPAN), value // datetime.timedelta(microseconds=1) * 10)
+    return value
+
+
+def annotations_of(message: Message) -> dict[object, object]:
+    """The sender's message annotations, decoded."""
+    found: dict[object, object] = {}
+    at = 0
+    raw = message.message_annotations
+    while at < len(raw):
+        key, at = decode_value(raw, at)
+        value, at = decode_value(raw, at)
+        found[key] = value
+    return found
+
+
+def changed_message(message: Message, changes: list[tuple[str, str, object]]) -> Message:
+    """A copy with the changes of a rule's action: (scope, name, value or REMOVED)."""
+    decoded = decode_message(message.bare)
+    annotations = annotations_of(message)
+    ttl_ms = message.ttl_ms
+    scheduled_at = message.scheduled_at
+    for scope, name, value in changes:
+        if scope == "user":
+            if value is REMOVED:
+                decoded.application_properties.pop(name, None)
+            else:
+                decoded.application_properties[name] = _for_wire(value)
+        elif name in _PROPERTY_NAMES:
+            _set(decoded.properties, _PROPERTY_NAMES[name], value)
+        elif name in _ANNOTATION_NAMES:
+            _set(annotations, _ANNOTATION_NAMES[name], value)
+        elif name == "TimeToLive":
+            ttl_ms = value if isinstance(value, int) else NO_TTL
+        elif name == "ScheduledEnqueueTimeUtc":
+            scheduled_at = value if isinstance(value, int) else 0
+            _set(annotations, _SCHEDULED, Timestamp(scheduled_at) if scheduled_at else REMOVED)
+    return _rebuilt(message, decoded, annotations, ttl_ms, scheduled_at)
+
+
+def _set(target: dict[Any, object], key: object, value: object) -> None:
+    if value is REMOVED:
+        target.pop(key, None)
+    else:
+        target[key] = value
+
+
+def _rebuilt(message: Message, decoded: DecodedMessage, annotations: dict[object, object], ttl_ms: int, scheduled_at: int) -> Message:
+    bare = encode_message(
+        properties=decoded.properties,
+        application_properties=decoded.application_properties,
+        body=decoded.body,
+        body_kind=decoded.body_kind,
+        footer=decoded.footer,
+    )
+    session = decoded.properties.get("group-id")
+    message_id = decoded.properties.get("message-id", _UNSET)
+    return Message(
+        bare,
+        message.message_id if message_id is _UNSET else encode_value(message_id),
+        session if isinstance(session, str) else None,
+        ttl_ms,
+        scheduled_at,
+        message.header,
+        message.delivery_annotation_count,
+        message.delivery_annotations,
+        2 * len(annotations),
+        b"".join([encode_value(key) + encode_value(value) for key, value in annotations.items()]),
+        message.partition_key,
+        message.is_ping,
+    )

@@ -1,0 +1,58 @@
+"""Opens what a broker remembers with: on disk below one directory, or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tandem.broker.journal import Journal
+from tandem.model.clock import Clock
+from tandem.stores.memory import MemoryStore, Shelf
+from tandem.stores.metadata import Metadata
+from tandem.stores.segment import SegmentStore
+from tandem.stores.settings import StoreSettings
+
+LoopCall = Callable[[Callable[[], None]], None]
+
+
+class DiskEngines:
+    """`<data>/<namespace>/metadata.sqlite` and `<data>/<namespace>/store-<n>/`."""
+
+    def __init__(self, data_dir: Path, settings: StoreSettings, clock: Clock) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._clock = clock
+
+    def _directory(self, namespace: str) -> Path:
+        directory = self._data_dir / namespace
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return directory
+
+    def open_catalog(self, namespace: str) -> Metadata:
+        return Metadata(self._directory(namespace) / "metadata.sqlite")
+
+    def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
+        return SegmentStore(self._directory(namespace) / f"store-{index}", loop_call, self._settings, self._clock)
+
+
+class MemoryEngines:
+    """Nothing survives the process, but a broker stopped and started again in it finds what it left."""
+
+    def __init__(self, settings: StoreSettings | None = None) -> None:
+        self._settings = settings
+        self._shelves: dict[tuple[str, int], Shelf] = {}
+        self._catalogs: dict[str, Metadata] = {}
+
+    def open_catalog(self, namespace: str) -> Metadata:
+        return self._catalogs.setdefault(namespace, _Kept(None))
+
+    def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
+        shelf = self._shelves.setdefault((namespace, index), Shelf())
+        return MemoryStore(loop_call, self._settings, shelf)
+
+
+class _Kept(Metadata):
+    """Stays open when the broker that used it stops."""
+
+    def close(self) -> None:
+        """The next broker of these engines opens it again."""
