@@ -11,6 +11,8 @@ from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
 from tandem.stores.upkeep import Blocks, Upkeep
 
+STEP_RECORDS_MAX: Final = 2_048
+"""Looked at in one turn at the most: a few milliseconds of the loop's time."""
 PENDING_BYTES_MAX: Final = 4_194_304
 """Relocation waits while more than this is not yet durable: it must never crowd out the traffic."""
 
@@ -26,21 +28,34 @@ class Host(Protocol):
 
     def when_durable(self, effect: Effect) -> None: ...
 
+    def compaction_goes_on(self) -> None:
+        """On the loop: take another turn, later."""
+
+    def wake_compaction(self) -> None:
+        """The same, on any thread."""
+
     def compaction_failed(self, error: Exception) -> None: ...
 
 
 class Compaction:
-    """Walks one segment at a time, a few records per step. Runs on the loop; files are read by the keeper."""
+    """Walks one segment at a time, a few records per turn of the loop, until nothing is worth compacting.
+
+    Begun by `step`, it goes on by itself: after each turn it asks the loop for another, and after each wait for a thread or
+    for durability likewise. Turns grow with the backlog, so that compaction keeps up with a store under full load.
+    """
 
     def __init__(self, host: Host, upkeep: Upkeep, tenant: Tenant, records_per_step: int) -> None:
         self._host = host
         self._upkeep = upkeep
         self._tenant = tenant
         self._records_per_step = records_per_step
+        self._records = records_per_step
         self._segment = 0
         self._reading = False
         self._exhausted = False
         self._leaving = False
+        self.blocked = False
+        """Waits for the committer; whoever sees a commit through asks for another turn."""
         self._error: Exception | None = None
         self._blocks: deque[tuple[int, int, bytes]] = deque()
         self._payload = b""
@@ -48,13 +63,19 @@ class Compaction:
         self._location = 0
         self._entities: set[int] = set()
 
+    @property
+    def under_way(self) -> bool:
+        return self._segment != 0
+
     def step(self) -> bool:
         """True if there is more to do right now; False while there is nothing, or something is waited for."""
-        if self._leaving or self._host.pending_bytes > PENDING_BYTES_MAX:
+        self.blocked = self._host.pending_bytes > PENDING_BYTES_MAX
+        if self._leaving or self.blocked:
             return False
         if self._segment == 0:
-            self._segment = self._upkeep.head_to_compact(self._host.active_segment)
+            self._segment, backlog = self._upkeep.head_to_compact(self._host.active_segment)
             if self._segment:
+                self._records = min(self._records_per_step * (1 + backlog), STEP_RECORDS_MAX)
                 self._read(begin=True)
             return False
         if self._error is not None:
@@ -74,19 +95,21 @@ class Compaction:
         self._segment = 0
         self._exhausted = False
         self._leaving = False
+        self._host.compaction_goes_on()
 
     def _read(self, begin: bool) -> None:
         self._reading = True
         self._upkeep.read_blocks(self._segment, begin, self._arrived)
 
     def _arrived(self, blocks: Blocks, error: Exception | None) -> None:
-        """On the keeper's thread; the loop looks at the outcome in its next step."""
+        """On the keeper's thread; the loop looks at the outcome in its next turn."""
         self._blocks.extend(blocks)
         if error is not None:
             self._error = error
         elif not blocks:
             self._exhausted = True
         self._reading = False
+        self._host.wake_compaction()
 
     def _next_block(self) -> bool:
         if not self._blocks:
@@ -107,7 +130,7 @@ class Compaction:
         unpack = RECORD.unpack_from
         end = len(payload)
         relocate = self._tenant.relocate
-        left = self._records_per_step
+        left = self._records
         while at < end and left > 0:
             left -= 1
             kind, flags, entity, seq, instant, aux, key_bytes, body_bytes, _ = unpack(payload, at)

@@ -139,31 +139,32 @@ class MemoryStore:
         self._cause = ""
 
     def step_compaction(self) -> bool:
-        if self._state is not StoreState.UP or self._tenant is None:
-            return False
-        self.flush()
-        walk = self._leaving
-        if walk is None:
-            walk = self._next_leaving()
-            if walk is None:
-                return False
-            self._leaving = walk
-        if walk.done:
-            return False
+        """True while compaction is under way. Call it now and then: it looks whether compaction is due, and that goes on by itself."""
+        if self._state is StoreState.UP and self._leaving is None:
+            self._leaving = self._next_leaving()
+            if self._leaving is not None:
+                self._loop_call(self._walk_on)
+        return self._leaving is not None
+
+    def _walk_on(self) -> None:
+        walk, tenant = self._leaving, self._tenant
+        if walk is None or walk.done or tenant is None or self._state is not StoreState.UP:
+            return
         facts = self._shelf.segments[walk.segment].facts
         end = min(walk.at + self._settings.compaction_records_per_step, len(facts))
         bodies = self._shelf.bodies
         for kind, flags, entity, seq, at, aux, key, location, _ in facts[walk.at : end]:
             walk.entities.add(entity)
             if kind != SETTLED:  # what it buried stood before it
-                self._tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
+                tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
         walk.at = end
         if end == len(facts):
             walk.done = True
-            self._tenant.segment_leaving(walk.entities)
+            tenant.segment_leaving(walk.entities)
             self.when_durable(_Remove(self, walk.segment))
-        self.flush()
-        return not walk.done
+            self.flush()
+        else:
+            self._loop_call(self._walk_on)
 
     def fail(self, cause: str) -> None:
         """Stop, as a disk that returned an error would make the other engines stop: for tests and injected faults."""
@@ -233,6 +234,7 @@ class MemoryStore:
     def _remove(self, number: int) -> None:
         segment = self._shelf.segments.pop(number, None)
         self._leaving = None
+        self.step_compaction()
         if segment is not None:
             for fact in segment.facts:
                 self._shelf.bodies.pop(fact[7], None)

@@ -74,6 +74,7 @@ class SegmentStore:
         """Location behind the last durable block."""
         self._stats: dict[int, SegmentStats] = {}
         self._workers_made = False
+        self._turn_asked = False
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,15 +158,19 @@ class SegmentStore:
             self._stop(group.error, group.effects)
             return
         self._trusted = self._start - BLOCK_BYTES
+        between_turns = self._next == self._flushed
         effects = group.effects
         if self._next == self._start:
             if self._waiters:
                 effects = effects + self._waiters
                 self._waiters = []
-        elif self._waiters and self._next == self._flushed:
+        elif self._waiters and between_turns:
             self._hand_over()
         run_effects(effects, None)
-        self.flush()
+        if between_turns:
+            self.flush()
+        if self._compaction.blocked:
+            self.compaction_goes_on()
 
     # ── reading back ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -221,7 +226,7 @@ class SegmentStore:
         recovery = Recovery(files, self._stats, tenant, self._trusted)
         recovery.run(segments)
         self.recovery = recovery.report
-        upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._loop_call, self._new_worker, self.compaction_failed)
+        upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
         self._writer = BlockWriter(files, self._announce, upkeep.index_grown, upkeep.segment_filled, settings.index_spill_bytes)
@@ -328,21 +333,44 @@ class SegmentStore:
 
     def _announce(self) -> None:
         """On the committer's thread."""
+        self._call_loop(self._completed)
+
+    def _call_loop(self, function: Callable[[], None]) -> None:
         try:
-            self._loop_call(self._completed)
+            self._loop_call(function)
         except RuntimeError:
-            pass  # the loop is closed already; `close` looks at the group itself
+            pass  # the loop is closed already; `close` looks for itself what is finished
 
     # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def step_compaction(self) -> bool:
-        """A turn of its own: call it with nothing appended since the last `flush`. True if there is more to do right now."""
+        """True while compaction is under way. Call it now and then: it looks whether compaction is due, and that goes on by itself."""
         if self._limit == _STOPPED:
             return False
-        more = self._compaction.step()
         self._upkeep.check(self.active_segment)
-        self.flush()
-        return more
+        if not self._compaction.under_way:
+            self._compaction_turn()
+        return self._compaction.under_way
+
+    def _compaction_turn(self) -> None:
+        """Bounded, and a turn of its own on the loop."""
+        self._turn_asked = False
+        if self._limit == _STOPPED:
+            return
+        between_turns = self._next == self._flushed
+        if self._compaction.step():
+            self.compaction_goes_on()
+        if between_turns:
+            self.flush()
+
+    def compaction_goes_on(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._call_loop(self._compaction_turn)
+
+    def wake_compaction(self) -> None:
+        """On any thread."""
+        self._call_loop(self.compaction_goes_on)
 
     def compaction_failed(self, error: Exception) -> None:
         self._stop(error, [])
@@ -402,7 +430,7 @@ class _Fetch:
             self.bodies = self._store._upkeep.reader.read(self.wanted)
         except (OSError, Corrupt) as error:
             self.error = error
-        self._store._loop_call(self.deliver)
+        self._store._call_loop(self.deliver)
 
     def deliver(self) -> None:
         error = self.error

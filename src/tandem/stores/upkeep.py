@@ -67,16 +67,17 @@ class Upkeep:
         self.prepare(segment + 2)
         self.seal(segment, entries, totals)
 
-    def head_to_compact(self, active: int) -> int:
-        """The oldest segment, once more bytes are dead than live plus two segments; 0 before."""
+    def head_to_compact(self, active: int) -> tuple[int, int]:
+        """The oldest segment, once more bytes are dead than live plus two segments, and by how many segments more; 0 before."""
         head = self._files.manifest.first
         if head >= active or head not in self._stats:
-            return 0
+            return 0, 0
         total = live = 0
         for stats in self._stats.values():
             total += stats.totals.segment_bytes
             live += stats.live_bytes()
-        return head if total - live > live + 2 * self._settings.segment_bytes else 0
+        excess = total - 2 * live - 2 * self._settings.segment_bytes
+        return (head, excess // self._settings.segment_bytes) if excess > 0 else (0, 0)
 
     def read_blocks(self, segment: int, begin: bool, done: Callable[[Blocks, Exception | None], None]) -> None:
         """`done` is called on the keeper's thread."""
