@@ -1,0 +1,197 @@
+"""What an error means to an outage defence: is the namespace out of reach, is it busy, or is the request refused."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError, ServiceResponseError
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityAlreadyExistsError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+    SessionLockLostError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Verdict(enum.Enum):
+    """What the caller of a failed operation should believe."""
+
+    UNREACHABLE = "unreachable"
+    """The namespace, or the store behind the entity, does not answer: counts towards failover."""
+    BUSY = "busy"
+    """It answers and asks for patience: retry later, never fail over."""
+    UNAUTHORIZED = "unauthorized"
+    """Wrong key or missing claim: a configuration error, never failed over, never dead-lettered."""
+    QUOTA = "quota"
+    """The entity is full: waits for its receivers, never failed over."""
+    REFUSED = "refused"
+    """The same request will be refused again: not found, disabled, too large, malformed."""
+
+
+_REFUSED: tuple[type[BaseException], ...] = (
+    MessagingEntityNotFoundError,
+    MessagingEntityDisabledError,
+    MessagingEntityAlreadyExistsError,
+    MessageSizeExceededError,
+    MessageLockLostError,
+    MessageNotFoundError,
+    SessionLockLostError,
+    MessageAlreadySettled,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+)
+_UNREACHABLE: tuple[type[BaseException], ...] = (
+    ServiceBusConnectionError,
+    ServiceBusCommunicationError,
+    OperationTimeoutError,
+    ServiceRequestError,
+    ServiceResponseError,
+    OSError,
+    TimeoutError,
+)
+# A closed connection becomes a connection error whatever its reason was, so the condition has the last word.
+_REFUSED_CONDITIONS = frozenset(
+    {
+        "amqp:not-found",
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "amqp:invalid-field",
+        "amqp:decode-error",
+        "amqp:precondition-failed",
+        "amqp:resource-deleted",
+        "amqp:link:message-size-exceeded",
+        "amqp:frame-size-too-small",
+        "com.microsoft:argument-error",
+        "com.microsoft:argument-out-of-range",
+        "com.microsoft:entity-disabled",
+        "com.microsoft:entity-already-exists",
+    }
+)
+_UNAUTHORIZED_CONDITIONS = frozenset({"amqp:unauthorized-access", "com.microsoft:auth-failed"})
+
+
+def condition_of(error: BaseException) -> str:
+    """The AMQP error condition the peer named, or an empty string."""
+    condition: Any = getattr(error, "_condition", None)
+    if condition is None:
+        return ""
+    condition = getattr(condition, "value", condition)
+    return condition.decode("utf-8", "replace") if isinstance(condition, bytes) else str(condition)
+
+
+def classify(error: BaseException) -> Verdict:
+    """Read an SDK, HTTP or socket error. Reachability is the only thing that ever counts towards failover."""
+    condition = condition_of(error)
+    if isinstance(error, (ServiceBusAuthenticationError, ServiceBusAuthorizationError, ClientAuthenticationError)):
+        return Verdict.UNAUTHORIZED
+    if condition in _UNAUTHORIZED_CONDITIONS:
+        return Verdict.UNAUTHORIZED
+    if isinstance(error, ServiceBusServerBusyError) or condition == "com.microsoft:server-busy":
+        return Verdict.BUSY
+    if isinstance(error, ServiceBusQuotaExceededError) or condition == "amqp:resource-limit-exceeded":
+        return Verdict.QUOTA
+    if condition in _REFUSED_CONDITIONS and not isinstance(error, ServiceBusCommunicationError):
+        return Verdict.REFUSED
+    if isinstance(error, HttpResponseError):
+        return _classify_status(error.status_code or 0)
+    if isinstance(error, _UNREACHABLE):
+        return Verdict.UNREACHABLE
+    if isinstance(error, _REFUSED):
+        return Verdict.REFUSED
+    if isinstance(error, ServiceBusError):
+        return _classify_unnamed(error, condition)
+    return Verdict.REFUSED
+
+
+def _classify_status(status: int) -> Verdict:
+    if status in (401, 403):
+        return Verdict.UNAUTHORIZED
+    if status == 429:
+        return Verdict.BUSY
+    if status == 408 or status >= 500:
+        return Verdict.UNREACHABLE
+    return Verdict.REFUSED
+
+
+def _classify_unnamed(error: ServiceBusError, condition: str) -> Verdict:
+    """A bare ServiceBusError: the peer's condition decides (`amqp:internal-error` is a store that is down), else what it wraps."""
+    if condition:
+        return Verdict.UNREACHABLE
+    inner = getattr(error, "inner_exception", None)
+    if inner is not None and inner is not error:
+        # The SDK wraps whatever broke inside a handler whose socket went away, attribute errors included.
+        if isinstance(inner, (OSError, TimeoutError, AttributeError)):
+            return Verdict.UNREACHABLE
+        return classify(inner)
+    return Verdict.REFUSED
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """The default failover predicate: true for loss of reachability and for nothing else."""
+    return classify(error) is Verdict.UNREACHABLE
+
+
+def describe(error: BaseException) -> str:
+    """One line for a person: the type and the first line of the text, bounded."""
+    text = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {text}"[:512]
+
+
+class SendAvailabilityBacklogError(ServiceBusError):  # type: ignore[misc]
+    """Pairing produced no usable backlog queue, so nothing could be diverted during an outage.
+
+    Create the queues beforehand, or give a credential with the Manage claim on the secondary, then pair again.
+    """
+
+
+class SendAvailabilityMessagingError(ServiceBusError):  # type: ignore[misc]
+    """The path is poisoned: it failed over, and a ping since then was refused for good (`ping_error`).
+
+    Mend what the ping error names (typically: the entity was deleted or disabled). The next ping that succeeds heals the path.
+    """
+
+    def __init__(self, message: str, ping_error: BaseException) -> None:
+        super().__init__(message)
+        self.ping_error = ping_error
+
+
+class PairedNamespaceFaultedError(ServiceBusError):  # type: ignore[misc]
+    """This namespace was faulted because its partner closed or faulted. Make a new pair."""
+
+
+class NamespaceClosedError(ServiceBusError):  # type: ignore[misc]
+    """The namespace (or the pair, sender or receiver made from it) was closed by the application."""
+
+
+class BothNamespacesUnavailableError(ServiceBusError):  # type: ignore[misc]
+    """Neither namespace took the message: nothing is stored anywhere, so send it again or keep it in an outbox.
+
+    `causes` holds one error for each place that was tried, in that order; the last one is also the `__cause__`.
+    """
+
+    def __init__(self, message: str, causes: Sequence[BaseException]) -> None:
+        super().__init__(message)
+        self.causes = tuple(causes)
+
+
+class AliasInUseError(ServiceBusError, ValueError):  # type: ignore[misc]
+    """The message already carries a property the pairing needs for itself. Rename it; it would be refused in an outage as well."""

@@ -1,0 +1,105 @@
+"""Every change of state, told once: to callbacks, to the log, and to plain counters anybody may read."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+log = logging.getLogger("tandem.client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. `at_ms` is UTC milliseconds; `detail` is a sentence for a person."""
+
+    at_ms: int
+    kind: str
+    path: str = ""
+    detail: str = ""
+    error: BaseException | None = None
+
+
+Callback = Callable[[Event], None]
+
+_LEVELS = {
+    "path-suspect": logging.WARNING,
+    "path-failed-over": logging.ERROR,
+    "path-poisoned": logging.ERROR,
+    "path-healthy": logging.WARNING,
+    "backlog-queue-out": logging.WARNING,
+    "backlog-queue-readmitted": logging.INFO,
+    "namespace-faulted": logging.ERROR,
+    "roles-switched": logging.WARNING,
+    "dead-lettered": logging.WARNING,
+    "ping-failed": logging.INFO,
+}
+
+
+class EventHub:
+    """Tells each event to every subscriber, logs it, and keeps the last ones to look at."""
+
+    def __init__(self, now_ms: Callable[[], int], recent_max: int = 1_000) -> None:
+        self._now_ms = now_ms
+        self._callbacks: list[Callback] = []
+        self.recent: collections.deque[Event] = collections.deque(maxlen=recent_max)
+
+    def subscribe(self, callback: Callback) -> Callable[[], None]:
+        """Call `callback(event)` on the loop for every event from now on; returns what ends it. It must not block."""
+        self._callbacks.append(callback)
+
+        def unsubscribe() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return unsubscribe
+
+    def tell(self, kind: str, path: str = "", detail: str = "", error: BaseException | None = None) -> Event:
+        event = Event(at_ms=self._now_ms(), kind=kind, path=path, detail=detail, error=error)
+        self.recent.append(event)
+        log.log(_LEVELS.get(kind, logging.INFO), "%s %s: %s", kind, path or "-", detail)
+        for callback in tuple(self._callbacks):
+            try:
+                callback(event)
+            except Exception:
+                # A broken listener must not break sending; it is told where its owner looks first.
+                log.exception("callback %r failed on %s", callback, kind)
+        return event
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the pair was made; plain numbers, read or export them as you like."""
+
+    sent_primary: int = 0
+    diverted: int = 0
+    failed: int = 0
+    refused: int = 0
+    failovers: int = 0
+    failbacks: int = 0
+    pings_sent: int = 0
+    pings_failed: int = 0
+    backlog_queue_failures: int = 0
+    syphon_receives: int = 0
+    syphon_moved: int = 0
+    syphon_dead_lettered: int = 0
+    syphon_returned: int = 0
+    by_path: dict[str, PathCounters] = field(default_factory=dict)
+
+    def path(self, key: str) -> PathCounters:
+        counters = self.by_path.get(key)
+        if counters is None:
+            counters = self.by_path[key] = PathCounters()
+        return counters
+
+    def snapshot(self) -> dict[str, object]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(slots=True)
+class PathCounters:
+    sent_primary: int = 0
+    diverted: int = 0
+    failed: int = 0

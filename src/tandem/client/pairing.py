@@ -1,0 +1,360 @@
+"""Two namespaces paired for send availability: while an entity of the primary cannot be reached, its messages wait in the secondary."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import secrets
+import uuid
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from tandem.client.backlog import HEADROOM_KILOBYTES, Administration, Provisioning, Rotation, SdkAdministration, provision, queue_name
+from tandem.client.coupling import Coupling, Side
+from tandem.client.errors import NamespaceClosedError, is_unreachable
+from tandem.client.events import Callback, Counters, EventHub
+from tandem.client.paths import PathMonitor, PathSettings, PathStatus
+from tandem.client.sdk import SdkNamespace
+from tandem.client.sender import MESSAGE_BYTES_DEFAULT, PairedSender
+from tandem.client.syphon import Syphon, SyphonSettings
+from tandem.client.transport import namespace_label
+from tandem.model.clock import SystemClock
+
+if TYPE_CHECKING:
+    from tandem.client.transport import Namespace
+
+Duration = datetime.timedelta | float
+_ROLES: weakref.WeakKeyDictionary[ServiceBusClient, str] = weakref.WeakKeyDictionary()
+"""Clients handed in, by the role they already play: one client cannot be in two pairs."""
+_AZURE_SUFFIXES = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net", ".servicebus.cloudapi.de")
+
+
+def seconds(value: Duration) -> float:
+    return value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingOptions:
+    """Every setting of a pair with its default; the first five are the original feature's. Durations: timedelta or seconds."""
+
+    backlog_queue_count: int = 10
+    """At least 1; with 1 there is no alternative when that queue fails."""
+    failover_interval: Duration = datetime.timedelta(minutes=1)
+    """0 to 60 minutes without a success after a failure before sends are diverted; 0 diverts the very send that failed."""
+    enable_syphon: bool = False
+    """Run the syphon in this process. Off in senders, on in (some) receivers: each one polls every backlog queue."""
+    ping_primary_interval: Duration = datetime.timedelta(minutes=1)
+    """1 second to 30 minutes between pings of a path that is failed over."""
+    syphon_retry_interval: Duration = datetime.timedelta(seconds=1)
+    """1 second to 2 minutes before a syphon goes on after an error; it doubles while the error stays."""
+    primary_namespace: str | None = None
+    """The name in `<name>/x-servicebus-transfer/<i>`; the first label of the primary's host unless given. Give it for `localhost`."""
+    operation_timeout: Duration = datetime.timedelta(minutes=1)
+    """For sends that are given no timeout of their own."""
+    ping_timeout: Duration = datetime.timedelta(minutes=2)
+    creation_attempts: int = 3
+    creation_pause: Duration = datetime.timedelta(seconds=30)
+    subtract_time_in_backlog: bool = False
+    """Let time spent in the backlog count against a message's time-to-live. Off, as it always was: it starts again in the primary."""
+    paths_max: int = 10_000
+    """Entity paths one pair keeps the health of."""
+
+    def __post_init__(self) -> None:
+        self._within("backlog_queue_count", self.backlog_queue_count, 1, 1_000)
+        self._within("failover_interval", seconds(self.failover_interval), 0, 3_600)
+        self._within("ping_primary_interval", seconds(self.ping_primary_interval), 1, 1_800)
+        self._within("syphon_retry_interval", seconds(self.syphon_retry_interval), 1, 120)
+        self._within("creation_attempts", self.creation_attempts, 1, 100)
+        self._within("creation_pause", seconds(self.creation_pause), 0, 600)
+        for name in ("operation_timeout", "ping_timeout"):
+            if seconds(getattr(self, name)) <= 0:
+                raise ValueError(f"{name} must be greater than 0")
+
+    @staticmethod
+    def _within(name: str, value: float, low: float, high: float) -> None:
+        if not low <= value <= high:
+            raise ValueError(f"{name} is {value}; allowed is {low} to {high}")
+
+
+class PairedNamespaces:
+    """A primary the application addresses, and a secondary that holds nothing but its backlog queues.
+
+        async with PairedNamespaces(primary, secondary, primary_namespace="contoso") as pair:
+            async with pair.get_queue_sender("orders") as sender:
+                await sender.send_messages(ServiceBusMessage("…"))
+
+    `primary` and `secondary` are connection strings or `azure.servicebus.aio.ServiceBusClient` objects. Options are the fields of
+    `PairingOptions`, or one such object as `options`. Only senders made by this object are protected; receivers are the primary's own.
+    """
+
+    def __init__(
+        self,
+        primary: str | ServiceBusClient | Namespace,
+        secondary: str | ServiceBusClient | Namespace,
+        *,
+        options: PairingOptions | None = None,
+        secondary_administration: ServiceBusAdministrationClient | Administration | None = None,
+        unreachable: Callable[[BaseException], bool] = is_unreachable,
+        on_event: Callback | None = None,
+        sdk_options: dict[str, Any] | None = None,
+        now_ms: Callable[[], int] | None = None,
+        choose: Callable[[int], int] = secrets.randbelow,
+        **fields: Any,
+    ) -> None:
+        if options is not None and fields:
+            raise ValueError("give either options or single settings, not both")
+        self.options = options or PairingOptions(**fields)
+        self._sdk_options = sdk_options or {}
+        self.primary = Side("primary", _namespace(primary, self._sdk_options))
+        self.secondary = Side("secondary", _namespace(secondary, self._sdk_options))
+        if self.primary.host.casefold() == self.secondary.host.casefold():
+            raise ValueError(f"primary and secondary are the same namespace, {self.primary.host}")
+        self._secondary_string = secondary if isinstance(secondary, str) else None
+        self._administration = secondary_administration
+        self.unreachable = unreachable
+        self.now_ms = now_ms or SystemClock().now_ms
+        self._choose = choose
+        self.events = EventHub(self.now_ms)
+        if on_event is not None:
+            self.events.subscribe(on_event)
+        self.counters = Counters()
+        self.primary_namespace = self.options.primary_namespace or namespace_label(self.primary.host)
+        self.backlog_message_bytes_max = 0
+        self.rotation = self._make_rotation([])
+        self.syphon: Syphon | None = None
+        self._coupling: Coupling | None = None
+        self._monitors: dict[str, PathMonitor] = {}
+        self._senders: set[PairedSender] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._paired = False
+        self._closed = False
+
+    # -- pairing -------------------------------------------------------------------------------------------------------
+
+    async def pair(self) -> int:
+        """Find or create the backlog queues, start the syphon if asked to, and return how many queues are usable.
+
+        When it fails nothing is left behind, and it may be called again.
+        """
+        if self._closed:
+            raise NamespaceClosedError("the pair is closed")
+        if self._paired:
+            raise RuntimeError("these namespaces are paired already")
+        self._take_roles()
+        try:
+            return await self._pair()
+        except BaseException:
+            self._leave_roles()
+            raise
+
+    def _take_roles(self) -> None:
+        clients = [(side, side.namespace.client) for side in (self.primary, self.secondary) if isinstance(side.namespace, SdkNamespace)]
+        for side, client in clients:
+            role = _ROLES.get(client)
+            if role is not None:
+                raise RuntimeError(f"the client of {side.host} is already the {role} of a pair")
+        for side, client in clients:
+            _ROLES[client] = side.name
+
+    def _leave_roles(self) -> None:
+        for side in (self.primary, self.secondary):
+            if isinstance(side.namespace, SdkNamespace):
+                _ROLES.pop(side.namespace.client, None)
+
+    async def _pair(self) -> int:
+        options = self.options
+        names = [queue_name(self.primary_namespace, i) for i in range(options.backlog_queue_count)]
+        administration, owned = self._administrate()
+        try:
+            usable = await provision(
+                self.secondary.namespace,
+                names,
+                administration,
+                Provisioning(
+                    attempts_max=options.creation_attempts,
+                    attempts_pause=seconds(options.creation_pause),
+                    message_kilobytes_max=self._kilobytes_max(),
+                ),
+            )
+            self.backlog_message_bytes_max = await self._learn_backlog_limit(usable[0])
+        finally:
+            if owned is not None and not options.enable_syphon:
+                await owned.close()
+        self.rotation = self._make_rotation(usable)
+        self._paired = True
+        if options.enable_syphon:
+            self._start_syphon(usable, administration)
+        found = f"{len(usable)} of {len(names)} backlog queues of {self.primary_namespace}"
+        self.events.tell("paired", self.primary.host, f"with {self.secondary.host}, {found}")
+        return len(usable)
+
+    def _administrate(self) -> tuple[Administration | None, SdkAdministration | None]:
+        """What creates queues, and the same again if it is ours to close."""
+        given = self._administration
+        if isinstance(given, ServiceBusAdministrationClient):
+            return SdkAdministration(given), None
+        if given is not None:
+            return given, None
+        if self._secondary_string is None:
+            return None, None
+        extra: dict[str, Any] = {k: v for k, v in self._sdk_options.items() if k == "connection_verify"}
+        made = SdkAdministration(ServiceBusAdministrationClient.from_connection_string(self._secondary_string, retry_total=2, **extra))
+        return made, made
+
+    def _kilobytes_max(self) -> int | None:
+        """Self-hosted queues get room for the envelope; Azure's standard tier has no such setting, so there the sender keeps it free."""
+        host = self.secondary.host.partition(":")[0].casefold()
+        return None if host.endswith(_AZURE_SUFFIXES) else MESSAGE_BYTES_DEFAULT // 1_024 + HEADROOM_KILOBYTES
+
+    async def _learn_backlog_limit(self, name: str) -> int:
+        sender = self.secondary.namespace.sender(name)
+        try:
+            await sender.open(seconds(self.options.operation_timeout))
+            return sender.message_bytes_max
+        finally:
+            await sender.close()
+
+    def _make_rotation(self, names: list[str]) -> Rotation:
+        return Rotation(names, self._choose, lambda: asyncio.get_running_loop().time(), self.events.tell)
+
+    def _start_syphon(self, names: list[str], administration: Administration | None) -> None:
+        self.syphon = Syphon(
+            self.primary,
+            self.secondary,
+            names,
+            settings=SyphonSettings(
+                retry_pause=seconds(self.options.syphon_retry_interval), subtract_time_in_backlog=self.options.subtract_time_in_backlog
+            ),
+            events=self.events,
+            counters=self.counters,
+            now_ms=self.now_ms,
+            administration=administration,
+            failed_over=self._failed_over,
+        )
+        self._coupling = Coupling(self.primary, self.secondary, self.syphon.stop, self.events.tell)
+        self.syphon.start()
+
+    def _failed_over(self, path: str) -> bool:
+        monitor = self._monitors.get(path.casefold())
+        return monitor is not None and monitor.health.diverting
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """The number of backlog queues really usable; 0 before pairing."""
+        return len(self.rotation.names)
+
+    # -- senders and receivers -----------------------------------------------------------------------------------------
+
+    def get_queue_sender(self, queue_name: str, *, timeout: Duration | None = None) -> PairedSender:
+        """A protected sender; `timeout` is for its sends that give none."""
+        return self._sender(queue_name, timeout)
+
+    def get_topic_sender(self, topic_name: str, *, timeout: Duration | None = None) -> PairedSender:
+        return self._sender(topic_name, timeout)
+
+    def _sender(self, path: str, timeout: Duration | None) -> PairedSender:
+        if not self._paired:
+            raise RuntimeError("pair first: only senders made after pairing are protected")
+        if self._closed:
+            raise NamespaceClosedError("the pair is closed")
+        self.primary.check()
+        sender = PairedSender(self, path, seconds(timeout if timeout is not None else self.options.operation_timeout))
+        self._senders.add(sender)
+        return sender
+
+    def forget(self, sender: PairedSender) -> None:
+        self._senders.discard(sender)
+
+    @property
+    def primary_client(self) -> ServiceBusClient:
+        """The SDK's client of the primary, for receiving: receivers are not protected by a pairing."""
+        namespace = self.primary.namespace
+        if not isinstance(namespace, SdkNamespace):
+            raise TypeError("this pair was not made from SDK clients")
+        return namespace.client
+
+    def monitor(self, path: str) -> PathMonitor:
+        """The health of a path (compared without case), made on first use."""
+        key = path.casefold()
+        monitor = self._monitors.get(key)
+        if monitor is None:
+            if len(self._monitors) >= self.options.paths_max:
+                raise RuntimeError(f"this pair already watches {self.options.paths_max} paths (paths_max)")
+            settings = PathSettings(
+                failover_interval_ms=int(seconds(self.options.failover_interval) * 1000),
+                ping_interval=seconds(self.options.ping_primary_interval),
+                ping_timeout=seconds(self.options.ping_timeout),
+            )
+            monitor = PathMonitor(path, self.primary, settings, self.events, self.counters, lambda: str(uuid.uuid4()))
+            self._monitors[key] = monitor
+        return monitor
+
+    # -- looking at it, and by hand ------------------------------------------------------------------------------------
+
+    def state(self, path: str) -> PathStatus:
+        return self.monitor(path).status()
+
+    def states(self) -> list[PathStatus]:
+        """Every path this process has sent to, with its state."""
+        return [monitor.status() for monitor in self._monitors.values()]
+
+    def subscribe(self, callback: Callback) -> Callable[[], None]:
+        """Hear of every change: `callback(event)`, on the loop. Returns what ends it."""
+        return self.events.subscribe(callback)
+
+    async def mark_path_healthy(self, path: str) -> None:
+        """Declare a path healthy: its next sends go to the primary."""
+        self.monitor(path).mark_healthy()
+
+    async def fail_over(self, path: str, *, hold: bool = False) -> None:
+        """Divert a path now, for a drill. Pings bring it back when the primary answers, unless held until `mark_path_healthy`."""
+        self.monitor(path).fail_over(hold)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> PairedNamespaces:
+        try:
+            await self.pair()
+        except BaseException:
+            await self._release(secondary_too=True)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close senders, pings, syphon and the namespaces that were made here. A syphon's secondary is closed in any case."""
+        if self._closed:
+            return
+        self._closed = True
+        for monitor in self._monitors.values():
+            monitor.stop()
+        for sender in tuple(self._senders):
+            await sender.close()
+        if self.syphon is not None:
+            await self.syphon.stop()
+        if self._coupling is not None:
+            await self._coupling.end()
+        self._leave_roles()
+        await self._release(secondary_too=self.syphon is not None)
+
+    async def _release(self, secondary_too: bool) -> None:
+        for side in (self.primary, self.secondary):
+            namespace = side.namespace
+            ours = not isinstance(namespace, SdkNamespace) or namespace.owned
+            if ours or (secondary_too and side is self.secondary and self.syphon is not None):
+                await side.close()
+
+
+def _namespace(given: str | ServiceBusClient | Namespace, sdk_options: dict[str, Any]) -> Namespace:
+    if isinstance(given, str):
+        return SdkNamespace(given, **sdk_options)
+    if isinstance(given, ServiceBusClient):
+        return SdkNamespace(given)
+    return given

@@ -1,0 +1,343 @@
+"""A sender that looks like the SDK's and keeps sending through an outage: to the primary, or wrapped to a backlog queue."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
+
+from tandem.client.envelope import HEADROOM_BYTES, SCHEDULED, alias_in, annotated, wrap
+from tandem.client.errors import (
+    AliasInUseError,
+    BothNamespacesUnavailableError,
+    NamespaceClosedError,
+    SendAvailabilityMessagingError,
+    Verdict,
+    classify,
+    describe,
+)
+from tandem.client.health import PathState
+from tandem.client.sdk_codec import encode_message, ensure_message_id
+
+if TYPE_CHECKING:
+    from tandem.client.pairing import PairedNamespaces
+    from tandem.client.transport import Outgoing, Sender, Single
+
+MESSAGE_BYTES_DEFAULT = 262_144
+"""Assumed until a link has told its limit."""
+_HEADER_BYTES_MAX = 65_536
+_BACKLOG_FINAL = (Verdict.UNAUTHORIZED, Verdict.REFUSED)
+
+
+class PairedSender:
+    """Sends to one queue or topic of the primary namespace. Made by `PairedNamespaces.get_queue_sender` or `get_topic_sender`.
+
+    Safe to use from many tasks at a time. A send that returns is stored in one of the two namespaces; a send that raises may still
+    have been stored (an answer can be lost), so give entities duplicate detection if a double would hurt.
+    """
+
+    def __init__(self, pair: PairedNamespaces, path: str, timeout: float) -> None:
+        self._pair = pair
+        self._monitor = pair.monitor(path)
+        self._primary: Sender = pair.primary.namespace.sender(path)
+        self._backlog: Sender | None = None
+        self._timeout = timeout
+        self._closed = False
+        self.entity_name = path
+        self.fully_qualified_namespace = pair.primary.host
+
+    # -- the SDK's surface ---------------------------------------------------------------------------------------------
+
+    async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
+        """Send a message, a list of messages (one batch) or a batch. Returns once a namespace has stored it."""
+        outgoing = self._prepare(message)
+        if outgoing is None:
+            return
+        await self._deliver(outgoing, self._seconds(timeout))
+
+    async def schedule_messages(self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None) -> list[int]:
+        """Schedule messages; their sequence numbers. While failed over they are diverted, and **no number** is returned.
+
+        A diverted one cannot be cancelled; it is scheduled in the primary once the syphon has carried it home.
+        """
+        outgoing = self._prepare(messages)
+        if outgoing is None:
+            return []
+        singles = _flatten(outgoing)
+        for single in singles:
+            if not isinstance(single, ServiceBusMessage):
+                raise ValueError("only ServiceBusMessage can be scheduled")
+            single.scheduled_enqueue_time_utc = schedule_time_utc
+        numbers: list[int] = []
+
+        async def scheduling(left: float) -> None:
+            numbers.extend(await self._primary.schedule(singles, schedule_time_utc, left))
+
+        diverted = await self._route(scheduling, singles, self._seconds(timeout))
+        if diverted:
+            self._pair.events.tell(
+                "scheduled-diverted", self.entity_name, f"{len(singles)} scheduled message(s) carried as {SCHEDULED}; no sequence numbers"
+            )
+        return numbers
+
+    async def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
+        """Cancel scheduled messages of the primary. Diverted ones have no number and cannot be cancelled."""
+        self._check_live()
+        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
+        if numbers:
+            await self._primary.cancel_scheduled(numbers, self._seconds(timeout))
+
+    async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """An empty batch, its limit low enough that every message in it can be diverted. Works during an outage too."""
+        self._check_live()
+        if not self._primary.batch_bytes_max and not self._monitor.health.diverting:
+            try:
+                await self._primary.open(self._timeout)
+            except Exception as error:
+                if not self._pair.unreachable(error):
+                    raise
+                self._monitor.failed(error)
+        limit = self._limit(self._primary.batch_bytes_max or MESSAGE_BYTES_DEFAULT)
+        if max_size_in_bytes and max_size_in_bytes > limit:
+            raise ValueError(f"Max message size: {max_size_in_bytes} is too large, acceptable max batch size is: {limit} bytes.")
+        return ServiceBusMessageBatch(max_size_in_bytes=max_size_in_bytes or limit)
+
+    async def __aenter__(self) -> PairedSender:
+        self._check_live()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._pair.forget(self)
+            await self._primary.close()
+            await self.drop_backlog()
+
+    @property
+    def state(self) -> PathState:
+        """Where sends of this path go now."""
+        return self._monitor.health.state
+
+    # -- before sending ------------------------------------------------------------------------------------------------
+
+    def _check_live(self) -> None:
+        if self._closed:
+            raise NamespaceClosedError(f"the sender for {self.entity_name} is closed")
+        self._pair.primary.check()
+
+    def _seconds(self, timeout: float | None) -> float:
+        if timeout is None:
+            return self._timeout
+        if timeout <= 0:
+            raise ValueError("The timeout must be greater than 0.")
+        return timeout
+
+    def _prepare(self, message: Any) -> Outgoing | None:
+        """The message in a form that can be sent twice, checked as strictly on a sunny day as in an outage. None: nothing to send."""
+        self._check_live()
+        if isinstance(message, ServiceBusMessage):
+            self._admit(message)
+            return message
+        if isinstance(message, ServiceBusMessageBatch):
+            for one in message._messages:
+                self._admit(one)
+            return message if len(message) else None
+        if isinstance(message, AmqpAnnotatedMessage):
+            self._admit(message)
+            return message
+        if isinstance(message, Mapping):
+            return self._prepare(ServiceBusMessage(**message))
+        if isinstance(message, Iterable):
+            # A generator can be read once only; the list can be sent again.
+            singles: list[Single] = []
+            for one in message:
+                prepared = self._prepare(one)
+                if not isinstance(prepared, (ServiceBusMessage, AmqpAnnotatedMessage)):
+                    raise TypeError(f"a list of messages cannot contain {type(one).__name__}")
+                singles.append(prepared)
+            return singles or None
+        raise TypeError(
+            f"Only AmqpAnnotatedMessage, ServiceBusMessage instances or Mappings representing messages are supported. "
+            f"Received instead: {type(message).__name__}"
+        )
+
+    def _admit(self, message: Single) -> None:
+        raw = annotated(message)
+        alias = alias_in(raw.application_properties)
+        if alias is not None:
+            self._pair.counters.refused += 1
+            raise AliasInUseError(f"the application property {alias} is reserved for diverted messages; rename it")
+        if raw.properties is None or raw.properties.message_id is None:
+            ensure_message_id(message)
+        limit = self._limit(self._primary.message_bytes_max or MESSAGE_BYTES_DEFAULT)
+        if raw.body_type is AmqpMessageBodyType.DATA:
+            body_bytes = sum(map(len, raw.body))
+            if body_bytes + _HEADER_BYTES_MAX < limit:
+                return
+            if len(encode_message(message)) > limit:
+                self._pair.counters.refused += 1
+                raise MessageSizeExceededError(
+                    message=f"the message is larger than {limit} bytes; {HEADROOM_BYTES} bytes are kept free for a diversion"
+                )
+
+    def _limit(self, primary_limit: int) -> int:
+        """What fits into the primary, and wrapped into a backlog queue as well."""
+        backlog = self._pair.backlog_message_bytes_max
+        return min(primary_limit, backlog - HEADROOM_BYTES) if backlog else primary_limit - HEADROOM_BYTES
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, outgoing: Outgoing, timeout: float) -> None:
+        async def sending(left: float) -> None:
+            await self._primary.send(outgoing, left)
+
+        await self._route(sending, outgoing, timeout)
+
+    async def _route(self, to_primary: Any, outgoing: Outgoing, timeout: float) -> bool:
+        """To the primary, or diverted (then True). The send that makes the path fail over is diverted itself."""
+        monitor = self._monitor
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        health = monitor.health
+        cause: BaseException | None = None
+        if not health.diverting:
+            # If this attempt may end in a diversion, half the time is kept for that.
+            budget = timeout / 2 if health.decides_on_next_failure(monitor.now()) else timeout
+            try:
+                await self._attempt(to_primary, budget)
+            except Exception as error:
+                if not self._pair.unreachable(error):
+                    raise
+                monitor.failed(error)
+                if not monitor.health.diverting:
+                    self._count_failed()
+                    raise
+                cause = error
+            else:
+                if health.state is not PathState.HEALTHY:
+                    monitor.succeeded()
+                self._pair.counters.sent_primary += 1
+                monitor.counters.sent_primary += 1
+                return False
+        if health.state is PathState.POISONED and health.last_error is not None:
+            self._count_failed()
+            raise SendAvailabilityMessagingError(
+                f"{self.entity_name} is failed over, and pings are refused: {describe(health.last_error)}", health.last_error
+            ) from health.last_error
+        await self._divert(outgoing, deadline, cause or health.last_error)
+        return True
+
+    async def _attempt(self, to_primary: Any, budget: float) -> None:
+        attempts = self._monitor.attempts
+        try:
+            async with asyncio.timeout(budget + 2.0) as scope:
+                attempts.add(scope)
+                try:
+                    await to_primary(budget)
+                finally:
+                    attempts.discard(scope)
+        except TimeoutError as error:
+            raise OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time") from error
+
+    def _count_failed(self) -> None:
+        self._pair.counters.failed += 1
+        self._monitor.counters.failed += 1
+
+    # -- diverting -----------------------------------------------------------------------------------------------------
+
+    async def _divert(self, outgoing: Outgoing, deadline: float, cause: BaseException | None) -> None:
+        """Into one backlog queue after the other, within the caller's time, until one has stored everything."""
+        self._pair.secondary.check()
+        now_ms = self._pair.now_ms()
+        left = [wrap(single, self.entity_name, now_ms) for single in _flatten(outgoing)]
+        causes: list[BaseException] = [] if cause is None else [cause]
+        tried: list[str] = []
+        loop = asyncio.get_running_loop()
+        rotation = self._pair.rotation
+        while left:
+            remaining = deadline - loop.time()
+            sender = self._backlog_sender(tried) if remaining > 0 else None
+            if sender is None:
+                self._count_failed()
+                if remaining <= 0:
+                    causes.append(OperationTimeoutError(message=f"no time left to divert a message for {self.entity_name}"))
+                raise self._unavailable(causes, tried)
+            budget = remaining / 2 if len(tried) + 1 < len(rotation.names) else remaining
+            try:
+                while left:
+                    chunk = _chunk(left, (sender.batch_bytes_max or MESSAGE_BYTES_DEFAULT))
+                    await sender.send(chunk if len(chunk) > 1 else chunk[0], budget)
+                    del left[: len(chunk)]
+                    self._pair.counters.diverted += len(chunk)
+                    self._monitor.counters.diverted += len(chunk)
+                rotation.succeeded(sender.path)
+            except Exception as error:
+                verdict = classify(error)
+                if verdict in _BACKLOG_FINAL and not _gone(error):
+                    self._count_failed()
+                    raise
+                causes.append(error)
+                tried.append(sender.path)
+                rotation.failed(sender.path, error)
+                self._pair.counters.backlog_queue_failures += 1
+                if self._backlog is sender:
+                    await self.drop_backlog()
+
+    def _backlog_sender(self, tried: list[str]) -> Sender | None:
+        """The queue this sender stays with, or another one if that has left the rotation."""
+        current = self._backlog
+        rotation = self._pair.rotation
+        if current is not None and current.path not in tried and rotation.in_rotation(current.path):
+            return current
+        name = rotation.pick(tried)
+        if name is None:
+            return None
+        if current is None or current.path != name:
+            self._backlog = self._pair.secondary.namespace.sender(name)
+        return self._backlog
+
+    async def drop_backlog(self) -> None:
+        sender, self._backlog = self._backlog, None
+        if sender is not None:
+            await sender.close()
+
+    def _unavailable(self, causes: list[BaseException], tried: list[str]) -> BothNamespacesUnavailableError:
+        last = describe(causes[-1]) if causes else "none tried"
+        error = BothNamespacesUnavailableError(
+            f"a message for {self.entity_name} is stored nowhere: the primary {self._pair.primary.host} is failed over, and "
+            f"{len(tried)} backlog queue(s) of {self._pair.secondary.host} failed, last: {last}",
+            causes,
+        )
+        error.__cause__ = causes[-1] if causes else None
+        return error
+
+
+def _gone(error: BaseException) -> bool:
+    """A backlog queue that was deleted or disabled: the others may well be there."""
+    return type(error).__name__ in ("MessagingEntityNotFoundError", "MessagingEntityDisabledError")
+
+
+def _flatten(outgoing: Outgoing) -> list[Single]:
+    if isinstance(outgoing, ServiceBusMessageBatch):
+        return list(outgoing._messages)
+    return list(outgoing) if isinstance(outgoing, list) else [outgoing]
+
+
+def _chunk(messages: list[AmqpAnnotatedMessage], bytes_max: int) -> list[AmqpAnnotatedMessage]:
+    """As many messages from the front as fit into one batch; always at least one."""
+    if len(messages) == 1:
+        return messages[:1]
+    total = 1_024
+    for count, message in enumerate(messages):
+        total += len(encode_message(message)) + 8
+        if total > bytes_max and count:
+            return messages[:count]
+    return list(messages)

@@ -1,0 +1,372 @@
+"""The pumps that carry diverted messages home: received from the backlog, unwrapped, accepted by the primary, only then completed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+
+from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, Unwrapped, unwrap_payload
+from tandem.client.errors import Verdict, classify, describe
+
+if TYPE_CHECKING:
+    from tandem.client.backlog import Administration
+    from tandem.client.coupling import Side
+    from tandem.client.events import Counters, EventHub
+    from tandem.client.transport import Delivery, Receiver, Sender
+
+log = logging.getLogger("tandem.client.syphon")
+
+_BATCH_OVERHEAD_BYTES = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonSettings:
+    poll: float = 900.0
+    """Seconds one receive waits: 15 minutes, four receives per queue and hour while there is nothing to do."""
+    batch_max: int = 100
+    read_ahead_max: int = 1_000
+    """Messages read at a time when those at the head of a queue cannot be delivered yet."""
+    send_timeout: float = 60.0
+    retry_pause: float = 1.0
+    retry_pause_max: float = 60.0
+    stop_grace: float = 4.0
+    lock_margin_ms: int = 20_000
+    """Locks with less than this left are renewed before the next step."""
+    senders_max: int = 200
+    subtract_time_in_backlog: bool = False
+
+
+@dataclass(slots=True)
+class Pause:
+    """How long a destination that could not be reached is left alone."""
+
+    until: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    delivery: Delivery
+    unwrapped: Unwrapped
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMeasure:
+    """One backlog queue: how many messages wait (None without Manage) and how old the oldest is."""
+
+    queue: str
+    depth: int | None
+    oldest_age_seconds: float | None
+
+
+@dataclass(slots=True)
+class Round:
+    """What became of one batch."""
+
+    moved: int = 0
+    dead_lettered: int = 0
+    returned: int = 0
+    blocked: set[str] = field(default_factory=set)
+
+
+class Syphon:
+    """One pump per backlog queue. Any number of processes may run one: they compete under peek-lock.
+
+    Order is kept per (path, session id): such messages are sent one after the other, and once one has to wait all behind it wait too.
+    """
+
+    def __init__(
+        self,
+        primary: Side,
+        secondary: Side,
+        queues: Sequence[str],
+        *,
+        settings: SyphonSettings,
+        events: EventHub,
+        counters: Counters,
+        now_ms: Callable[[], int],
+        administration: Administration | None = None,
+        failed_over: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self.queues = list(queues)
+        self.settings = settings
+        self._events = events
+        self._counters = counters
+        self._now_ms = now_ms
+        self._administration = administration
+        self._failed_over = failed_over
+        self._senders: dict[str, Sender] = {}
+        self._pauses: dict[str, Pause] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+
+    @property
+    def running(self) -> bool:
+        return any(not task.done() for task in self._tasks)
+
+    def start(self) -> None:
+        self._tasks = [asyncio.ensure_future(self._pump(queue)) for queue in self.queues]
+
+    async def stop(self) -> None:
+        """Let each pump finish the message it is moving, give the others back, and end."""
+        self._stopping.set()
+        mine = [task for task in self._tasks if task is not asyncio.current_task()]
+        if mine:
+            _, late = await asyncio.wait(mine, timeout=self.settings.stop_grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1.0)
+        for sender in self._senders.values():
+            await sender.close()
+        self._senders.clear()
+
+    async def measure(self, timeout: float = 10.0) -> list[QueueMeasure]:
+        """Depth and age of every backlog queue, asked of the secondary now."""
+        measures = []
+        for queue in self.queues:
+            receiver = self._secondary.namespace.receiver(queue)
+            try:
+                oldest = await receiver.peek(1, timeout)
+                depth = await self._administration.depth(queue) if self._administration is not None else None
+            finally:
+                await receiver.close()
+            enqueued = oldest[0].enqueued_time_utc if oldest else None
+            age = max(0.0, self._now_ms() / 1000 - enqueued.timestamp()) if enqueued else None
+            measures.append(QueueMeasure(queue, depth, age))
+        return measures
+
+    async def drain(self, idle: float = 1.0) -> int:
+        """Move what is in the queues now and return how many messages that were; for tools and tests. Not beside `start`."""
+        before = self._counters.syphon_moved
+        for queue in self.queues:
+            receiver = self._secondary.namespace.receiver(queue)
+            try:
+                while not self._stopping.is_set():
+                    deliveries = await receiver.receive(self.settings.batch_max, idle)
+                    if not deliveries:
+                        break
+                    outcome = await self._move(receiver, deliveries)
+                    if outcome.blocked:
+                        break
+            finally:
+                await receiver.close()
+        return self._counters.syphon_moved - before
+
+    # -- one queue -----------------------------------------------------------------------------------------------------
+
+    async def _pump(self, queue: str) -> None:
+        settings = self.settings
+        pause = settings.retry_pause
+        count = settings.batch_max
+        while not self._stopping.is_set():
+            receiver = self._secondary.namespace.receiver(queue)
+            try:
+                while not self._stopping.is_set():
+                    deliveries = await self._receive(receiver, count)
+                    if not deliveries:
+                        continue
+                    outcome = await self._move(receiver, deliveries)
+                    count = self._next_count(count, outcome)
+                    if outcome.blocked and not outcome.moved:
+                        await self._rest(pause, outcome.blocked)
+                        pause = min(settings.retry_pause_max, pause * 2)
+                    else:
+                        pause = settings.retry_pause
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - told, and tried again for as long as the pair lives
+                self._events.tell("syphon-waiting", queue, f"trying again in {pause:.3g} s: {describe(error)}", error)
+                await self._rest(pause, set())
+                pause = min(settings.retry_pause_max, pause * 2)
+            finally:
+                await receiver.close()
+
+    async def _receive(self, receiver: Receiver, count: int) -> list[Delivery]:
+        """One long poll, ended early when the syphon is told to stop."""
+        self._counters.syphon_receives += 1
+        reading = asyncio.ensure_future(receiver.receive(count, self.settings.poll))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                return reading.result()
+            return []
+        finally:
+            stopping.cancel()
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait((reading,), timeout=1.0)
+
+    def _next_count(self, count: int, outcome: Round) -> int:
+        """Messages that cannot move yet sit at the head and would come again and again: read further past them each time."""
+        if not outcome.blocked:
+            return self.settings.batch_max
+        return min(self.settings.read_ahead_max, count * 2)
+
+    async def _rest(self, pause: float, blocked: set[str]) -> None:
+        try:
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()
+        except TimeoutError:
+            log.debug("rested %.3g s for %s", pause, sorted(blocked) or "an error")
+
+    # -- one batch -----------------------------------------------------------------------------------------------------
+
+    async def _move(self, receiver: Receiver, deliveries: list[Delivery]) -> Round:
+        outcome = Round()
+        lanes: dict[tuple[str, str | None], list[Item]] = {}
+        for delivery in deliveries:
+            try:
+                unwrapped = unwrap_payload(delivery.payload, self._now_ms() if self.settings.subtract_time_in_backlog else None)
+            except EnvelopeError as error:
+                await self._dead_letter(receiver, delivery, error.reason, error.description, outcome)
+                continue
+            destination = unwrapped.destination
+            lanes.setdefault((destination.path.casefold(), destination.session_id), []).append(Item(delivery, unwrapped))
+        waiting = [item for lane in lanes.values() for item in lane]
+        for lane in lanes.values():
+            await self._keep_locks(receiver, waiting)
+            await self._move_lane(receiver, lane, outcome)
+            done = {id(item) for item in lane}
+            waiting = [item for item in waiting if id(item) not in done]
+        self._counters.syphon_moved += outcome.moved
+        self._counters.syphon_returned += outcome.returned
+        return outcome
+
+    async def _move_lane(self, receiver: Receiver, lane: list[Item], outcome: Round) -> None:
+        """Messages of one path and session, in order, as many at a time as one batch holds."""
+        path = lane[0].unwrapped.destination.path
+        left = list(lane)
+        while left:
+            if self._stopping.is_set() or self._resting(path):
+                await self._give_back(receiver, left, path, outcome)
+                return
+            chunk = self._chunk(path, left)
+            error = await self._send(path, chunk)
+            if error is None:
+                for item in chunk:
+                    await self._complete(receiver, item, outcome)
+                del left[: len(chunk)]
+                continue
+            verdict = classify(error)
+            if verdict is Verdict.REFUSED and len(chunk) > 1:
+                # One of them is refused for good; send singly to find out which.
+                if not await self._move_singly(receiver, path, chunk, outcome):
+                    await self._give_back(receiver, left[len(chunk) :], path, outcome)
+                    return
+                del left[: len(chunk)]
+            elif verdict is Verdict.REFUSED:
+                await self._refuse(receiver, path, chunk[0], error, outcome)
+                del left[:1]
+            else:
+                self._pause_path(path, error)
+                await self._give_back(receiver, left, path, outcome)
+                return
+
+    async def _move_singly(self, receiver: Receiver, path: str, items: list[Item], outcome: Round) -> bool:
+        """True if every item was settled one way or the other."""
+        for at, item in enumerate(items):
+            error = await self._send(path, [item])
+            if error is None:
+                await self._complete(receiver, item, outcome)
+            elif classify(error) is Verdict.REFUSED:
+                await self._refuse(receiver, path, item, error, outcome)
+            else:
+                self._pause_path(path, error)
+                await self._give_back(receiver, items[at:], path, outcome)
+                return False
+        return True
+
+    def _chunk(self, path: str, items: list[Item]) -> list[Item]:
+        sender = self._senders.get(path.casefold())
+        bytes_max = (sender.batch_bytes_max if sender is not None else 0) or 262_144
+        total = _BATCH_OVERHEAD_BYTES
+        for count, item in enumerate(items):
+            total += len(item.unwrapped.payload) + 8
+            if total > bytes_max and count:
+                return items[:count]
+        return list(items)
+
+    async def _send(self, path: str, items: list[Item]) -> BaseException | None:
+        try:
+            sender = await self._sender(path)
+            await sender.send_payloads([item.unwrapped.payload for item in items], self.settings.send_timeout)
+        except Exception as error:  # noqa: BLE001 - the caller decides by its kind what becomes of the messages
+            return error
+        self._pauses.pop(path.casefold(), None)
+        return None
+
+    async def _sender(self, path: str) -> Sender:
+        self._primary.check()
+        key = path.casefold()
+        sender = self._senders.get(key)
+        if sender is None:
+            if len(self._senders) >= self.settings.senders_max:
+                oldest = next(iter(self._senders))
+                await self._senders.pop(oldest).close()
+            sender = self._senders[key] = self._primary.namespace.sender(path)
+        return sender
+
+    # -- paths that cannot be reached ----------------------------------------------------------------------------------
+
+    def _resting(self, path: str) -> bool:
+        if self._failed_over(path):
+            return True
+        pause = self._pauses.get(path.casefold())
+        return pause is not None and asyncio.get_running_loop().time() < pause.until
+
+    def _pause_path(self, path: str, error: BaseException) -> None:
+        settings = self.settings
+        known = self._pauses.get(path.casefold())
+        length = min(settings.retry_pause_max, known.seconds * 2) if known is not None else settings.retry_pause
+        if len(self._pauses) >= settings.senders_max and known is None:
+            self._pauses.pop(next(iter(self._pauses)))
+        self._pauses[path.casefold()] = Pause(asyncio.get_running_loop().time() + length, length)
+        self._events.tell("syphon-path-waiting", path, f"left alone for {length:.3g} s: {describe(error)}", error)
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    async def _keep_locks(self, receiver: Receiver, items: list[Item]) -> None:
+        soon = self._now_ms() + self.settings.lock_margin_ms
+        for item in items:
+            if 0 < item.delivery.locked_until_ms < soon:
+                try:
+                    await receiver.renew(item.delivery)
+                except ServiceBusError as error:
+                    # It comes again, to us or to another syphon; sending it now could only double it.
+                    log.info("lock of %s not renewed: %s", item.delivery.message_id, describe(error))
+
+    async def _complete(self, receiver: Receiver, item: Item, outcome: Round) -> None:
+        outcome.moved += 1
+        try:
+            await receiver.complete(item.delivery)
+        except MessageLockLostError as error:
+            # The primary has it and the backlog still does: the second copy has the same id, which duplicate detection drops.
+            self._events.tell("syphon-lock-lost", item.unwrapped.destination.path, f"{item.delivery.message_id} may arrive twice", error)
+
+    async def _give_back(self, receiver: Receiver, items: list[Item], path: str, outcome: Round) -> None:
+        outcome.blocked.add(path)
+        for item in items:
+            outcome.returned += 1
+            try:
+                await receiver.abandon(item.delivery)
+            except MessageLockLostError:
+                log.debug("%s was given back by the end of its lock", item.delivery.message_id)
+
+    async def _refuse(self, receiver: Receiver, path: str, item: Item, error: BaseException, outcome: Round) -> None:
+        description = f"{path}: {describe(error)}"
+        await self._dead_letter(receiver, item.delivery, NOT_RETRYABLE, description, outcome)
+
+    async def _dead_letter(self, receiver: Receiver, delivery: Delivery, reason: str, description: str, outcome: Round) -> None:
+        outcome.dead_lettered += 1
+        self._counters.syphon_dead_lettered += 1
+        self._events.tell("dead-lettered", receiver.path, f"{delivery.message_id}: {reason}: {description}")
+        await receiver.dead_letter(delivery, reason, description[:1024])
