@@ -19,11 +19,14 @@ OVERFLOW_HEADER: Final = "Tandem-Properties"
 """Custom properties whose names cannot be header names, together as JSON."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_STANDARD: Final = frozenset(
-    ["authorization", "brokerproperties", "cache-control", "connection", "cookie", "date", "dnt", "etag", "expect", "forwarded", "from"]
-    + ["host", "keep-alive", "location", "max-forwards", "origin", "pragma", "range", "referer", "server", "tandem-properties", "te"]
-    + ["traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "upgrade-insecure-requests", "user-agent", "via", "warning"]
-)
+# fmt: off
+_STANDARD: Final = frozenset([
+    "authorization", "brokerproperties", "cache-control", "connection", "cookie", "date", "dnt", "etag", "expect", "forwarded",
+    "from", "host", "keep-alive", "location", "max-forwards", "origin", "pragma", "range", "referer", "server", "tandem-properties",
+    "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "upgrade-insecure-requests", "user-agent", "via",
+    "warning",
+])
+# fmt: on
 _STANDARD_PREFIXES: Final = ("accept", "content-", "if-", "proxy-", "sec-", "servicebus", "x-forwarded-", "x-ms-")
 
 _TEXTS: Final = (

@@ -44,5 +44,15 @@ class Limits:
     batch_delete_messages_max: int = 4_000
     management_requests_in_flight_max: int = 1_000
     http_body_bytes_max: int = 1_048_576
+    http_header_ms_max: int = 20_000
+    """From the first byte of a request (or the accepted connection) to the end of its header."""
+    http_body_ms_max: int = 60_000
+    http_keepalive_ms_max: int = 75_000
+    """Between two requests of one connection."""
     rules_per_subscription_max: int = 2_000
     sql_expression_chars_max: int = 1_024
+    sql_expression_nesting_max: int = 32
+    """Parentheses, signs and chained arithmetic of one expression, one inside the other."""
+    sql_expression_terms_max: int = 512
+    """Constants and properties in one expression, or properties in a correlation filter."""
+    sql_action_statements_max: int = 32

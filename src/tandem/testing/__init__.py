@@ -1,0 +1,1 @@
+"""Doubles and tools for tests, shipped to users."""

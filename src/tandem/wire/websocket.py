@@ -1,0 +1,172 @@
+"""AMQP inside WebSocket, seen as a byte stream: frame boundaries mean nothing in either direction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+SUB_PROTOCOL: Final = "AMQPWSB10"
+_HIGH_WATER_BYTES: Final = 262_144
+
+
+class WebSocketTransport(asyncio.Transport):
+    """What the AMQP protocol inside sees. Writes of one turn of the loop leave in one frame."""
+
+    def __init__(self, socket: web.WebSocketResponse, raw: asyncio.Transport | None) -> None:
+        super().__init__()
+        self._socket = socket
+        self._raw = raw
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._wake = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._closing = False
+        self._paused_writing = False
+        self._high, self._low = _HIGH_WATER_BYTES, _HIGH_WATER_BYTES // 4
+
+    # --- asyncio.Transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "websocket":
+            return self._socket
+        return self._raw.get_extra_info(name, default) if self._raw is not None else default
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing or not data:
+            return
+        self._pending.append(bytes(data))
+        self._pending_bytes += len(data)
+        self._wake.set()
+        if self._pending_bytes > self._high and not self._paused_writing:
+            self._paused_writing = True
+            if self._protocol is not None:
+                self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """What was written still leaves."""
+        self._closing = True
+        self._may_read.set()
+        self._wake.set()
+
+    def abort(self) -> None:
+        self._pending.clear()
+        self._pending_bytes = 0
+        self.close()
+        if self._raw is not None:
+            self._raw.abort()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
+
+    def is_reading(self) -> bool:
+        return self._may_read.is_set() and not self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = _HIGH_WATER_BYTES if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def get_write_buffer_size(self) -> int:
+        return self._pending_bytes
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    # --- the two directions
+
+    async def run(self, protocol: asyncio.Protocol) -> None:
+        """Serve until either side is done. The protocol hears `connection_made` first and `connection_lost` last."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        writing = asyncio.ensure_future(self._write_out())
+        reading = asyncio.ensure_future(self._read_in())
+        error: Exception | None = None
+        try:
+            done, _ = await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                failure = task.exception()
+                if isinstance(failure, Exception):
+                    error = failure
+            self.close()
+            if not writing.done() and error is None:
+                await writing
+        except ConnectionError as lost:
+            error = lost
+        finally:
+            self._closing = True
+            for task in (writing, reading):
+                task.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
+            protocol.connection_lost(error)
+
+    async def _write_out(self) -> None:
+        while True:
+            if not self._pending:
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+            self._pending.clear()
+            await self._socket.send_bytes(data)  # returns when the peer has taken enough
+            self._pending_bytes -= len(data)
+            if self._paused_writing and self._pending_bytes <= self._low:
+                self._paused_writing = False
+                if self._protocol is not None:
+                    self._protocol.resume_writing()
+
+    async def _read_in(self) -> None:
+        while not self._closing:
+            await self._may_read.wait()
+            message = await self._socket.receive()
+            if message.type is WSMsgType.BINARY:
+                while not self._may_read.is_set():
+                    await self._may_read.wait()
+                protocol = self._protocol
+                if isinstance(protocol, asyncio.Protocol) and not self._closing:
+                    protocol.data_received(message.data)
+            elif message.type is WSMsgType.TEXT:
+                await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"AMQP travels in binary frames")
+                return
+            else:  # closed by the peer, or broken
+                if isinstance(self._protocol, asyncio.Protocol):
+                    self._protocol.eof_received()
+                return
+
+
+async def serve_websocket(request: web.BaseRequest, factory: Callable[[], asyncio.Protocol], message_bytes_max: int) -> web.StreamResponse:
+    """Upgrade and serve AMQP. The sub-protocol must be offered by the client, or the upgrade is refused."""
+    offered = [name.strip() for value in request.headers.getall("Sec-WebSocket-Protocol", []) for name in value.split(",")]
+    socket = web.WebSocketResponse(protocols=(SUB_PROTOCOL,), compress=False, max_msg_size=message_bytes_max, timeout=5.0)
+    if not socket.can_prepare(request).ok:
+        return web.Response(status=426, headers={"Upgrade": "websocket"}, text="AMQP over WebSocket is served here: upgrade to websocket")
+    if SUB_PROTOCOL not in offered:
+        return web.Response(status=400, text=f"the sub-protocol {SUB_PROTOCOL} is needed")
+    await socket.prepare(request)
+    await WebSocketTransport(socket, request.transport).run(factory())
+    await socket.close()
+    return socket
