@@ -7,6 +7,8 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from tandem.broker import facts
 from tandem.broker.index import HELD, LOCKED, READY
 from tandem.broker.journal import Effect
@@ -26,6 +28,7 @@ _PAGE_BYTES: Final = 2_097_152
 _SEQ: Final = Struct("<Q")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer:
     """A receiver as the queue sees it. The gateway subclasses it per link."""
 

@@ -207,7 +207,7 @@ class Index:
                 state = chunk.states[row]
                 if state == GONE:
                     continue
-                if at <= now and (state == READY or state == DELAYED):
+                if at <= now and state in (READY, DELAYED):
                     if len(found) == most:
                         remaining = now
                         break

@@ -29,6 +29,7 @@ class StoreHealth:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Effect:
     """Something that may happen only once the disk knows: a confirmation, a delivery, a reply."""
 
@@ -38,6 +39,7 @@ class Effect:
         """Called on the loop, in order of registration; `error` is set when the append failed."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FetchEffect:
     """What waits for bodies read back from the store."""
@@ -54,9 +56,7 @@ class Tenant(Protocol):
         self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int
     ) -> None: ...
 
-    def relocate(
-        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int
-    ) -> None: ...
+    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None: ...
 
     def segment_leaving(self, entities: set[int]) -> None: ...
 

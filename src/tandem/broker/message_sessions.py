@@ -6,6 +6,8 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from tandem.broker.index import READY, Index
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from tandem.broker.locks import Lock
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SessionAcceptor:
     """A client that waits for the next free session. The gateway answers its attach from here."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.broker import facts
 from tandem.broker.browse import Browser
 from tandem.broker.dedup import DuplicateHistory
-from tandem.broker.index import GONE, READY, SCHEDULED
+from tandem.broker.index import READY, SCHEDULED
 from tandem.broker.journal import Effect
 from tandem.broker.state import HotBudget, Loaded
 from tandem.model.entity import MAX_DURATION_MS
@@ -76,7 +76,7 @@ class Queue(Browser):
     def check_room(self, body_bytes: int) -> None:
         if self.index.size_bytes + body_bytes > self.quota_bytes:
             raise QuotaExceeded(
-                f"The maximum entity size of '{self.path}' ({self.quota_bytes} bytes) has been reached. Receive messages, or raise the size."
+                f"The maximum entity size of '{self.path}' ({self.quota_bytes} bytes) is reached. Receive messages, or raise the size."
             )
 
     def enqueue(self, message: Message, now: int) -> int:
@@ -192,7 +192,7 @@ class Queue(Browser):
         ready: list[int] = []
         scheduled = self.scheduled
         while scheduled and scheduled[0][0] <= now and len(ready) < _DUE_MAX:
-            at, seq = scheduled[0]
+            _, seq = scheduled[0]
             if seq > self.durable_seq:
                 break  # not on disk yet: its commit comes first and touches the queue
             heapq.heappop(scheduled)
@@ -270,10 +270,8 @@ class Queue(Browser):
     def close(self) -> None:
         """The queue is deleted: nobody receives from it any more, its bodies are free."""
         self.deleted = True
-        for chunk_number, chunk in list(self.index.chunks.items()):
-            for row, state in enumerate(chunk.states):
-                if state != GONE:
-                    self.remove_row((chunk_number << 12) + row)
+        for seq in self.index.seqs_from(0, self.index.total):
+            self.remove_row(seq)
 
 
 class _Visible(Effect):

@@ -144,7 +144,7 @@ class CompiledAction:
         kind = SYSTEM_BY_NAME[fold(name)].kind
         converted = to_kind(value, kind)
         if converted is None:
-            raise RuleEvaluationError(f"sys.{name} cannot be set to {SORT_NAMES[sort_of(value)]}: it holds a {kind.value}")
+            raise RuleEvaluationError(f"sys.{name} cannot be set to {SORT_NAMES[sort_of(value)]}: its type is {kind.value}")
         if isinstance(converted, str):
             allowed = self._chars_max(name)
             if allowed is not None and len(converted) > allowed:

@@ -188,10 +188,9 @@ class Settler(Dispatcher):
                 self.give_up(lock, now)
         assert self.sessions is not None
         self.sessions.let_go(session, self.index)
-        if holder is not None:
-            if error is not None:
-                self.remove_consumer(holder)
-                holder.lost(error)
+        if holder is not None and error is not None:
+            self.remove_consumer(holder)
+            holder.lost(error)
         self.turn.touch_queue(self)
 
     # -- moves -------------------------------------------------------------------------------

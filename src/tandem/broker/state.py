@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from tandem.broker import facts
 from tandem.broker.index import DEFERRED, DELAYED, HELD, LEASED, LOCKED, MOVING, READY, SCHEDULED, Index
 from tandem.broker.journal import Effect, FetchEffect
@@ -33,6 +35,7 @@ class HotBudget:
         self.used_bytes: int = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Loaded:
     """What waits for messages to be in memory."""
 
@@ -42,6 +45,7 @@ class Loaded:
         """In the order asked for; None where a message left the queue meanwhile."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Rewriter:
     """Changes application properties of a stored message. The gateway, which speaks AMQP, brings one."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from tandem.amqp.connection import Connection
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import ConnectionHandler
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tandem.gateway.site import Site
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Writer:
     """Where the bytes of a connection go. The pump subclasses it per transport."""
 

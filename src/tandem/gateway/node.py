@@ -75,8 +75,8 @@ class Node:
             link.handler = requests
             requests.replies = self._replies
             requests.node = node
-            link.accept(max_message_size=self._client.site.limits.message_bytes_ceiling)
             link.auto_credit = self._client.site.limits.link_credit
+            link.accept(max_message_size=self._client.site.limits.message_bytes_ceiling)
         elif isinstance(link, SenderLink):
             link.handler = self._replies
             self._replies.add(node, link)
@@ -95,8 +95,8 @@ class Node:
         link.handler = Sending(client, queue)
         client.keep_link(link, address, Right.SEND)
         queue.accessed_at = client.turn.now
-        link.accept(max_message_size=queue.message_bytes_max)
         link.auto_credit = client.site.limits.link_credit
+        link.accept(max_message_size=queue.message_bytes_max)
 
     # -- receiving ---------------------------------------------------------------------------
 
