@@ -35,7 +35,9 @@ HOT_MODULES = (
     "amqp/handlers.py",
     "amqp/sasl.py",
     "amqp/link.py",
-    "amqp/deliveries.py",
+    "amqp/idle.py",
+    "amqp/transfers.py",
+    "amqp/dispositions.py",
     "amqp/session.py",
     "amqp/connection.py",
     "model/message.py",
@@ -97,7 +99,8 @@ def extensions() -> list[Extension]:
         fall_back(f"mypyc refused the source: {first}")
         return []
     for extension in built:
-        extension.extra_compile_args.append("-Wno-error")  # a new compiler's new warning is no reason to run slowly
+        # A new compiler's new warning is no reason to run slowly.
+        extension.extra_compile_args = [*extension.extra_compile_args, "-Wno-error"]
     return list(built)
 
 
@@ -112,7 +115,8 @@ class BuildOrFallBack(build_ext):
             for output in self.get_outputs():
                 Path(output).unlink(missing_ok=True)
             self.extensions = []
-            fall_back(f"the C compiler failed ({error}); are the Python headers installed (python3-dev)?")
+            shown = str(error) if len(str(error)) <= 160 else "…" + str(error)[-160:]
+            fall_back(f"the C compiler failed ({shown}); are the Python headers installed (python3-dev)?")
         else:
             count = sum(1 for extension in self.extensions if extension.name.startswith("tandem."))
             if count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ import tandem
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 FOUND = Path(tandem.__file__).resolve().parent.parent
+COMPILED = len(list((FOUND / "tandem").rglob("*.so")))
 INSTALLED = os.environ.get("TANDEM_TEST_INSTALLED") == "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if INSTALLED and FOUND == SOURCE:
         raise pytest.UsageError("TANDEM_TEST_INSTALLED=1, but src/ comes first on the path; `make test` runs it properly")
+    if INSTALLED and not COMPILED and shutil.which("cc") and os.environ.get("TANDEM_COMPILE") != "0":
+        raise pytest.UsageError("a C compiler is here, yet tandem was installed uncompiled: see build/compiled.txt for the reason")
     if not INSTALLED:
         if FOUND != SOURCE:
             raise pytest.UsageError(f"tandem was imported from {FOUND}; run PYTHONPATH=src python -m pytest, or make test")
@@ -27,5 +31,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    compiled = sorted(path.name for path in (FOUND / "tandem").rglob("*.so"))
-    return f"tandem {tandem.__version__}: {'installed' if INSTALLED else 'source tree'}, {len(compiled)} compiled modules"
+    return f"tandem {tandem.__version__}: {'installed' if INSTALLED else 'source tree'}, {COMPILED} compiled modules"

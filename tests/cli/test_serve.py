@@ -1,0 +1,159 @@
+"""`tandem serve` as a process: what it prints, what it makes, how it stops, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from tests.cli.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.compiled_too
+
+QUEUE = '[[queue]]\nname = "orders"\n'
+
+
+def refusal(directory: Path, *arguments: str) -> str:
+    """What `tandem serve` says when it does not start; it must end with code 2 and print nothing else."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tandem", "serve", *arguments], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
+
+
+def test_prints_connection_string_authority_console_and_ready_in_this_order(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
+        starts = [line.split(": ")[0] for line in broker.lines]
+        assert starts == ["connection string", "CA file", "console", "ready"]
+        port = broker.port
+        assert broker.connection_string.startswith(f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;")
+        assert broker.line("CA file:") == str(tmp_path / "d" / "ca.pem")
+        assert broker.line("console:") == f"http://localhost:{port}/$tandem/console/"
+        assert broker.line("ready:") == f"listening on 127.0.0.1:{port}; data in {tmp_path / 'd'}"
+
+
+def test_sends_and_receives_with_the_printed_connection_string(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text(QUEUE)
+    with BrokerProcess(tmp_path, "--port", "0") as broker, ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("hello"))
+        with client.get_queue_receiver("orders") as receiver:
+            (message,) = receiver.receive_messages(max_wait_time=10)
+            assert str(message) == "hello"
+            receiver.complete_message(message)
+
+
+def test_tls_handshake_succeeds_on_the_same_port_with_the_printed_authority(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0") as broker:
+        context = ssl.create_default_context(cafile=broker.line("CA file:"))
+        with (
+            socket.create_connection(("localhost", broker.port)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            assert wrapped.version() == "TLSv1.3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stops_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
+    with BrokerProcess(tmp_path, "--port", "0") as broker:
+        assert broker.stop(number) == (0, "")
+
+
+def test_key_is_made_once_and_kept_where_only_the_owner_reads_it(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
+        first = broker.connection_string.split("SharedAccessKey=")[1]
+        broker.stop()
+    assert (tmp_path / "d" / "keys.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
+        assert broker.connection_string.split("SharedAccessKey=")[1] == first
+
+
+def test_keys_command_shows_what_serve_printed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
+        command = [sys.executable, "-m", "tandem", "keys", "--data", "d", "--port", str(broker.port), "--json"]
+        shown = json.loads(subprocess.check_output(command, cwd=tmp_path, text=True))
+        assert [(item["key_name"], item["rights"]) for item in shown] == [("RootManageSharedAccessKey", ["Listen", "Manage", "Send"])]
+        assert shown[0]["connection_string"] == broker.connection_string
+
+
+def test_dev_uses_the_well_known_key(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--dev", "--memory") as broker:
+        assert broker.connection_string.endswith("SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true")
+        assert broker.line("ready:").endswith("in memory only")
+
+
+def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--memory", environ={"TMPDIR": str(tmp_path)}) as broker:
+        authority = Path(broker.line("CA file:"))
+        assert authority.is_relative_to(tmp_path) and authority.exists()
+        broker.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_key_may_come_from_the_environment_and_flag_wins(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--memory", environ={"TANDEM_KEY": "from-environment"}) as broker:
+        assert "SharedAccessKey=from-environment;" in broker.connection_string
+    with BrokerProcess(tmp_path, "--port", "0", "--memory", "--key", "flag", environ={"TANDEM_KEY": "environment"}) as broker:
+        assert "SharedAccessKey=flag;" in broker.connection_string
+
+
+def test_every_namespace_gets_its_connection_string(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('[[namespace]]\nname = "one"\n[[namespace]]\nname = "two"\nhosts = ["two.example"]\n')
+    with BrokerProcess(tmp_path, "--port", "0", "--memory") as broker:
+        assert broker.line("connection string (one):").startswith("Endpoint=sb://localhost:")
+        assert broker.line("connection string (two):").startswith("Endpoint=sb://two.example:")
+
+
+def test_data_directory_in_use_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
+        said = refusal(tmp_path, "--port", "0", "--data", "d")
+        assert said == f"tandem: data: {tmp_path / 'd'} is in use by another broker (process {broker.process.pid})\n"
+
+
+def test_port_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refusal(tmp_path, "--memory", "--port", str(port))
+        assert said.startswith(f"tandem: cannot listen on 127.0.0.1:{port}: ") and "choose another with --port" in said
+
+
+def test_bad_file_is_refused_with_file_line_key_found_and_allowed(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "a"\nmax_delivery_count = 0\n')
+    said = refusal(tmp_path)
+    assert said == f"tandem: {tmp_path}/tandem.toml:3: queue[0].max_delivery_count: found 0; allowed is a whole number from 1\n"
+
+
+def test_dev_beyond_loopback_is_refused(tmp_path: Path) -> None:
+    assert "only loopback is allowed" in refusal(tmp_path, "--dev", "--host", "0.0.0.0")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_certificate_that_is_missing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('[tls]\ncertificate = "mine.pem"\nprivate_key = "mine.key"\n')
+    assert refusal(tmp_path, "--memory").startswith(f"tandem: tls: {tmp_path}/mine.pem does not exist")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_data_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "cannot be used: Permission denied" in refusal(tmp_path, "--data", "d")
+
+
+def test_unknown_flag_is_refused_with_code_2(tmp_path: Path) -> None:
+    assert "--prot" in refusal(tmp_path, "--prot", "5672")
+
+
+def test_damaged_keys_are_not_replaced_silently(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "keys.json").write_text("{")
+    assert "keys.json: is damaged" in refusal(tmp_path, "--data", "d")

@@ -1,0 +1,253 @@
+"""The rules of the house, read from the source itself: who may import whom, how long things get, what is never called."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "tandem"
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "model": frozenset(),
+    "amqp": frozenset(),
+    "wire": frozenset({"amqp"}),
+    "broker": frozenset({"model"}),
+    "stores": frozenset({"model", "broker"}),
+    "gateway": frozenset({"model", "amqp", "wire", "broker"}),
+    "client": frozenset({"model", "amqp", "wire"}),
+    "spark": frozenset({"model", "client"}),
+    "cli": frozenset({"model", "amqp", "wire", "broker", "stores", "gateway", "client", "spark", "testing"}),
+    "testing": frozenset({"model", "amqp", "wire", "broker", "stores", "gateway", "client", "spark"}),
+    # Front doors: files and packages that only hand on what a room offers.
+    "aio": frozenset({"model", "client"}),
+    "__init__": frozenset({"model", "client"}),
+    "__main__": frozenset({"cli"}),
+}
+STORES_MAY_IMPORT_OF_BROKER = frozenset({"journal", "facts"})
+STANDARD_LIBRARY_ONLY = ("model", "amqp", "broker")
+ALWAYS_ALLOWED = frozenset({"mypy_extensions", "typing_extensions"})
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+# Both lists may only shrink: an entry says how long it is now, and goes when the thing fits.
+LONG_FUNCTIONS: dict[str, int] = {}
+LONG_FILES: dict[str, int] = {}
+
+OUTSIDE_OF_TIME = ("model/clock.py", "testing/", "cli/")
+"""Only here may the machine's clock be read, dice be thrown, and anything be printed."""
+FORBIDDEN_CALLS = frozenset(
+    {
+        "time.time",
+        "time.time_ns",
+        "datetime.now",
+        "datetime.utcnow",
+        "datetime.today",
+        "datetime.datetime.now",
+        "datetime.datetime.utcnow",
+        "datetime.datetime.today",
+        "datetime.date.today",
+        "date.today",
+        "print",
+    }
+)
+LEFTOVERS = ("FIX" + "ME", "TO" + "DO", "XX" + "X", "HA" + "CK")
+NAMES_WE_DO_NOT_USE = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "base", "core", "misc"})
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import, wherever it stands; relative ones resolved."""
+    package = ["tandem", *path.relative_to(PACKAGE).with_suffix("").parts[:-1]]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}" if module == "tandem" or node.level else module
+                if module.count(".") == 1 and module.startswith("tandem."):
+                    yield node.lineno, f"{module}.{alias.name}"
+
+
+def test_every_room_is_known() -> None:
+    rooms = {room_of(path) for path in FILES}
+    assert rooms <= set(MAY_IMPORT), "a new room needs its line in MAY_IMPORT"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_room_imports_only_what_it_may(path: Path) -> None:
+    room = room_of(path)
+    wrong = []
+    for line, module in imports_of(path):
+        parts = module.split(".")
+        if parts[0] != "tandem":
+            if room in STANDARD_LIBRARY_ONLY and parts[0] not in sys.stdlib_module_names | ALWAYS_ALLOWED:
+                wrong.append(f"line {line}: {room} uses the standard library only, not {parts[0]}")
+            continue
+        if len(parts) < 2 or parts[1] in (room, "__version__"):
+            continue
+        other = parts[1]
+        if (PACKAGE / other).is_dir() or (PACKAGE / f"{other}.py").exists():
+            if other not in MAY_IMPORT[room]:
+                wrong.append(f"line {line}: {room} may not import {other}")
+            elif room == "stores" and other == "broker" and len(parts) > 2 and parts[2] not in STORES_MAY_IMPORT_OF_BROKER:
+                wrong.append(f"line {line}: of broker, stores may import only {', '.join(sorted(STORES_MAY_IMPORT_OF_BROKER))}")
+    assert wrong == []
+
+
+def test_every_module_imports_alone() -> None:
+    """Each in a process of its own, forked before anything of ours is loaded: no module leans on another's being first."""
+    modules = [".".join(["tandem", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__") for path in FILES]
+    script = (
+        "import importlib, json, os, sys, traceback\n"
+        "failed = {}\n"
+        "for module in json.loads(sys.argv[1]):\n"
+        "    reader, writer = os.pipe()\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        code = 0\n"
+        "        try:\n"
+        "            importlib.import_module(module)\n"
+        "        except ModuleNotFoundError as error:\n"
+        "            code = 0 if (error.name or '').split('.')[0] in ('pyspark', 'pyarrow', 'pandas') else 1\n"
+        "            os.write(writer, traceback.format_exc().encode()[-2000:])\n"
+        "        except BaseException:\n"
+        "            code = 1\n"
+        "            os.write(writer, traceback.format_exc().encode()[-2000:])\n"
+        "        os._exit(code)\n"
+        "    os.close(writer)\n"
+        "    said = os.read(reader, 4000).decode()\n"
+        "    os.close(reader)\n"
+        "    if os.waitpid(child, 0)[1]:\n"
+        "        failed[module] = said\n"
+        "print(json.dumps(failed))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, json.dumps(modules)], capture_output=True, text=True, timeout=110, check=True)
+    assert json.loads(done.stdout) == {}
+
+
+def functions_of(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, lines without docstring) of every function and method."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+            yield f"{name_of(path)}:{node.name}", lines
+
+
+def test_functions_stay_short_enough_to_read() -> None:
+    long = {name: lines for path in FILES for name, lines in functions_of(path) if lines > FUNCTION_LINES_MAX}
+    assert {name: lines for name, lines in long.items() if lines > LONG_FUNCTIONS.get(name, 0)} == {}
+    assert set(LONG_FUNCTIONS) - set(long) == set(), "these fit now: take them off the list"
+
+
+def test_files_stay_short_enough_to_read() -> None:
+    long = {name_of(path): lines for path in FILES if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX}
+    assert {name: lines for name, lines in long.items() if lines > LONG_FILES.get(name, 0)} == {}
+    assert set(LONG_FILES) - set(long) == set(), "these fit now: take them off the list"
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if not name_of(path).startswith(OUTSIDE_OF_TIME)], ids=name_of)
+def test_clock_dice_and_terminal_are_handed_in(path: Path) -> None:
+    wrong = [
+        f"line {node.lineno}: {dotted(node.func)}()"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and dotted(node.func) in FORBIDDEN_CALLS
+    ]
+    wrong += [f"line {line}: import random" for line, module in imports_of(path) if module.split(".")[0] == "random"]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_error_is_swallowed_and_nothing_is_left_unfinished(path: Path) -> None:
+    wrong = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ExceptHandler):
+            broad = node.type is None or dotted(node.type) in ("Exception", "BaseException")
+            if node.type is None:
+                wrong.append(f"line {node.lineno}: bare except")
+            elif broad and all(isinstance(inner, ast.Pass | ast.Continue) for inner in node.body):
+                wrong.append(f"line {node.lineno}: an error is swallowed")
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            if dotted(raised) == "NotImplementedError":
+                wrong.append(f"line {node.lineno}: NotImplementedError")
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT and any(word in token.string for word in LEFTOVERS):
+                wrong.append(f"line {token.start[0]}: {token.string}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_module_says_in_its_first_line_what_it_promises(path: Path) -> None:
+    assert path.stem not in NAMES_WE_DO_NOT_USE, "files are named after what they are about"
+    said = ast.get_docstring(tree_of(path))
+    assert said and said.splitlines()[0].endswith((".", ":", ";", "?")), "the first line is one sentence"
+
+
+def test_nothing_mentions_the_machine_it_was_written_on() -> None:
+    places = [ROOT / name for name in ("src", "tests", "docs", "tools", "benchmarks", ".ci")]
+    files = [path for place in places for path in place.rglob("*") if path.is_file() and "node_modules" not in path.parts]
+    files += [path for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".py") or path.name == "Makefile"]
+    words = ("/wo" + "rk/", "/ro" + "ot/")
+    wrong = []
+    for path in files:
+        if path.suffix in (".py", ".md", ".toml", ".json", ".js", ".html", ".css", ".sh", "") and "__pycache__" not in path.parts:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            wrong += [f"{path.relative_to(ROOT)}: {word}" for word in words if word in text]
+    assert wrong == []
+
+
+def test_rules_themselves_catch_what_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks above run on our source, where they find nothing; here they are shown something to find."""
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    bad = tmp_path / "model" / "bad.py"
+    bad.parent.mkdir()
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "stores").mkdir()
+    bad.write_text("from tandem import broker\nimport time, requests\ntry:\n    time.time()\nexcept:\n    pass\n# FIX" + "ME\n")
+    for check in (test_room_imports_only_what_it_may, test_clock_dice_and_terminal_are_handed_in):
+        with pytest.raises(AssertionError):
+            check(bad)
+    with pytest.raises(AssertionError, match="bare except"):
+        test_no_error_is_swallowed_and_nothing_is_left_unfinished(bad)
+    with pytest.raises(AssertionError):
+        test_module_says_in_its_first_line_what_it_promises(bad)
+    store = tmp_path / "stores" / "bad.py"
+    store.write_text("from tandem.broker.queue import Queue\n")
+    with pytest.raises(AssertionError, match="stores may import only"):
+        test_room_imports_only_what_it_may(store)
+    store.write_text("from tandem.broker import journal\nfrom tandem.broker.facts import Fact\n")
+    test_room_imports_only_what_it_may(store)
