@@ -51,9 +51,9 @@ class Client(Flushed):
         self.grants: list[sas.Grant] = []
         self.links: dict[Link, tuple[Address, Right]] = {}
         """Entity links and the claim each stands on."""
-        self.opened_at: int = site.turn.now
+        self.opened_at: int = site.connection_clock.now_ms()
         self.authenticated: bool = False
-        self.linkless_since: int = site.turn.now
+        self.linkless_since: int = self.opened_at
         self.messages_lost: int = 0
         self.delivered_count: int = 0
 
@@ -104,6 +104,17 @@ class Client(Flushed):
         self.gone = True
         self.site.forget(self)
 
+    def move_to(self, site: Site) -> None:
+        """The open named a host that belongs to another namespace; what was granted before was granted there."""
+        if site is self.site:
+            return
+        self.site.forget(self)
+        self.site = site
+        self.translator = site.translator
+        self.grants.clear()
+        self.authenticated = False
+        site.clients.add(self)
+
     def close(self, error: BusError) -> None:
         engine = self.engine
         if engine is not None and not engine.closed:
@@ -119,7 +130,7 @@ class Client(Flushed):
         self.authenticated = True
 
     def require(self, address: Address, right: Right) -> None:
-        now = self.turn.now
+        now = self.site.connection_clock.now_ms()
         covered = False
         for grant in self.grants:
             if grant.covers(address.resource) and grant.expires_at_ms > now:
@@ -155,7 +166,7 @@ class Client(Flushed):
     def link_gone(self, link: Link) -> None:
         self.links.pop(link, None)
         if not self.links:
-            self.linkless_since = self.turn.now
+            self.linkless_since = self.site.connection_clock.now_ms()
 
     # -- words -------------------------------------------------------------------------------
 
@@ -180,9 +191,10 @@ class Client(Flushed):
 class ClientHandler(ConnectionHandler):
     """The engine's events, handed on."""
 
-    def __init__(self, client: Client, node: Node) -> None:
+    def __init__(self, client: Client, node: Node, site_for: Callable[[str], Site]) -> None:
         self._client = client
         self._node = node
+        self._site_for = site_for
 
     def on_sasl_plain(self, user: str, password: str) -> bool:
         client = self._client
@@ -194,8 +206,8 @@ class ClientHandler(ConnectionHandler):
             return False
         return True
 
+    def on_open(self, connection: Connection) -> None:
+        self._client.move_to(self._site_for(connection.remote_hostname or ""))
+
     def on_attach(self, link: Link) -> None:
         self._node.attach(link)
-
-
-ClientFactory = Callable[[Writer, str], Client]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 from tandem.amqp.config import ConnectionConfig
@@ -16,8 +17,9 @@ _FIRST_DELIVERY_ID = 0x40000000
 """Away from the client's own ids: its sender links take a disposition for either."""
 
 
-def open_client(site: Site, writer: Writer, peer: str, container_id: str) -> Client:
-    """A client whose engine is ready for the first byte."""
+def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, container_id: str) -> Client:
+    """A client whose engine is ready for the first byte; which namespace it means is known when it has said its open."""
+    site = site_for("")
     limits = site.limits
     client = Client(site, writer, peer)
     node = Node(client)
@@ -32,7 +34,7 @@ def open_client(site: Site, writer: Writer, peer: str, container_id: str) -> Cli
         message_bytes_ceiling=limits.message_bytes_ceiling,
         next_outgoing_id=_FIRST_DELIVERY_ID,
     )
-    client.engine = Connection(ClientHandler(client, node), config, True)
+    client.engine = Connection(ClientHandler(client, node, site_for), config, True)
     site.clients.add(client)
     site.plan(client)
     return client
@@ -41,18 +43,18 @@ def open_client(site: Site, writer: Writer, peer: str, container_id: str) -> Cli
 class AmqpPeer(asyncio.Protocol):
     """Give to a listener as its protocol for AMQP."""
 
-    def __init__(self, site: Site, container_id: str) -> None:
-        self._site = site
+    def __init__(self, site_for: Callable[[str], Site], container_id: str) -> None:
+        self._site_for = site_for
         self._container_id = container_id
         self._client: Client | None = None
         self._writer: _TransportWriter | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
-        stream.set_write_buffer_limits(high=self._site.limits.egress_bytes_buffered_max)
+        stream.set_write_buffer_limits(high=self._site_for("").limits.egress_bytes_buffered_max)
         peer = stream.get_extra_info("peername")
         self._writer = _TransportWriter(stream)
-        self._client = open_client(self._site, self._writer, f"{peer[0]}:{peer[1]}" if peer else "local", self._container_id)
+        self._client = open_client(self._site_for, self._writer, f"{peer[0]}:{peer[1]}" if peer else "local", self._container_id)
 
     def data_received(self, data: bytes) -> None:
         client = self._client

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import ssl
 import uuid
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tandem.broker.journal import Journal
 from tandem.broker.namespace import Namespace
 from tandem.broker.turn import Turn
 from tandem.gateway.admin import Catalog, NamespaceAdmin
 from tandem.gateway.client import Client
+from tandem.gateway.data import DataPlane
+from tandem.gateway.http_types import Site as HttpSite
 from tandem.gateway.peer import AmqpPeer
 from tandem.gateway.settings import NamespaceSettings, ServerSettings
 from tandem.gateway.site import Site
@@ -22,6 +25,9 @@ from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.errors import ServerBusy, Unauthorized
 from tandem.wire.sniff import Doors, SniffProtocol
+
+if TYPE_CHECKING:
+    from tandem.gateway.http import HttpFront
 
 _HOUSEKEEPING_SECONDS = 1.0
 
@@ -48,14 +54,18 @@ class Server:
         *,
         clock: Clock | None = None,
         real_time: bool = True,
+        connection_clock: Clock | None = None,
         note: Callable[[str], None] = _say_nothing,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
+        self._connection_clock: Clock = connection_clock or self.clock
         self.sites: list[Site] = []
         self.admins: list[NamespaceAdmin] = []
         self.ports: list[int] = []
+        self._data: list[DataPlane] = []
+        self._front: HttpFront | None = None
         self._engines = engines
         self._real_time = real_time
         """False: the clock is moved by a test, which then calls `run_turn`."""
@@ -80,6 +90,7 @@ class Server:
             self._listeners.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
         self._housekeeper = self._loop.create_task(self._keep_house())
+        self._loading = self._loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http")
 
     async def stop(self) -> None:
         for listener in self._listeners:
@@ -89,6 +100,8 @@ class Server:
             for client in list(site.clients):
                 client.close(leaving)
         self.run_turn()
+        if self._front is not None:
+            await self._front.close()
         if self._housekeeper is not None:
             self._housekeeper.cancel()
         for site in self.sites:
@@ -116,12 +129,14 @@ class Server:
             settings.limits,
             self._note,
             self._plan,
+            self._connection_clock,
         )
         admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name))
         await admin.load(wish)
         namespace.replay()
         self.sites.append(site)
         self.admins.append(admin)
+        self._data.append(DataPlane(site, admin))
 
     def _hand_over(self, work: Callable[[], None]) -> None:
         """From a store's thread to the loop."""
@@ -140,10 +155,35 @@ class Server:
         )
 
     def _amqp_peer(self) -> asyncio.Protocol:
-        return AmqpPeer(self.sites[0], f"tandem-{self.settings.node}")
+        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}")
 
     def _http_peer(self) -> asyncio.Protocol:
-        return asyncio.Protocol()
+        return self._http().protocol_factory()
+
+    def _http(self) -> HttpFront:
+        """Made with the first HTTP connection: what it needs is loaded after `ready`, beside the first turns."""
+        if self._front is None:
+            from tandem.gateway.http import HttpFront
+
+            self._front = HttpFront(
+                site_for=self._site_for, amqp=self._amqp_peer, limits=self.settings.limits, clock=self.clock, entropy=os.urandom
+            )
+        return self._front
+
+    def _amqp_site(self, host: str) -> Site:
+        return self.sites[self.namespace_of(host)]
+
+    def _site_for(self, host: str) -> HttpSite | None:
+        number = self.namespace_of(host)
+        return HttpSite(admin=self.admins[number], data=self._data[number], tracker=self.sites[number].tracker)
+
+    def namespace_of(self, host: str) -> int:
+        """Which namespace a host name leads to: the one that claims it, else the first."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        for number, namespace in enumerate(self.settings.namespaces):
+            if name.casefold() in (claimed.casefold() for claimed in namespace.hosts):
+                return number
+        return 0
 
     # -- turns -------------------------------------------------------------------------------
 
@@ -181,7 +221,8 @@ class Server:
 
     def keep_house(self) -> None:
         """Heartbeats, silent peers, lapsed tokens, compaction: what nobody waits for."""
-        now = self.turn.begin()
+        self.turn.begin()
+        now = self._connection_clock.now_ms()
         for site in self.sites:
             for client in list(site.clients):
                 self._look_after(client, now)
