@@ -31,21 +31,16 @@ from tandem.amqp.types import (
     type_name,
 )
 
+COMPILED: Final = not __file__.endswith(".py")
+"""The hottest loops read bytes one by one when compiled, and with one `struct` call when interpreted."""
+
 DEPTH_MAX: Final = 32
 ZERO_WIDTH_MAX: Final = 65536
 """Array elements that take no bytes (null, true, uint0 …) per decode: they are all a sender could multiply for free."""
 
-_U16: Final = Struct(">H")
-_U32: Final = Struct(">I")
-_U64: Final = Struct(">Q")
-_I16: Final = Struct(">h")
-_I32: Final = Struct(">i")
-_I64: Final = Struct(">q")
 _F32: Final = Struct(">f")
 _F64: Final = Struct(">d")
 _WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
-_HEAD8: Final = Struct(">BBB")
-_HEAD32: Final = Struct(">BII")
 
 
 def uint32(buf: bytes, at: i64) -> i64:

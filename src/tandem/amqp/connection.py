@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from mypy_extensions import i64
 
-from tandem.amqp import deliveries
+from tandem.amqp import dispositions, transfers
+from tandem.amqp.codec import COMPILED
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.errors import (
     CONNECTION_FORCED,
@@ -31,8 +33,11 @@ from tandem.amqp.frames import (
     encode_end,
     encode_open,
     frame,
+    wrong_head,
+    wrong_size,
 )
 from tandem.amqp.handlers import ConnectionHandler
+from tandem.amqp.idle import Idle
 from tandem.amqp.performatives import (
     ABSENT,
     ATTACH,
@@ -54,6 +59,7 @@ from tandem.amqp.performatives import (
 from tandem.amqp.sasl import SaslClient, SaslExchange, SaslServer
 from tandem.amqp.session import Session
 
+_FRAME_HEAD: Final = Struct(">IHH")
 _AWAIT_HEADER: Final = 0
 _AWAIT_SASL: Final = 1
 _AWAIT_FRAMES: Final = 2
@@ -88,7 +94,6 @@ class Connection:
         self.by_remote_channel: dict[int, Session] = {}
         self.ended_channels: set[int] = set()
         """Remote channels whose session is over: what still comes on them is ignored."""
-        self.own_links = 0
         self.unfinished_bytes = 0
         self.disposition_session: Session | None = None
         self.disposition_first = 0
@@ -101,9 +106,7 @@ class Connection:
         self._frame_bytes_max: i64 = config.max_frame_size
         self._partial = bytearray()
         self._told = False
-        self._heard = True
-        self._spoke = True
-        self._heard_at = 0
+        self._idle = Idle()
         self._close_by = 0
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
@@ -123,21 +126,21 @@ class Connection:
             sasl.out.clear()
             # a client queues its AMQP frames while SASL is still talking
             if not sasl.done:
-                self._spoke = self._spoke or len(data) > 0
+                self._idle.spoke = True
                 return data
             out.insert(0, data)
         if not out:
             return b""
         data = b"".join(out)
         out.clear()
-        self._spoke = True
+        self._idle.spoke = True
         return data
 
     def receive_bytes(self, data: bytes) -> None:
         """Never raises for what a peer sent: it is answered, if need be with a close."""
         if self.closed:
             return
-        self._heard = True
+        self._idle.heard = True
         try:
             if self._partial:
                 self._complete_partial(data)
@@ -159,25 +162,15 @@ class Connection:
                 self.closed = True
                 return 0
             return self._close_by
-        next_at = 0
-        idle = self.config.idle_timeout_ms
-        if idle > 0:
-            if self._heard or self._heard_at == 0:
-                self._heard = False
-                self._heard_at = now
-            elif now - self._heard_at >= 2 * idle:
-                self._fail(AmqpError(CONNECTION_FORCED, f"nothing received for {now - self._heard_at} ms; the idle timeout is {idle} ms"))
-                return 0
-            next_at = now + max(idle // 2, 1)
-        beat = self.remote_idle_timeout_ms
-        if beat > 0:
-            # looked at four times per interval: silence never lasts beyond half of it
-            if not self._spoke and not self.has_output:
-                self.out.append(EMPTY_FRAME)
-            self._spoke = False
-            beat_at = now + max(beat // 4, 1)
-            next_at = beat_at if next_at == 0 else min(next_at, beat_at)
-        return next_at
+        idle_ms = self.config.idle_timeout_ms
+        if self._idle.expired(now, idle_ms):
+            self._fail(
+                AmqpError(CONNECTION_FORCED, f"nothing received for {self._idle.silent_ms(now)} ms; the idle timeout is {idle_ms} ms")
+            )
+            return 0
+        if self.remote_idle_timeout_ms > 0 and self._idle.must_speak() and not self.has_output:
+            self.out.append(EMPTY_FRAME)
+        return self._idle.next_at(now, idle_ms, self.remote_idle_timeout_ms)
 
     def lost(self, error: AmqpError | None = None) -> None:
         """The transport is gone without a close."""
@@ -211,6 +204,8 @@ class Connection:
     def begin(self) -> Session:
         """Start a session of our own; links may be attached to it at once."""
         channel = self._free_channel(ABSENT)
+        if channel > self.remote_channel_max:
+            raise RuntimeError(f"the peer allows {self.remote_channel_max + 1} sessions")
         session = Session(self, channel)
         self.sessions[channel] = session
         session.send_begin()
@@ -248,11 +243,18 @@ class Connection:
                 )
             )
 
+    def fitting(self, error: AmqpError | None) -> AmqpError | None:
+        """The error, cut short if the peer takes only small frames: the condition must arrive."""
+        room = self.outgoing_frame_bytes_max - 128
+        if error is None or len(error.encode()) <= room:
+            return error
+        return AmqpError(error.condition, None if error.description is None else error.description[: room // 4])
+
     def _send_close(self, error: AmqpError | None) -> None:
         if not self.open_sent:
             self.open()
         self.close_sent = True
-        self.emit(0, encode_close(error))
+        self.emit(0, encode_close(self.fitting(error)))
 
     def _fail(self, error: AmqpError) -> None:
         """The peer broke the protocol: a last word, and no more."""
@@ -308,6 +310,7 @@ class Connection:
 
     def _take_frames(self, data: bytes, at: i64) -> None:
         n: i64 = len(data)
+        frame_bytes_max: i64 = self._frame_bytes_max
         while n - at >= 8 and not self.closed:
             if self._phase != _AWAIT_FRAMES:
                 next_at = self._take_preamble(data, at, n)
@@ -315,43 +318,40 @@ class Connection:
                     break
                 at = next_at
                 continue
-            size: i64 = (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
-            if size > n - at or size < 8 or size > self._frame_bytes_max:
-                if size < 8 or size > self._frame_bytes_max:
-                    raise self._wrong_size(size)
+            if COMPILED:
+                size: i64 = (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
+                kind: i64 = (data[at + 4] << 8) | data[at + 5]
+                channel: i64 = (data[at + 6] << 8) | data[at + 7]
+            else:
+                size, kind, channel = _FRAME_HEAD.unpack_from(data, at)
+            if size > n - at or size < 8 or size > frame_bytes_max:
+                if size < 8 or size > frame_bytes_max:
+                    raise wrong_size(size, self._frame_bytes_max)
                 break
             end: i64 = at + size
-            body: i64 = at + (data[at + 4] << 2)
-            if body < at + 8 or body > end or data[at + 5] != 0:
-                raise self._wrong_frame(data, at)
+            body: i64 = at + 8
+            if kind != 0x0200:
+                body = at + ((kind >> 8) << 2)
+                if body < at + 8 or body > end or kind & 0xFF != 0:
+                    raise wrong_head(kind)
             if body < end:
-                channel: i64 = (data[at + 6] << 8) | data[at + 7]
                 if end - body > 3 and data[body] == 0 and data[body + 1] == 0x53:
                     code: i64 = data[body + 2]
                     body += 3
                 else:
                     code, body = read_descriptor(data, body, end)
-                if code == TRANSFER and not self.close_sent:
-                    session = self.by_remote_channel.get(channel)
-                    if session is not None and not session.end_sent:
-                        deliveries.take_transfer(session, data, body, end)
-                    else:
-                        self._stray(code, channel)
+                session = self.by_remote_channel.get(channel)
+                if session is None or session.end_sent or self.close_sent:
+                    self._dispatch(code, channel, data, body, end)
+                elif code == TRANSFER:
+                    transfers.take_transfer(session, data, body, end)
+                elif code == DISPOSITION:
+                    dispositions.take_disposition(session, data, body, end)
                 else:
                     self._dispatch(code, channel, data, body, end)
             at = end
         if at < n and not self.closed:
             self._partial += data[at:]
-
-    def _wrong_size(self, size: i64) -> ProtocolError:
-        if size < 8:
-            return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of {size} bytes; 8 is the least"))
-        return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of {size} bytes; max-frame-size is {self._frame_bytes_max}"))
-
-    def _wrong_frame(self, data: bytes, at: i64) -> ProtocolError:
-        if data[at + 5] != 0:
-            return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of type {data[at + 5]} where an AMQP frame (0) was expected"))
-        return ProtocolError(AmqpError(FRAMING_ERROR, f"data offset {data[at + 4]} does not lie in its frame"))
 
     def _stray(self, code: i64, channel: i64) -> None:
         """A frame for a session that does not exist: an error unless it did a moment ago."""
@@ -384,8 +384,6 @@ class Connection:
             self._on_end(session, Ending(Fields("end", data, at, end)))
         elif session.end_sent:
             return
-        elif code == DISPOSITION:
-            deliveries.take_disposition(session, data, at, end)
         elif code == FLOW:
             session.on_flow(Flow(Fields("flow", data, at, end)))
         elif code == ATTACH:
@@ -400,7 +398,7 @@ class Connection:
             return at + 8
         size: i64 = int.from_bytes(data[at : at + 4], "big")
         if size < 8 or size > self._frame_bytes_max:
-            raise self._wrong_size(size)
+            raise wrong_size(size, self._frame_bytes_max)
         if size > n - at:
             return at
         self.sasl.take_frame(data, at, at + size)
@@ -472,7 +470,8 @@ class Connection:
         session.begun(begin, channel)
         if not answers:
             session.send_begin()
-        self.handler.on_begin(session)
+        if not session.end_sent:
+            self.handler.on_begin(session)
 
     def _free_channel(self, wanted: int) -> int:
         sessions = self.sessions

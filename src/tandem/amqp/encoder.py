@@ -36,8 +36,6 @@ FALSE: Final = b"\x42"
 
 _U8: Final = Struct(">B")
 _U32: Final = Struct(">I")
-_U64: Final = Struct(">Q")
-_I64: Final = Struct(">q")
 _CU32: Final = Struct(">BI")
 _CU64: Final = Struct(">BQ")
 _CI32: Final = Struct(">Bi")
@@ -60,7 +58,7 @@ def encode_uint(value: int) -> bytes:
     if value == 0:
         return b"\x43"
     if value < 256:
-        return _C_SMALL_UINT + _U8.pack(value)
+        return b"\x52" + _U8.pack(value)
     return _CU32.pack(0x70, value)
 
 
@@ -70,9 +68,6 @@ def encode_ulong(value: int) -> bytes:
     if value < 256:
         return b"\x53" + _U8.pack(value)
     return _CU64.pack(0x80, value)
-
-
-_C_SMALL_UINT: Final = b"\x52"
 
 
 def encode_string(value: str) -> bytes:

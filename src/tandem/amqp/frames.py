@@ -17,7 +17,7 @@ from tandem.amqp.encoder import (
     encode_ulong,
     encode_value,
 )
-from tandem.amqp.errors import AmqpError
+from tandem.amqp.errors import FRAMING_ERROR, AmqpError, ProtocolError
 from tandem.amqp.performatives import ABSENT, ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
 from tandem.amqp.terminus import SOURCE, TARGET, Coordinator, Terminus, encode_symbols
 from tandem.amqp.types import Array
@@ -45,6 +45,19 @@ def frame(channel: int, performative: bytes) -> bytes:
 
 def sasl_frame(performative: bytes) -> bytes:
     return _HEAD.pack(8 + len(performative), 2, 1, 0) + performative
+
+
+def wrong_size(size: int, max_frame_size: int) -> ProtocolError:
+    if size < 8:
+        return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of {size} bytes; 8 is the least"))
+    return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of {size} bytes; max-frame-size is {max_frame_size}"))
+
+
+def wrong_head(kind: int) -> ProtocolError:
+    """`kind` is data offset and type, the two bytes behind the size."""
+    if kind & 0xFF:
+        return ProtocolError(AmqpError(FRAMING_ERROR, f"frame of type {kind & 0xFF} where an AMQP frame (0) was expected"))
+    return ProtocolError(AmqpError(FRAMING_ERROR, f"data offset {kind >> 8} does not lie in its frame"))
 
 
 def encode_ushort(value: int) -> bytes:

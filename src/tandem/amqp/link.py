@@ -136,7 +136,7 @@ class Link:
 
     def _send_detach(self, closed: bool, error: AmqpError | None) -> None:
         session = self.session
-        session.connection.emit(session.channel, encode_detach(self.handle, closed, error))
+        session.connection.emit(session.channel, encode_detach(self.handle, closed, session.connection.fitting(error)))
         self.state = DETACH_SENT
         self.attached = False
         session.forget_deliveries(self)

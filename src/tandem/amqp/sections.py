@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import Decoder, skip_value, uint32
+from tandem.amqp.codec import COMPILED, Decoder, skip_value, uint32
 from tandem.amqp.encoder import (
     NULL,
     compound,
@@ -43,35 +43,56 @@ _NAMES: Final = {
     0x78: "footer",
 }
 
+_FORMS: Final = {
+    0x70C0: 1,
+    0x71C1: 1,
+    0x72C1: 1,
+    0x73C0: 1,
+    0x74C1: 1,
+    0x75A0: 1,
+    0x76C0: 1,
+    0x77A1: 1,
+    0x78C1: 1,
+    0x70D0: 4,
+    0x71D1: 4,
+    0x72D1: 4,
+    0x73D0: 4,
+    0x74D1: 4,
+    0x75B0: 4,
+    0x76D0: 4,
+    0x77B1: 4,
+    0x78D1: 4,
+}
+"""Section and constructor that go together, with the width of the size that follows: one look-up where interpreted."""
+
 
 class Sections:
     """Where each section lies. `x_at` is its descriptor, `x_value` the value behind it, `x_end` its end; -1 = absent."""
 
-    def __init__(self) -> None:
-        self.header_at: i64 = -1
-        self.header_value: i64 = -1
-        self.header_end: i64 = -1
-        self.da_at: i64 = -1
-        self.da_value: i64 = -1
-        self.da_end: i64 = -1
-        self.ma_at: i64 = -1
-        self.ma_value: i64 = -1
-        self.ma_end: i64 = -1
-        self.properties_at: i64 = -1
-        self.properties_value: i64 = -1
-        self.properties_end: i64 = -1
-        self.app_properties_at: i64 = -1
-        self.app_properties_value: i64 = -1
-        self.app_properties_end: i64 = -1
-        self.body_at: i64 = -1
-        """The first body section; several data or sequence sections follow one another up to `body_end`."""
-        self.body_value: i64 = -1
-        self.body_end: i64 = -1
-        self.body_kind: i64 = NO_BODY
-        self.body_count: i64 = 0
-        self.footer_at: i64 = -1
-        self.footer_value: i64 = -1
-        self.footer_end: i64 = -1
+    header_at: i64 = -1
+    header_value: i64 = -1
+    header_end: i64 = -1
+    da_at: i64 = -1
+    da_value: i64 = -1
+    da_end: i64 = -1
+    ma_at: i64 = -1
+    ma_value: i64 = -1
+    ma_end: i64 = -1
+    properties_at: i64 = -1
+    properties_value: i64 = -1
+    properties_end: i64 = -1
+    app_properties_at: i64 = -1
+    app_properties_value: i64 = -1
+    app_properties_end: i64 = -1
+    body_at: i64 = -1
+    """The first body section; several data or sequence sections follow one another up to `body_end`."""
+    body_value: i64 = -1
+    body_end: i64 = -1
+    body_kind: i64 = NO_BODY
+    body_count: i64 = 0
+    footer_at: i64 = -1
+    footer_value: i64 = -1
+    footer_end: i64 = -1
 
     def bare(self, payload: bytes) -> bytes:
         """Properties, application properties, body and footer in the order of the specification: one slice when they came that way."""
@@ -97,12 +118,24 @@ def scan(payload: bytes) -> Sections:
     at: i64 = 0
     while at < n:
         start: i64 = at
-        if n - at > 3 and payload[at] == 0 and payload[at + 1] == 0x53:
-            code: i64 = payload[at + 2]
-            value: i64 = at + 3
+        code: i64 = 0
+        value: i64 = at + 3
+        form: i64 = 0
+        if not COMPILED and n - at > 8 and payload[at] == 0 and payload[at + 1] == 0x53:
+            code = payload[at + 2]
+            form = _FORMS.get((code << 8) | payload[value], 0)
+        if form == 1:
+            at = at + 5 + payload[at + 4]
+        elif form == 4:
+            at = at + 8 + uint32(payload, at + 4)
         else:
-            code, value = read_descriptor(payload, at, n)
-        at = _section_end(payload, code, value, n)
+            if n - at > 3 and payload[at] == 0 and payload[at + 1] == 0x53:
+                code = payload[at + 2]
+            else:
+                code, value = read_descriptor(payload, at, n)
+            at = _section_end(payload, code, value, n)
+        if at > n:
+            raise DecodeError(f"{_NAMES[code]} runs to byte {at} of {n}")
         twice = False
         if code == PROPERTIES:
             twice = s.properties_at >= 0

@@ -6,16 +6,26 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp import deliveries
-from tandem.amqp.deliveries import TransferTail, Waiting
+from tandem.amqp import dispositions, transfers
+from tandem.amqp.dispositions import DispositionTail
 from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_uint
-from tandem.amqp.errors import FRAMING_ERROR, HANDLE_IN_USE, INVALID_FIELD, STOLEN, UNATTACHED_HANDLE, AmqpError, ProtocolError
+from tandem.amqp.errors import (
+    FRAMING_ERROR,
+    HANDLE_IN_USE,
+    INVALID_FIELD,
+    RESOURCE_LIMIT_EXCEEDED,
+    STOLEN,
+    UNATTACHED_HANDLE,
+    AmqpError,
+    ProtocolError,
+)
 from tandem.amqp.frames import encode_begin, encode_end, link_flow_frame, session_flow_frame
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import ATTACH_RECEIVED, ATTACH_SENT, ATTACHED, DETACH_SENT, Delivery, Link, ReceiverLink, SenderLink
 from tandem.amqp.performatives import ABSENT, FLOW, UINT_MAX, Attach, Begin, Detach, Flow
 from tandem.amqp.serial import difference
 from tandem.amqp.terminus import Coordinator, Terminus
+from tandem.amqp.transfers import TransferTail, Waiting
 
 if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
@@ -50,6 +60,8 @@ class Session:
         self.remote_handle_max = UINT_MAX
         self.frame_bytes_max = 512
         self.links: dict[int, Link] = {}
+        self.awaited: dict[tuple[bool, str], Link] = {}
+        """Links we attached and the peer has not answered, by (do we receive, name)."""
         self.by_remote_handle: dict[int, Link] = {}
         self.receivers: dict[int, ReceiverLink] = {}
         """Attached receivers by the peer's handle: the way in for transfers."""
@@ -57,6 +69,7 @@ class Session:
         self.tracked: dict[int, ReceiverLink] = {}
         self.waiting: list[Waiting] = []
         self.tails: dict[bytes, TransferTail] = {}
+        self.disposition_tails: dict[bytes, DispositionTail] = {}
 
     @property
     def window_open(self) -> bool:
@@ -87,13 +100,14 @@ class Session:
         if self.end_sent:
             return
         self.end_sent = True
-        self.connection.emit(self.channel, encode_end(error))
+        self.connection.emit(self.channel, encode_end(self.connection.fitting(error)))
         self.gone(error)
 
     def gone(self, error: AmqpError | None) -> None:
         """Tell every link, then the connection's handler."""
         links = list(self.links.values())
         self.links.clear()
+        self.awaited.clear()
         self.by_remote_handle.clear()
         self.receivers.clear()
         self.unsettled.clear()
@@ -156,7 +170,7 @@ class Session:
         link.source = source
         link.target = target
         self.links[link.handle] = link
-        self.connection.own_links += 1
+        self.awaited[(link.receiver, link.name)] = link
         link._send_attach(source, target, properties)
 
     def _free_handle(self, wanted: int) -> int:
@@ -167,27 +181,26 @@ class Session:
         handle = 0
         while handle in links:
             handle += 1
+        if wanted == ABSENT and handle > self.remote_handle_max:
+            raise RuntimeError(f"the peer allows {self.remote_handle_max + 1} links per session")
         return handle
 
     def on_attach(self, attach: Attach) -> None:
         if attach.handle > self.handle_max:
             raise ProtocolError(AmqpError(FRAMING_ERROR, f"attach: handle {attach.handle} is above handle-max {self.handle_max}"))
-        if self.connection.own_links > 0:
-            for link in self.links.values():
-                if link.state == ATTACH_SENT and link.name == attach.name and link.receiver != attach.receiver_role:
-                    self._answered(link, attach)
-                    return
         old = self.by_remote_handle.get(attach.handle)
-        if old is not None:
-            if old.name != attach.name or old.receiver == attach.receiver_role:
-                self.end(AmqpError(HANDLE_IN_USE, f"attach: handle {attach.handle} is in use by link {old.name}"))
+        if old is not None and not self._give_way(old, attach):
+            self.end(AmqpError(HANDLE_IN_USE, f"attach: handle {attach.handle} is in use by link {old.name}"))
+            return
+        if self.awaited:
+            ours = self.awaited.pop((not attach.receiver_role, attach.name), None)
+            if ours is not None:
+                self._answered(ours, attach)
                 return
-            # the peer forgot that it is attached: the newcomer takes over
-            if old.state < DETACH_SENT:
-                old.detach(AmqpError(STOLEN, f"link {old.name} was attached again under the same handle"))
-            self._remove(old)
-            old.gone(AmqpError(STOLEN, f"link {old.name} was attached again under the same handle"))
         handle = self._free_handle(attach.handle)
+        if handle > self.remote_handle_max:
+            self.end(AmqpError(RESOURCE_LIMIT_EXCEEDED, f"attach: no handle free up to {self.remote_handle_max}"))
+            return
         link = SenderLink(self, attach.name, handle) if attach.receiver_role else ReceiverLink(self, attach.name, handle)
         link.opened(attach)
         self.links[handle] = link
@@ -196,10 +209,23 @@ class Session:
             self.receivers[attach.handle] = link
         self.connection.handler.on_attach(link)
 
+    def _give_way(self, old: Link, attach: Attach) -> bool:
+        """May the newcomer have the handle? Yes if the old link is leaving, or is the same one: a peer that forgot it is attached."""
+        if old.state < DETACH_SENT:
+            if old.name != attach.name or old.receiver == attach.receiver_role:
+                return False
+            old.detach(AmqpError(STOLEN, f"link {old.name} was attached again under the same handle"))
+        self._remove(old)
+        old.gone(AmqpError(STOLEN, f"link {old.name} was attached again under the same handle"))
+        return True
+
     def _answered(self, link: Link, attach: Attach) -> None:
         source, target = link.source, link.target
         link.opened(attach)
         self.by_remote_handle[attach.handle] = link
+        if link.state >= DETACH_SENT:
+            # we gave it up meanwhile, and wait for the peer's detach
+            return
         refused = attach.source is None if link.receiver else attach.target is None
         if refused:
             # the peer's detach with the reason is on its way
@@ -217,12 +243,10 @@ class Session:
         if link is None:
             self.end(AmqpError(UNATTACHED_HANDLE, f"detach: no link has handle {detach.handle}"))
             return
-        if link.state == ATTACH_RECEIVED or (link.state == ATTACH_SENT and link.remote_handle == ABSENT):
+        if link.state == ATTACH_RECEIVED:
             # never accepted, so it must be answered with both frames
-            if link.state == ATTACH_RECEIVED:
-                link._send_attach(None, None, None)
-            link._send_detach(detach.closed, None)
-        elif link.state < DETACH_SENT:
+            link._send_attach(None, None, None)
+        if link.state < DETACH_SENT:
             link._send_detach(detach.closed, None)
         self._remove(link)
         link.gone(detach.error)
@@ -310,7 +334,7 @@ class Session:
         was_shut = self.window <= 0
         self.window = flow.incoming_window - in_flight
         if self.waiting and self.window > 0:
-            deliveries.flush_waiting(self)
+            transfers.flush_waiting(self)
         if flow.handle != ABSENT:
             self._on_link_flow(flow)
         elif flow.echo:
@@ -354,11 +378,14 @@ class Session:
     # -- deliveries out ---------------------------------------------------------------------------------------------
 
     def send_disposition(self, receiver_role: bool, first: int, last: int, settled: bool, state: bytes) -> None:
-        """`state` is encoded, empty for none. Equal answers to consecutive deliveries leave as one range."""
+        """`state` is encoded, empty for none. Equal answers to consecutive deliveries leave as one range; what is settled is forgotten."""
         if self.end_sent:
             return
-        if settled and receiver_role and self.tracked:
-            deliveries.forget_tracked(self, first, last)
+        if settled:
+            if not receiver_role:
+                dispositions.forget_unsettled(self, first, last)
+            elif self.tracked:
+                dispositions.forget_tracked(self, first, last)
         connection = self.connection
         if (
             connection.disposition_session is self
@@ -379,4 +406,4 @@ class Session:
 
     def send_slowly(self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int) -> None:
         """What `SenderLink.send` cannot put in one ordinary frame right now."""
-        deliveries.send_slowly(self, Waiting(link, delivery_id, payload, tag, settled, message_format))
+        transfers.send_slowly(self, Waiting(link, delivery_id, payload, tag, settled, message_format))

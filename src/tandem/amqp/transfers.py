@@ -1,12 +1,13 @@
-"""Deliveries in and out of a session: the transfer and the disposition, by hand where they are ordinary."""
+"""Transfers in and out of a session: by hand and by template where they are ordinary."""
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import uint32
+from tandem.amqp.codec import COMPILED, uint32
 from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_binary, encode_uint
 from tandem.amqp.errors import (
     INVALID_FIELD,
@@ -20,15 +21,15 @@ from tandem.amqp.errors import (
 )
 from tandem.amqp.fields import Fields
 from tandem.amqp.frames import frame
-from tandem.amqp.link import ATTACH_RECEIVED, DETACH_SENT, Delivery, ReceiverLink, SenderLink
-from tandem.amqp.outcomes import Outcome, decode_outcome
-from tandem.amqp.performatives import ABSENT, TRANSFER, Disposition, Transfer
-from tandem.amqp.serial import difference
+from tandem.amqp.link import ATTACH_RECEIVED, DETACH_SENT, ReceiverLink, SenderLink
+from tandem.amqp.performatives import ABSENT, TRANSFER, Transfer
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
 
 _MASK: Final = 0xFFFFFFFF
+_USUAL_HEAD: Final = Struct(">BBBBBBIBB")
+"""list8 and its size and count, handle as smalluint, delivery-id as uint, delivery-tag as vbin8 and its size."""
 _TAILS_MAX: Final = 64
 _TAIL_BYTES_MAX: Final = 32
 
@@ -60,48 +61,58 @@ class Waiting:
 def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
     """The ordinary transfer by hand; anything unusual goes to `_take_slowly`. `at` is the list constructor."""
     start: i64 = at
-    try:
-        code: i64 = buf[at]
-        if code == 0xC0:
-            list_end: i64 = at + 2 + buf[at + 1]
-            count: i64 = buf[at + 2]
-            at += 3
-        elif code == 0xD0:
-            list_end = at + 5 + uint32(buf, at + 1)
-            count = uint32(buf, at + 5)
-            at += 9
-        else:
-            _take_slowly(session, buf, start, end, -1)
-            return
-        code = buf[at]
-        if code == 0x52:
-            handle: i64 = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            handle = 0
-            at += 1
-        else:
-            _take_slowly(session, buf, start, end, -1)
-            return
-        code = buf[at]
-        if code == 0x70:
-            delivery_id: i64 = (buf[at + 1] << 24) | (buf[at + 2] << 16) | (buf[at + 3] << 8) | buf[at + 4]
-            at += 5
-        elif code == 0x52:
-            delivery_id = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            delivery_id = 0
-            at += 1
-        else:
-            _take_slowly(session, buf, start, end, -1)
-            return
-        if buf[at] != 0xA0:
-            _take_slowly(session, buf, start, end, -1)
-            return
-        tag_end: i64 = at + 2 + buf[at + 1]
-    except IndexError:
-        raise DecodeError("transfer: list cut short") from None
+    list_end: i64 = 0
+    count: i64 = 0
+    handle: i64 = 0
+    delivery_id: i64 = 0
+    tag_end: i64 = 0
+    fast = False
+    if not COMPILED and end - at > 12:
+        # one call reads what the interpreter would need fourteen look-ups for
+        list_code, list_bytes, count, handle_code, handle, id_code, delivery_id, tag_code, tag_bytes = _USUAL_HEAD.unpack_from(buf, at)
+        if list_code == 0xC0 and handle_code == 0x52 and id_code == 0x70 and tag_code == 0xA0:
+            list_end = at + 2 + list_bytes
+            at += 10
+            tag_end = at + 2 + tag_bytes
+            fast = True
+    if not fast:
+        try:
+            code: i64 = buf[at]
+            if code == 0xC0:
+                list_end = at + 2 + buf[at + 1]
+                count = buf[at + 2]
+                at += 3
+            elif code == 0xD0:
+                list_end = at + 5 + uint32(buf, at + 1)
+                count = uint32(buf, at + 5)
+                at += 9
+            code = buf[at]
+            if code == 0x52:
+                handle = buf[at + 1]
+                at += 2
+            elif code == 0x43:
+                handle = 0
+                at += 1
+            else:
+                list_end = 0
+            code = buf[at]
+            if code == 0x70:
+                delivery_id = uint32(buf, at + 1)
+                at += 5
+            elif code == 0x52:
+                delivery_id = buf[at + 1]
+                at += 2
+            elif code == 0x43:
+                delivery_id = 0
+                at += 1
+            else:
+                list_end = 0
+            if list_end == 0 or buf[at] != 0xA0:
+                _take_slowly(session, buf, start, end, -1)
+                return
+            tag_end = at + 2 + buf[at + 1]
+        except IndexError:
+            raise DecodeError("transfer: list cut short") from None
     tail = session.tails.get(buf[tag_end:list_end])
     link = session.receivers.get(handle)
     if (
@@ -224,167 +235,6 @@ def _finish(session: Session, link: ReceiverLink, aborted: bool, buf: bytes, at:
     if link.tracks and not link.settled:
         session.tracked[link.delivery_id] = link
     link.handler.on_transfer(link, link.delivery_id, link.tag, payload, link.settled, link.message_format, link.delivery_state)
-
-
-# -- dispositions in ---------------------------------------------------------------------------------------------------
-
-
-def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
-    """The ordinary form by hand: list8, receiver role, an id or two, settled, state."""
-    start: i64 = at
-    try:
-        if buf[at] != 0xC0 or buf[at + 3] != 0x41 or buf[at + 2] < 5:
-            _take_disposition_slowly(session, buf, start, end)
-            return
-        list_end: i64 = at + 2 + buf[at + 1]
-        count: i64 = buf[at + 2]
-        at += 4
-        first: i64 = -1
-        last: i64 = -1
-        code: i64 = buf[at]
-        if code == 0x70:
-            first = uint32(buf, at + 1)
-            at += 5
-        elif code == 0x52:
-            first = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            first = 0
-            at += 1
-        code = buf[at]
-        if code == 0x70:
-            last = uint32(buf, at + 1)
-            at += 5
-        elif code == 0x40:
-            last = first
-            at += 1
-        elif code == 0x52:
-            last = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            last = 0
-            at += 1
-        settled = buf[at] == 0x41
-        if count == 6:
-            # batchable, which tells us nothing, must be one of its three one-byte forms
-            list_end -= 1
-            code = buf[list_end]
-        else:
-            code = 0x40
-        if first < 0 or last < 0 or count > 6 or buf[at] < 0x40 or buf[at] > 0x42 or code < 0x40 or code > 0x42 or list_end > end:
-            _take_disposition_slowly(session, buf, start, end)
-            return
-    except IndexError:
-        raise DecodeError("disposition: list cut short") from None
-    state = buf[at + 1 : list_end]
-    if state == b"\x40":
-        state = b""
-    elif len(state) < 4:
-        _take_disposition_slowly(session, buf, start, end)
-        return
-    _apply_disposition(session, first, last, settled, _outcome(state))
-
-
-def _take_disposition_slowly(session: Session, buf: bytes, at: i64, end: i64) -> None:
-    d = Disposition(Fields("disposition", buf, at, end))
-    outcome = _outcome(d.state)
-    if d.receiver_role:
-        _apply_disposition(session, d.first, d.last, d.settled, outcome)
-    else:
-        _apply_sender_disposition(session, d.first, d.last, d.settled, outcome)
-
-
-def _outcome(state: bytes) -> Outcome:
-    try:
-        return decode_outcome(state)
-    except DecodeError as error:
-        raise DecodeError(f"disposition.state: {error.description}") from None
-
-
-def _apply_disposition(session: Session, first: int, last: int, settled: bool, outcome: Outcome) -> None:
-    unsettled = session.unsettled
-    if first == last:
-        delivery = unsettled.get(first)
-        if delivery is not None:
-            if settled:
-                del unsettled[first]
-            link = delivery.link
-            link.handler.on_disposition(link, [delivery], outcome, settled)
-        return
-    run: list[Delivery] = []
-    for delivery in _within(unsettled, first, last):
-        if settled:
-            del unsettled[delivery.delivery_id]
-        if run and run[0].link is not delivery.link:
-            link = run[0].link
-            link.handler.on_disposition(link, run, outcome, settled)
-            run = []
-        run.append(delivery)
-    if run:
-        link = run[0].link
-        link.handler.on_disposition(link, run, outcome, settled)
-
-
-def _within(unsettled: dict[int, Delivery], first: int, last: int) -> list[Delivery]:
-    """Known deliveries in a range that the peer chose: the work is bounded by what we know, not by what it claims."""
-    n = _span(first, last)
-    found: list[Delivery] = []
-    if n <= len(unsettled):
-        i = first
-        while n > 0:
-            delivery = unsettled.get(i)
-            if delivery is not None:
-                found.append(delivery)
-            i = (i + 1) & _MASK
-            n -= 1
-    else:
-        # kept in the order they were sent
-        for delivery in unsettled.values():
-            if (delivery.delivery_id - first) & _MASK < n:
-                found.append(delivery)
-    return found
-
-
-def _span(first: int, last: int) -> int:
-    n = difference(last, first) + 1
-    if n <= 0:
-        raise ProtocolError(AmqpError(INVALID_FIELD, f"disposition.last: {last} is before first {first}"))
-    return n
-
-
-def _apply_sender_disposition(session: Session, first: int, last: int, settled: bool, outcome: Outcome) -> None:
-    """The sender's word on what we received: of interest only to links that wait for it."""
-    n = _span(first, last)
-    tracked = session.tracked
-    if not tracked:
-        return
-    if n <= len(tracked):
-        ids = [(first + i) & _MASK for i in range(n) if (first + i) & _MASK in tracked]
-    else:
-        ids = [i for i in tracked if (i - first) & _MASK < n]
-    at = 0
-    while at < len(ids):
-        link = tracked[ids[at]]
-        run = at + 1
-        while run < len(ids) and ids[run] == (ids[run - 1] + 1) & _MASK and tracked[ids[run]] is link:
-            run += 1
-        for i in range(at, run):
-            if settled:
-                del tracked[ids[i]]
-        link.handler.on_settled_incoming(link, ids[at], ids[run - 1], outcome, settled)
-        at = run
-
-
-def forget_tracked(session: Session, first: int, last: int) -> None:
-    """We settled these ourselves: nothing more will be said about them."""
-    tracked = session.tracked
-    n = difference(last, first) + 1
-    if n <= len(tracked):
-        for i in range(n):
-            tracked.pop((first + i) & _MASK, None)
-    else:
-        for i in [i for i in tracked if (i - first) & _MASK < n]:
-            del tracked[i]
 
 
 # -- transfers out, when they do not fit a template --------------------------------------------------------------------
