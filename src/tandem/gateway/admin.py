@@ -91,7 +91,7 @@ class NamespaceAdmin:
     async def authorize(self, token: str | None, path: str, right: Right) -> None:
         if not token:
             raise AuthenticationFailed("MissingToken: the request has no Authorization header.")
-        grant = sas.verify(token, path, self._site.rule_lookup, self._site.turn.begin())
+        grant = sas.verify(token, path, self._site.rule_lookup, self._site.connection_clock.now_ms())
         if not grant.allows(right):
             raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace.name}'.")
 

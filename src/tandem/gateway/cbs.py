@@ -40,7 +40,7 @@ class TokenNode(Requests):
             raise AuthenticationFailed("The token is not a shared access signature; no other token issuer is configured.")
         # The host is not compared: a client may reach us by any name, through tunnels and custom endpoints.
         address = addresses.parse(audience)
-        grant = sas.verify(token, address.resource, client.site.rule_lookup, client.turn.now)
+        grant = sas.verify(token, address.resource, client.site.rule_lookup, client.site.connection_clock.now_ms())
         if address.entity and address.entity.casefold() != addresses.CBS:
             client.site.namespace.must_exist(address)
         client.grant(grant)

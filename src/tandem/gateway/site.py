@@ -11,6 +11,7 @@ from tandem.broker.turn import Turn
 from tandem.gateway.client import Client
 from tandem.gateway.tracking import Tracker
 from tandem.gateway.translate import Translator
+from tandem.model.clock import Clock
 from tandem.model.entity import AuthorizationRule
 from tandem.model.limits import Limits
 
@@ -27,6 +28,7 @@ class Site:
         limits: Limits,
         note: Callable[[str], None],
         plan: Callable[[Client], None],
+        connection_clock: Clock | None = None,
     ) -> None:
         self.namespace = namespace
         self.turn = turn
@@ -37,6 +39,8 @@ class Site:
         """Tells the operator, in one line."""
         self.plan = plan
         """A client's deadlines changed."""
+        self.connection_clock: Clock = connection_clock or turn.clock
+        """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
         self.clients: set[Client] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
