@@ -53,7 +53,7 @@ async def test_the_send_that_meets_the_failure_is_diverted_when_the_interval_is_
         )
     )
     (stored,) = diverted(secondary)
-    assert {k for k in stored.parts.application_properties} == {
+    assert set(stored.parts.application_properties) == {
         "x-ms-path",
         "x-ms-sessionid",
         "x-ms-timetolive",

@@ -19,7 +19,7 @@ from tandem.client.coupling import Coupling, Side
 from tandem.client.errors import NamespaceClosedError, is_unreachable
 from tandem.client.events import Callback, Counters, EventHub
 from tandem.client.paths import PathMonitor, PathSettings, PathStatus
-from tandem.client.sdk import SdkNamespace
+from tandem.client.sdk import SdkNamespace, as_namespace
 from tandem.client.sender import MESSAGE_BYTES_DEFAULT, PairedSender
 from tandem.client.syphon import Syphon, SyphonSettings
 from tandem.client.transport import namespace_label
@@ -110,8 +110,8 @@ class PairedNamespaces:
             raise ValueError("give either options or single settings, not both")
         self.options = options or PairingOptions(**fields)
         self._sdk_options = sdk_options or {}
-        self.primary = Side("primary", _namespace(primary, self._sdk_options))
-        self.secondary = Side("secondary", _namespace(secondary, self._sdk_options))
+        self.primary = Side("primary", as_namespace(primary, self._sdk_options))
+        self.secondary = Side("secondary", as_namespace(secondary, self._sdk_options))
         if self.primary.host.casefold() == self.secondary.host.casefold():
             raise ValueError(f"primary and secondary are the same namespace, {self.primary.host}")
         self._secondary_string = secondary if isinstance(secondary, str) else None
@@ -350,11 +350,3 @@ class PairedNamespaces:
             ours = not isinstance(namespace, SdkNamespace) or namespace.owned
             if ours or (secondary_too and side is self.secondary and self.syphon is not None):
                 await side.close()
-
-
-def _namespace(given: str | ServiceBusClient | Namespace, sdk_options: dict[str, Any]) -> Namespace:
-    if isinstance(given, str):
-        return SdkNamespace(given, **sdk_options)
-    if isinstance(given, ServiceBusClient):
-        return SdkNamespace(given)
-    return given

@@ -76,6 +76,13 @@ class SdkNamespace:
             await asyncio.wait(tuple(self._closing), timeout=_CLOSE_SECONDS)
 
 
+def as_namespace(given: Any, sdk_options: dict[str, Any] | None = None) -> Any:
+    """A namespace from a connection string, an SDK client, or whatever already keeps the promises of the seam."""
+    if isinstance(given, str):
+        return SdkNamespace(given, **(sdk_options or {}))
+    return SdkNamespace(given) if isinstance(given, ServiceBusClient) else given
+
+
 async def _quietly(closing: Coroutine[Any, Any, None], host: str) -> None:
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
