@@ -13,7 +13,7 @@ ARGS   ?=
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
 
-.PHONY: help setup demo test check format bench sim serve clean java js
+.PHONY: help setup demo test check format docs bench sim serve clean java js
 
 help:
 	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
@@ -21,6 +21,7 @@ help:
 	@echo "make test     every test, uncompiled and compiled"
 	@echo "make check    format, lint, types, house rules, unit tests"
 	@echo "make format   let ruff format and fix what it can"
+	@echo "make docs     write the generated reference pages again"
 	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
 	@echo "make bench    benchmarks (ARGS=...)"
 	@echo "make sim      the simulator (SEED=n)"
@@ -73,6 +74,9 @@ check: setup
 format: setup
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
 	@$(BIN)/ruff format .
+
+docs: setup
+	@$(BIN)/python tools/configuration_page.py
 
 # First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path.
 test: setup java js

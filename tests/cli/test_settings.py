@@ -135,7 +135,6 @@ def test_dev_allows_faults_and_listens_on_loopback_only(tmp_path: Path) -> None:
         ("listen = 3", "tandem.toml:1: listen: found 3; allowed is a table of settings"),
         ("dev = 'yes'", 'tandem.toml:1: dev: found "yes"; allowed is true or false'),
         ("[stores]\ncount = 0", "tandem.toml:2: stores.count: found 0; allowed is a whole number from 1 to 64"),
-        ("[stores]\nisolation = 'vm'", 'tandem.toml:2: stores.isolation: found "vm"; allowed is "thread" or "process"'),
         ("[stores]\naudit_retention = 5", "tandem.toml:2: stores.audit_retention: found 5; allowed is a duration from 0s to 3650d"),
         (
             "[limits]\nmessage_byte_max = 5",

@@ -39,14 +39,10 @@ class StoreSettings:
 
     count: int = 4
     """Stores (failure domains) per namespace."""
-    isolation: str = "thread"
-    """`thread`: inside the broker. `process`: each store in a process of its own."""
     segment_bytes: int = 67_108_864
     """A journal segment is sealed and a new one begun beyond this."""
-    audit_retention_ms: int = 7 * 24 * 3_600_000
-    """How long segments stay readable for audit after compaction would allow deleting them."""
-    free_bytes_min: int = 67_108_864
-    """Below this much free disk sends are refused, so that settling still works."""
+    audit_retention_ms: int = 0
+    """How long segments stay readable for audit after compaction would delete them; everything sent meanwhile stays on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

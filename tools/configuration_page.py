@@ -1,0 +1,136 @@
+"""Writes docs/reference/configuration.md from the settings themselves: `python tools/configuration_page.py`; `--print` only shows it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"
+sys.path.insert(0, str(PAGE.parents[2] / "src"))
+
+from tandem.cli.entities import PROPERTIES  # noqa: E402 - the path comes first
+from tandem.cli.kinds import show_duration  # noqa: E402
+from tandem.cli.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
+from tandem.gateway.settings import StoreSettings  # noqa: E402
+from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
+from tandem.model.limits import Limits  # noqa: E402
+
+HEAD = """# Configuration
+
+This page is generated from the settings in the source; `make docs` writes it again.
+
+A setting is looked for on the command line, then in the environment, then in the file, then in the defaults. The file is
+`tandem.toml` in the current directory, or the one named by `--config` or `TANDEM_CONFIG`. A file that ends in `.json` is read as the
+`Config.json` of Microsoft's Service Bus emulator. Unknown keys are refused; every mistake is reported with file, line, key, what was found
+and what is allowed, and the command ends with code 2. Paths in a file are relative to that file.
+
+Durations are written as ISO 8601 (`"PT1M30S"`) or short (`"1m 30s"`).
+"""
+
+ENTITIES = """
+## Entities
+
+Queues, topics, subscriptions and rules in the file are created at start if they do not exist; those that exist are left as they are. One
+namespace needs no name:
+
+```toml
+[[queue]]
+name = "orders"
+lock_duration = "30s"
+
+[[topic]]
+name = "events"
+
+[[topic.subscription]]
+name = "large"
+
+[[topic.subscription.rule]]
+name = "amount"
+sql = "amount > 100"
+action = "SET priority = 'high'"
+```
+
+Several are written as `[[namespace]]` with `name`, `hosts` (host names that lead to it) and everything else beneath:
+`[[namespace.queue]]`, `[[namespace.topic]]`, `[[namespace.topic.subscription]]`, `[[namespace.topic.subscription.rule]]`,
+`[[namespace.authorization_rule]]`. The first namespace also answers for every host that no other claims.
+
+A rule has a `name` and either `sql` (with `sql_parameters` if it uses any), or `correlation`, a table with `correlation_id`, `message_id`,
+`to`, `reply_to`, `label`, `session_id`, `reply_to_session_id`, `content_type` and `properties`; or neither, and then lets everything
+through. `action` is optional. A subscription without rules gets `$Default`, which lets everything through.
+
+An `authorization_rule`, on a namespace, queue or topic, has `name`, `rights` (a list of `"Send"`, `"Listen"`, `"Manage"`) and optionally
+`primary_key` and `secondary_key`; keys that are not given are made and kept in `keys.json` in the data directory (`tandem keys` shows
+them).
+
+| key | in Config.json | queue | topic | subscription | allowed | default |
+|---|---|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    parts = [HEAD, "\n## General\n\n", _table([s for s in BASIC if not s.section], {})]
+    for section, about in (("listen", "Where the broker listens."), ("tls", "Without these, certificates are made in the data directory.")):
+        parts.append(f"\n## `[{section}]`\n\n{about}\n\n{_table([s for s in BASIC if s.section == section], {})}")
+    parts.append(f"\n## `[stores]`\n\n{_summary(StoreSettings)}\n\n{_table(STORES, _field_docs(StoreSettings))}")
+    parts.append(f"\n## `[limits]`\n\n{_summary(Limits)}\n\n{_table(LIMITS, _field_docs(Limits))}")
+    parts.append(ENTITIES + _properties())
+    return "".join(parts)
+
+
+def _table(settings: list[Setting] | tuple[Setting, ...], docs: dict[str, str]) -> str:
+    rows = ["| key | flag | environment | allowed | default | |", "|---|---|---|---|---|---|"]
+    for setting in settings:
+        about = setting.about or docs.get(setting.key, docs.get(setting.key + "_ms", ""))
+        flag = f"`{setting.flag}`" if setting.flag else ""
+        default = _shown(setting.default, "duration" in setting.kind.allowed)
+        rows.append(f"| `{setting.key}` | {flag} | `{setting.environment}` | {setting.kind.allowed} | {default} | {about} |")
+    return "\n".join(rows) + "\n"
+
+
+def _properties() -> str:
+    rows = []
+    for item in PROPERTIES:
+        marks, default = [], ""
+        for description in (QueueDescription, TopicDescription, SubscriptionDescription):
+            field = description.__dataclass_fields__.get(item.field)
+            marks.append("yes" if field else "")
+            if field:
+                default = default or _shown(getattr(field.default, "value", field.default), "duration" in item.kind.allowed)
+        rows.append(f"| `{item.key}` | `{item.emulator_key}` | {' | '.join(marks)} | {item.kind.allowed} | {default} |")
+    return "\n".join(rows) + "\n"
+
+
+def _shown(value: object, duration: bool) -> str:
+    if value is None or value == []:
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if duration and isinstance(value, int):
+        return show_duration(value)
+    return f"`{value}`"
+
+
+def _summary(cls: type) -> str:
+    return inspect.cleandoc(cls.__doc__ or "").splitlines()[0]
+
+
+def _field_docs(cls: type) -> dict[str, str]:
+    """The texts that stand beneath the fields in the source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            docs[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    return docs
+
+
+if __name__ == "__main__":
+    if "--print" in sys.argv:
+        print(page(), end="")
+    else:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(page(), encoding="utf-8")
