@@ -47,6 +47,12 @@ HOT_MODULES = (
     "broker/locks.py",
     "broker/dedup.py",
     "broker/queue.py",
+    "broker/message_view.py",
+    "broker/sql_like.py",
+    "broker/sql_convert.py",
+    "broker/sql_values.py",
+    "broker/rules.py",
+    "broker/topic_rules.py",
 )
 """Compiled together as one group. Names that do not exist (yet) are skipped."""
 

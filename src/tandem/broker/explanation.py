@@ -74,7 +74,7 @@ class Explanation:
 
 def explain(rule: CompiledRule, view: MessageView) -> Explanation:
     failure: str | None = None
-    changes: list[Change] = []
+    changes: tuple[Change, ...] = ()
     matches = False
     try:
         matches = rule.matches(view)
@@ -84,7 +84,7 @@ def explain(rule: CompiledRule, view: MessageView) -> Explanation:
         failure = error.description
     found = _Explainer(rule.filter.text, view)
     reasons = found.support(rule.filter.node, True) if matches else found.obstacles(rule.filter.node, True)
-    return Explanation(rule_name=rule.name, matches=matches, failure=failure, reasons=tuple(reasons), changes=tuple(changes))
+    return Explanation(rule_name=rule.name, matches=matches, failure=failure, reasons=tuple(reasons), changes=changes)
 
 
 def explain_all(rules: RuleSet, view: MessageView) -> list[Explanation]:

@@ -47,6 +47,7 @@ REMOVED: Final = Removed()
 
 Change = tuple[str, str, object]
 """Scope (`sys` or `user`), name, and the new value or REMOVED. Instants and durations of `sys` are in milliseconds."""
+Changes = tuple[Change, ...]
 
 
 class CompiledFilter:
@@ -99,7 +100,7 @@ class CompiledAction:
         self._new_id: NewIdSource = new_id
         self._values: list[ValueFunction] | None = None
 
-    def changes(self, view: MessageView, rule_name: str) -> list[Change]:
+    def changes(self, view: MessageView, rule_name: str) -> Changes:
         """What the copy differs in from the message, the name of its rule included. The view stays as it is."""
         values = self._values
         if values is None:
@@ -119,7 +120,7 @@ class CompiledAction:
                 next_value += 1
         if not named:
             changed["user", scratch.set_user(RULE_NAME_PROPERTY, rule_name)] = rule_name
-        return [(scope, name, value) for (scope, name), value in changed.items()]
+        return tuple([(scope, name, value) for (scope, name), value in changed.items()])
 
     def _remove(self, scratch: MessageView, target: Property, changed: dict[tuple[str, str], object]) -> None:
         if target.is_system:
@@ -164,21 +165,23 @@ class CompiledAction:
 
 
 class CompiledRule:
-    __slots__ = ("action", "description", "filter", "name")
+    __slots__ = ("action", "alone", "description", "filter", "name")
 
     def __init__(self, description: RuleDescription, filter: CompiledFilter, action: CompiledAction | None) -> None:
         self.name: str = description.name
         self.description: RuleDescription = description
         self.filter: CompiledFilter = filter
         self.action: CompiledAction | None = action
+        self.alone: Selection = Selection(((self, ()),), None)
+        """What a message gives that only this rule, and no action, has anything to do with."""
 
     def matches(self, view: MessageView) -> bool:
         return self.filter.predicate(view)
 
-    def apply_action(self, view: MessageView) -> list[Change]:
+    def apply_action(self, view: MessageView) -> Changes:
         """What this rule's copy changes; empty for a rule without an action. RuleEvaluationError if the action fails."""
         if self.action is None:
-            return []
+            return ()
         return self.action.changes(view, self.name)
 
 
@@ -196,11 +199,14 @@ class Selection:
 
     __slots__ = ("copies", "failure")
 
-    def __init__(self) -> None:
-        self.copies: list[tuple[CompiledRule, list[Change]]] = []
+    def __init__(self, copies: tuple[tuple[CompiledRule, Changes], ...], failure: RuleFailure | None) -> None:
+        self.copies: tuple[tuple[CompiledRule, Changes], ...] = copies
         """One per copy, with what it changes."""
-        self.failure: RuleFailure | None = None
+        self.failure: RuleFailure | None = failure
         """Set when a filter or an action failed: the message, unchanged, is to be dead-lettered with this as the reason."""
+
+
+NO_COPY: Final = Selection((), None)
 
 
 class RuleSet:
@@ -231,16 +237,17 @@ class RuleSet:
 
     def select(self, view: MessageView) -> Selection:
         """`evaluate` and every matching rule's action, failures included instead of raised."""
-        selection = Selection()
         matched: list[CompiledRule] = []
-        selection.failure = self._match(view, matched)
+        failure = self._match(view, matched)
+        if failure is None and not self._acting:
+            return matched[0].alone if matched else NO_COPY
+        copies: list[tuple[CompiledRule, Changes]] = []
         for rule in matched:
             try:
-                selection.copies.append((rule, rule.apply_action(view)))
+                copies.append((rule, rule.apply_action(view)))
             except RuleEvaluationError as error:
-                if selection.failure is None:
-                    selection.failure = RuleFailure(rule, error, matched)
-        return selection
+                failure = failure or RuleFailure(rule, error, matched)
+        return Selection(tuple(copies), failure)
 
     def _match(self, view: MessageView, matched: list[CompiledRule]) -> RuleFailure | None:
         failure: RuleFailure | None = None

@@ -43,6 +43,8 @@ _COMPARISONS: Final = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", "
 _WANTED_COMPARISON: Final = "a comparison (=, <>, <, <=, >, >=, [NOT] IN, [NOT] LIKE, IS [NOT] NULL)"
 _SCOPES: Final = ("sys", "user")
 _FUNCTIONS: Final = ("newid", "property", "p")
+NESTING_CEILING: Final = 60
+"""However high the limit is set: Python's own parser and stack read what is made of the expression."""
 
 
 def check_value(value: object, what: str) -> object:
@@ -68,6 +70,7 @@ class Parser:
             raise SqlSyntaxError(f"the expression has {len(text)} characters, {limits.sql_expression_chars_max} are allowed", "", 0)
         self._text = text
         self._limits = limits
+        self._nesting_max = min(limits.sql_expression_nesting_max, NESTING_CEILING)
         self._parameters = {fold(name.removeprefix("@")): check_value(value, f"parameter {name!r}") for name, value in parameters}
         self._tokens = Lexer(text, 4 * limits.sql_expression_terms_max).tokens()
         self._next = 0
@@ -107,8 +110,8 @@ class Parser:
 
     def _go_deeper(self, at: int) -> None:
         self._depth += 1
-        if self._depth > self._limits.sql_expression_nesting_max:
-            self._refuse(f"the expression is nested more than {self._limits.sql_expression_nesting_max} deep", at)
+        if self._depth > self._nesting_max:
+            self._refuse(f"the expression is nested more than {self._nesting_max} deep", at)
 
     def _count_term(self, at: int) -> None:
         self._terms += 1
