@@ -111,7 +111,7 @@ class Dispatcher(QueueState):
             waiting.popleft()
             consumer.waiting = False
 
-    def _next_ready(self) -> int:
+    def next_ready(self) -> int:
         """The sequence number to deliver next, left in place; 0 = none."""
         returned = self.returned
         while returned:
@@ -134,7 +134,7 @@ class Dispatcher(QueueState):
         hot = self.hot
         pack = _SEQ.pack
         while sent < room:
-            seq = self._next_ready()
+            seq = self.next_ready()
             if seq == 0:
                 break
             message = hot.get(seq)

@@ -15,6 +15,12 @@ COUNTER: Final = 7
 PUBLISHED: Final = 8
 """One message of a topic, its body once, and the rows it became in all subscriptions that matched."""
 
+LEASED: Final = 9
+"""A batch set aside: aux = expires at, key = lease id and sequence numbers."""
+LEASE_RENEWED: Final = 10
+LEASE_ENDED: Final = 11
+"""flags 1: completed, all its messages are gone; 0: returned."""
+
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",
     SETTLED: "settled",
@@ -24,6 +30,9 @@ KIND_NAMES: Final = {
     SEEN: "seen",
     COUNTER: "counter",
     PUBLISHED: "published",
+    LEASED: "leased",
+    LEASE_RENEWED: "lease-renewed",
+    LEASE_ENDED: "lease-ended",
 }
 
 # flags of ENQUEUED
@@ -100,3 +109,14 @@ def unpack_targets(key: bytes) -> list[tuple[int, int, int]]:
     count, _, id_len, session_len = _KEY.unpack_from(key)
     start: int = _KEY.size + id_len + session_len
     return list(_TARGET.iter_unpack(key[start : start + count * _TARGET.size]))
+
+
+def pack_lease(lease_id: str, seqs: bytes) -> bytes:
+    encoded = lease_id.encode()
+    return _LENGTH.pack(len(encoded)) + encoded + seqs
+
+
+def unpack_lease(key: bytes) -> tuple[str, bytes]:
+    """(lease id, packed sequence numbers)."""
+    (length,) = _LENGTH.unpack_from(key)
+    return key[2 : 2 + length].decode(), key[2 + length :]

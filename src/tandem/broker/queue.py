@@ -6,7 +6,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.browse import Browser
+from tandem.broker.leases import Leaser
 from tandem.broker.dedup import DuplicateHistory
 from tandem.broker.index import READY, SCHEDULED
 from tandem.broker.journal import Effect
@@ -24,8 +24,8 @@ _DUE_MAX: Final = 1_000
 """Messages that one timer may touch before others get their turn."""
 
 
-class Queue(Browser):
-    """The whole of a queue: see the layers below for browsing, settlement, dispatch and state."""
+class Queue(Leaser):
+    """The whole of a queue: see the layers below for leases, browsing, settlement, dispatch and state."""
 
     def __init__(
         self,
@@ -218,6 +218,7 @@ class Queue(Browser):
         """An instant this queue asked for has come."""
         self.locks_ended(now)
         self.delays_ended(now)
+        self.leases_expired(now)
         self._activate_due(now)
         if self.sessions is not None:
             for session in self.sessions.ended(now):
@@ -241,6 +242,7 @@ class Queue(Browser):
     def replay_ended(self, now: int) -> None:
         """The journal has told all: what is active may be delivered, sessions know their messages, timers are set."""
         self.durable_seq = self.next_seq - 1
+        self.restore_leases()
         if self.sessions is not None:
             for seq in self.index.seqs_from(1, self.index.total):
                 session = self.session_of(seq) if self.index.state(seq) == READY else None

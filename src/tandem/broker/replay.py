@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, READY, SCHEDULED
+from tandem.broker.leases import Lease
 from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class StoreTenant:
         elif kind == facts.SEEN:
             if queue.history is not None:
                 queue.history.remember(key, at, at)
+        elif kind in (facts.LEASED, facts.LEASE_RENEWED, facts.LEASE_ENDED):
+            self._replay_lease(queue, kind, flags, aux, key)
         elif kind == facts.COUNTER:
             queue.next_seq = max(queue.next_seq, aux)
         else:
@@ -131,6 +134,24 @@ class StoreTenant:
         session.state = state
         session.state_updated_at = at
 
+    def _replay_lease(self, queue: Queue, kind: int, flags: int, aux: int, key: bytes) -> None:
+        lease_id, packed = facts.unpack_lease(key)
+        if kind == facts.LEASED:
+            queue.leases[lease_id] = Lease(lease_id, [seq for (seq,) in _U64.iter_unpack(packed)], aux, 0)
+            return
+        lease = queue.leases.get(lease_id)
+        if lease is None:
+            return
+        if kind == facts.LEASE_RENEWED:
+            lease.expires_at = aux
+            return
+        del queue.leases[lease_id]
+        if flags:
+            queue.note_lease_ended(lease_id)
+            for seq in lease.seqs:
+                if queue.index.state(seq):
+                    queue.remove_row(seq)
+
     def finish(self) -> None:
         """All facts are told: make the queues ready to serve."""
         for (entity, seq), until in self._until.items():
@@ -158,11 +179,23 @@ class StoreTenant:
                 self._keep_seen(queue, message_id, at)
         elif kind == facts.SEEN:
             self._keep_seen(queue, key, at)
+        elif kind == facts.LEASED:
+            self._relocate_lease(queue, key, at)
+        elif kind == facts.LEASE_ENDED and flags:
+            lease_id, _ = facts.unpack_lease(key)
+            if lease_id in queue.leases_ended:
+                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
         elif kind == facts.SESSION_STATE and queue.sessions is not None:
             session_id, state = facts.unpack_session_state(key, flags)
             session = queue.sessions.by_id.get(session_id)
             if session is not None and state is not None and session.state == state and session.state_updated_at == at:
                 self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+
+    def _relocate_lease(self, queue: Queue, key: bytes, at: int) -> None:
+        lease_id, packed = facts.unpack_lease(key)
+        lease = queue.leases.get(lease_id)
+        if lease is not None:
+            self.journal.append(facts.LEASED, 0, queue.entity_id, 0, at, lease.expires_at, facts.pack_lease(lease_id, packed), b"")
 
     def _keep_seen(self, queue: Queue, message_id: bytes, at: int) -> None:
         history = queue.history

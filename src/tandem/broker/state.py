@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
@@ -54,7 +55,7 @@ class Rewriter:
     def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
         return message
 
-    def with_changes(self, message: Message, changes: list[tuple[str, str, object]]) -> Message:
+    def with_changes(self, message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
         """Apply what the action of a rule changed: (scope, name, value or REMOVED)."""
         return message
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final
 
@@ -337,7 +337,7 @@ class Translator(Rewriter):
     def view(self, message: Message, now: int) -> MessageView:
         return view_of_message(message, now)
 
-    def with_changes(self, message: Message, changes: list[tuple[str, str, object]]) -> Message:
+    def with_changes(self, message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
         return changed_message(message, changes)
 
     def with_properties(self, message: Message, properties: dict[str, object]) -> Message:

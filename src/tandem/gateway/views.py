@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tandem.amqp.codec import decode_value
@@ -108,7 +109,7 @@ def annotations_of(message: Message) -> dict[object, object]:
     return found
 
 
-def changed_message(message: Message, changes: list[tuple[str, str, object]]) -> Message:
+def changed_message(message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
     """A copy with the changes of a rule's action: (scope, name, value or REMOVED)."""
     decoded = decode_message(message.bare)
     annotations = annotations_of(message)

@@ -149,6 +149,13 @@ class SessionLockLost(LockLost):
     status = 410
 
 
+class LeaseLost(LockLost):
+    """The batch lease is gone; its messages are back in the queue, or settled."""
+
+    condition = "com.tandem:lease-lost"
+    status = 410
+
+
 class SessionCannotBeLocked(Retry):
     condition = "com.microsoft:session-cannot-be-locked"
     status = 409

@@ -42,6 +42,11 @@ class Limits:
     """Message bodies kept in memory over all queues of a store; the rest stays on disk."""
     peek_messages_max: int = 256
     batch_delete_messages_max: int = 4_000
+    lease_messages_max: int = 100_000
+    lease_bytes_max: int = 268_435_456
+    lease_ms_max: int = 3_600_000
+    lease_read_bytes_max: int = 2_097_152
+    """Of one reply to read-lease; the reader asks again for the rest."""
     management_requests_in_flight_max: int = 1_000
     http_body_bytes_max: int = 1_048_576
     http_header_ms_max: int = 20_000
