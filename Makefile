@@ -23,7 +23,7 @@ help:
 	@echo "make format   let ruff format and fix what it can"
 	@echo "make docs     write the generated reference pages again"
 	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
-	@echo "make bench    benchmarks (ARGS=...)"
+	@echo "make bench    benchmarks (NAME=engine for one)"
 	@echo "make sim      the simulator (SEED=n)"
 	@echo "make clean    remove everything that was built"
 
@@ -59,10 +59,13 @@ demo: setup
 serve: setup
 	@$(BIN)/tandem serve $(ARGS)
 
+# One or all: make bench NAME=engine ARGS=...
 bench: setup
-	@$(BIN)/tandem bench $(ARGS)
+	@for script in $(if $(NAME),benchmarks/$(NAME).py,$(wildcard benchmarks/*.py)); do \
+		echo "== $$script"; env -u PYTHONPATH $(BIN)/python $$script $(ARGS); done
 
 sim: setup
+	@[ -e src/tandem/testing/simulate.py ] || { echo "this version has no simulator"; exit 2; }
 	@$(BIN)/python -m tandem.testing.simulate --seed $(SEED) $(ARGS)
 
 check: setup

@@ -13,6 +13,7 @@ from tandem import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "serve": ("tandem.cli.serve", "serve", "Run a broker."),
+    "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
     "keys": ("tandem.cli.keys", "keys", "Show the keys and connection strings of a broker."),
 }
 """name -> (module, function or Typer application, one line of help). A module is imported when its command runs."""
