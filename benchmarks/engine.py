@@ -174,6 +174,21 @@ def disposition_out(step: int) -> Callable[[], float]:
     return run
 
 
+def flow_in() -> float:
+    """One credit more, as a client sends that takes messages one by one."""
+    bench = Bench()
+    handle = bench.sender.remote_handle
+    fields = b"".join(b"\x70" + n.to_bytes(4, "big") for n in (0x40000000, 5000, 7, 5000, handle, 9, 1)) + b"\x40\x42\x42"
+    performative = b"\x00\x53\x13\xc0" + bytes((len(fields) + 1, 10)) + fields
+    frame = (8 + len(performative)).to_bytes(4, "big") + b"\x02\x00" + bench.channel.to_bytes(2, "big") + performative
+    chunk = frame * MESSAGES
+    began = time.process_time()
+    bench.server.receive_bytes(chunk)
+    spent = time.process_time() - began
+    assert not bench.server.closed
+    return spent
+
+
 def empty_frames() -> float:
     bench = Bench()
     chunk = b"\x00\x00\x00\x08\x02\x00\x00\x00" * MESSAGES
@@ -197,6 +212,7 @@ OPERATIONS: dict[str, Callable[[], float]] = {
     "take a disposition": disposition_in,
     "give dispositions, consecutive": disposition_out(1),
     "give dispositions, scattered": disposition_out(3),
+    "take a flow": flow_in,
     "skip an empty frame": empty_frames,
     "scan the sections of a message": scan,
 }

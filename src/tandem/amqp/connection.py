@@ -53,8 +53,8 @@ from tandem.amqp.performatives import (
     Begin,
     Detach,
     Ending,
-    Flow,
     Open,
+    read_flow,
 )
 from tandem.amqp.sasl import SaslClient, SaslExchange, SaslServer
 from tandem.amqp.session import Session
@@ -385,7 +385,7 @@ class Connection:
         elif session.end_sent:
             return
         elif code == FLOW:
-            session.on_flow(Flow(Fields("flow", data, at, end)))
+            session.on_flow(read_flow(data, at, end))
         elif code == ATTACH:
             session.on_attach(Attach(Fields("attach", data, at, end)))
         elif code == DETACH:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tandem.amqp.session import Session
 
 _MASK: Final = 0xFFFFFFFF
-_USUAL_HEAD: Final = Struct(">BBBBBBIBB")
-"""list8 and its size and count, handle as smalluint, delivery-id as uint, delivery-tag as vbin8 and its size."""
+_USUAL_HEAD: Final = Struct(">BBBBBBIB")
+"""list8 and its size and count, handle as smalluint, delivery-id as uint, delivery-tag as vbin8."""
 _TAILS_MAX: Final = 64
 _TAIL_BYTES_MAX: Final = 32
 
@@ -58,6 +58,48 @@ class Waiting:
         self.started = False
 
 
+def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
+    """(list_end, count, handle, delivery_id, offset of the tag) of an ordinary transfer; list_end 0 when it is not one."""
+    try:
+        list_end: i64 = 0
+        count: i64 = 0
+        handle: i64 = 0
+        delivery_id: i64 = 0
+        code: i64 = buf[at]
+        if code == 0xC0:
+            list_end = at + 2 + buf[at + 1]
+            count = buf[at + 2]
+            at += 3
+        elif code == 0xD0:
+            list_end = at + 5 + uint32(buf, at + 1)
+            count = uint32(buf, at + 5)
+            at += 9
+        code = buf[at]
+        if code == 0x52:
+            handle = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            at += 1
+        else:
+            list_end = 0
+        code = buf[at]
+        if code == 0x70:
+            delivery_id = uint32(buf, at + 1)
+            at += 5
+        elif code == 0x52:
+            delivery_id = buf[at + 1]
+            at += 2
+        elif code == 0x43:
+            at += 1
+        else:
+            list_end = 0
+        if buf[at] != 0xA0:
+            list_end = 0
+    except IndexError:
+        raise DecodeError("transfer: list cut short") from None
+    return list_end, count, handle, delivery_id, at
+
+
 def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
     """The ordinary transfer by hand; anything unusual goes to `_take_slowly`. `at` is the list constructor."""
     start: i64 = at
@@ -65,54 +107,18 @@ def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
     count: i64 = 0
     handle: i64 = 0
     delivery_id: i64 = 0
-    tag_end: i64 = 0
-    fast = False
     if not COMPILED and end - at > 12:
         # one call reads what the interpreter would need fourteen look-ups for
-        list_code, list_bytes, count, handle_code, handle, id_code, delivery_id, tag_code, tag_bytes = _USUAL_HEAD.unpack_from(buf, at)
+        list_code, list_bytes, count, handle_code, handle, id_code, delivery_id, tag_code = _USUAL_HEAD.unpack_from(buf, at)
         if list_code == 0xC0 and handle_code == 0x52 and id_code == 0x70 and tag_code == 0xA0:
             list_end = at + 2 + list_bytes
             at += 10
-            tag_end = at + 2 + tag_bytes
-            fast = True
-    if not fast:
-        try:
-            code: i64 = buf[at]
-            if code == 0xC0:
-                list_end = at + 2 + buf[at + 1]
-                count = buf[at + 2]
-                at += 3
-            elif code == 0xD0:
-                list_end = at + 5 + uint32(buf, at + 1)
-                count = uint32(buf, at + 5)
-                at += 9
-            code = buf[at]
-            if code == 0x52:
-                handle = buf[at + 1]
-                at += 2
-            elif code == 0x43:
-                handle = 0
-                at += 1
-            else:
-                list_end = 0
-            code = buf[at]
-            if code == 0x70:
-                delivery_id = uint32(buf, at + 1)
-                at += 5
-            elif code == 0x52:
-                delivery_id = buf[at + 1]
-                at += 2
-            elif code == 0x43:
-                delivery_id = 0
-                at += 1
-            else:
-                list_end = 0
-            if list_end == 0 or buf[at] != 0xA0:
-                _take_slowly(session, buf, start, end, -1)
-                return
-            tag_end = at + 2 + buf[at + 1]
-        except IndexError:
-            raise DecodeError("transfer: list cut short") from None
+    if list_end == 0:
+        list_end, count, handle, delivery_id, at = _read_head(buf, start)
+        if list_end == 0 or at + 1 >= end:
+            _take_slowly(session, buf, start, end, -1)
+            return
+    tag_end: i64 = at + 2 + buf[at + 1]
     tail = session.tails.get(buf[tag_end:list_end])
     link = session.receivers.get(handle)
     if (
