@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from tandem.gateway.admin_port import AdminPort, Page
 from tandem.gateway.atom_entry import Wish, read_entry
@@ -170,7 +171,7 @@ class _Call:
             except EntityNotFound:
                 continue  # deleted since the listing was taken: it is not there any more
         more = len(found) > page.top
-        next_query = f"$skip={page.skip + page.top}&$top={page.top}" if more else None
+        next_query = _next_query(self.request, page) if more else None
         return Reply(status=200, body=writer.feed(path, title, entries, next_query), content_type=FEED_TYPE)
 
     # --- changing
@@ -352,6 +353,12 @@ class _Call:
 
     def _rule_path(self, rule: RuleDescription) -> str:
         return f"{self.target.scope}/Rules/{rule.name}"
+
+
+def _next_query(request: Request, page: Page) -> str:
+    """What the next page is asked for with; a filter stays with its listing."""
+    filtered = request.query.get("$filter", "")
+    return f"$skip={page.skip + page.top}&$top={page.top}" + (f"&$filter={quote(filtered)}" if filtered else "")
 
 
 def _named(name: str) -> str:

@@ -227,6 +227,23 @@ class _GuardedHandler(web.RequestHandler):
         self._stop_timer()
         super().connection_lost(exc)
 
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Bytes that are no request, or a handler that broke. A stranger's nonsense must not fill the log."""
+        if status >= 500:
+            logger.error("%s %s failed", request.method, request.path[:100], exc_info=exc)
+        else:
+            logger.debug("refused what is no HTTP request: %s", message or exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("part of a response is sent already; all that is left is to hang up")
+        first_line = (message or "").strip().partition("\n")[0][:200]
+        response = _response(
+            Reply(status=status, body=error_document(status, f"SubCode={status}00. {first_line}".strip()), content_type=ERROR_TYPE)
+        )
+        response.force_close()
+        return response
+
     def request_began(self) -> None:
         self._busy = True
         self._stop_timer()
