@@ -6,10 +6,10 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.leases import Leaser
 from tandem.broker.dedup import DuplicateHistory
 from tandem.broker.index import READY, SCHEDULED
 from tandem.broker.journal import Effect
+from tandem.broker.leases import Leaser
 from tandem.broker.state import HotBudget, Loaded
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost

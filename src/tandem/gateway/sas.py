@@ -13,11 +13,14 @@ import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote_plus, unquote, unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from tandem.model.address import Address
 from tandem.model.entity import AuthorizationRule, Right
 from tandem.model.errors import AuthenticationFailed
+from tandem.model.sas_token import make_token, sign
+
+__all__ = ["Grant", "RuleLookup", "Token", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
 
 RuleLookup = Callable[[str, str], AuthorizationRule | None]
 """(path, key name) -> the rule of that name on exactly that path; path is casefolded, `""` is the namespace itself."""
@@ -128,14 +131,6 @@ def verify_key(key_name: str, key: str, rules: RuleLookup, path: str = "") -> Gr
     return Grant(_rights(found), 2**63 - 1, folded, found.key_name)
 
 
-def make_token(uri: str, key_name: str, key: str, expires_at_ms: int) -> str:
-    """A token for `uri` and everything beneath it, encoded the way the Python SDK does."""
-    resource = quote_plus(uri)
-    expiry = expires_at_ms // 1000
-    signature = quote_plus(base64.b64encode(_sign(key, f"{resource}\n{expiry}".encode())))
-    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={quote_plus(key_name)}"
-
-
 def _without_bearer(text: str) -> str:
     """The administration client puts `Bearer ` before a ready-made signature."""
     text = text.strip()
@@ -212,10 +207,6 @@ def _secrets(rule: AuthorizationRule) -> list[str]:
     return [key for key in (rule.primary_key, rule.secondary_key) if key]
 
 
-def _sign(key: str, signed: bytes) -> bytes:
-    return hmac.digest(key.encode(), signed, "sha256")
-
-
 def _signer(token: Token, rules: RuleLookup) -> AuthorizationRule:
     known = False
     for name in token.key_names:
@@ -224,13 +215,13 @@ def _signer(token: Token, rules: RuleLookup) -> AuthorizationRule:
             if rule is None:
                 continue
             known = True
-            signed_by = [hmac.compare_digest(_sign(key, token.signed), token.signature) for key in _secrets(rule)]
+            signed_by = [hmac.compare_digest(sign(key, token.signed), token.signature) for key in _secrets(rule)]
             if any(signed_by):
                 return rule
     if known:
         raise AuthenticationFailed("InvalidSignature: the token was signed with another key, or changed after it was signed.")
     # An unknown name costs what a wrong key costs, so that nobody learns names from the time it takes.
-    hmac.compare_digest(_sign(_NOBODYS_KEY, token.signed), token.signature)
+    hmac.compare_digest(sign(_NOBODYS_KEY, token.signed), token.signature)
     raise AuthenticationFailed(f"There is no authorization rule named '{token.key_names[0]}' on '{token.path}' or above it.")
 
 
