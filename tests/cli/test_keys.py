@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tandem.cli.keys import endpoint_host
+from tandem.cli.keyring import endpoint_host
 from tandem.gateway.settings import NamespaceSettings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.settings import Configuration, Flags, is_loopback, load
+from tandem.cli.settings import Configuration, Flags, is_loopback, load, quick_flags
 from tandem.gateway.settings import Listener, StoreSettings, TlsSettings
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
@@ -178,3 +178,29 @@ def test_second_namespace_without_hosts_gets_one_of_its_own(tmp_path: Path) -> N
 def test_loopback_is_recognised() -> None:
     assert all(is_loopback(host) for host in ("localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "[::1]"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", ""))
+
+
+ARGUMENTS = [
+    [],
+    ["--port", "1", "--port=2", "--dev"],
+    ["--host", "::1", "--data", "a/b", "--config=c.toml", "--key", "k=="],
+    ["--memory", "--faults", "--store-count", "3"],
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=" ".join)
+def test_flags_read_quickly_are_those_the_command_line_library_reads(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tandem.cli import application, serve
+
+    seen: list[Flags] = []
+    monkeypatch.setattr(serve, "serve_with", seen.append)
+    application.app(["serve", *arguments], standalone_mode=False)
+    assert seen == [quick_flags(arguments)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--prot", "1"], ["--port"], ["--port", "x"], ["--port", "70000"], ["extra"], ["--dev=1"], ["--store-count", "0"]],
+)
+def test_what_needs_explaining_is_left_to_the_command_line_library(arguments: list[str]) -> None:
+    assert quick_flags(arguments) is None

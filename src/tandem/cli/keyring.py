@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tandem.cli.settings import is_loopback
 from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
@@ -90,6 +91,19 @@ def _fill_namespace(namespace: NamespaceSettings, ring: KeyRing, root_key: str) 
         queues=tuple(replace(queue, authorization_rules=on_entity(queue)) for queue in namespace.queues),
         topics=tuple(replace(topic, authorization_rules=on_entity(topic)) for topic in namespace.topics),
     )
+
+
+def endpoint_host(namespace: NamespaceSettings, listening_on: str) -> str:
+    """The name to dial: the namespace's own, or that of the machine."""
+    if namespace.hosts:
+        return namespace.hosts[0]
+    if is_loopback(listening_on):
+        return "localhost"
+    if listening_on in ("0.0.0.0", "::", ""):
+        import socket
+
+        return socket.gethostname()
+    return listening_on
 
 
 def connection_string(host: str, port: int, rule: AuthorizationRule, entity: str = "", tls: bool = False) -> str:

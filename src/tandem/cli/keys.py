@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tandem.cli import keyring
-from tandem.cli.settings import Configuration, Flags, is_loopback, load
+from tandem.cli.settings import Configuration, Flags, load
 from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import AuthorizationRule, QueueDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
@@ -62,22 +62,9 @@ def list_keys(configuration: Configuration) -> Iterator[Shown]:
         raise ConfigurationError(f"{where}: there are no keys yet; start the broker once (tandem serve), or name its directory with --data")
     listener = server.listeners[0]
     for namespace in keyring.fill(server.namespaces, ring, configuration.root_key, server.dev):
-        host = endpoint_host(namespace, listener.host)
+        host = keyring.endpoint_host(namespace, listener.host)
         for entity, rule in _rules(namespace):
             yield Shown(namespace.name, entity, rule, keyring.connection_string(host, listener.port, rule, entity))
-
-
-def endpoint_host(namespace: NamespaceSettings, listening_on: str) -> str:
-    """The name to dial: the namespace's own, or that of the machine."""
-    if namespace.hosts:
-        return namespace.hosts[0]
-    if is_loopback(listening_on):
-        return "localhost"
-    if listening_on in ("0.0.0.0", "::", ""):
-        import socket
-
-        return socket.gethostname()
-    return listening_on
 
 
 def _rules(namespace: NamespaceSettings) -> Iterator[tuple[str, AuthorizationRule]]:

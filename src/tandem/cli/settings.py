@@ -144,6 +144,34 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
     )
 
 
+def quick_flags(arguments: list[str]) -> Flags | None:
+    """The flags of `tandem serve`, read without the command-line library; None when that had better explain something."""
+    kinds = {setting.flag: (setting.path, setting.kind) for setting in ALL if setting.flag}
+    kinds["--config"] = ("config", File())
+    kinds["--port"] = ("port", Integer(low=0, high=65_535))
+    said: dict[str, Any] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        flag, separator, value = argument.partition("=")
+        if flag not in kinds:
+            return None
+        path, kind = kinds[flag]
+        field = {"listen.host": "host", "stores.count": "store_count"}.get(path, path)
+        try:
+            if isinstance(kind, Flag):
+                if separator:
+                    return None
+                said[field] = True
+                continue
+            read = kind.read_text(value if separator else next(rest))
+        except (NotAllowed, StopIteration):
+            return None
+        if field == "port":
+            read = (*said.get("port", ()), read)
+        said[field] = read
+    return Flags(**said)
+
+
 def is_loopback(host: str) -> bool:
     if host.casefold() == "localhost":
         return True

@@ -1,0 +1,198 @@
+"""A broker from its settings to the end of the process: makes what is missing, says how to reach it, stops it cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from tandem.cli import keyring
+from tandem.cli.keyring import endpoint_host
+from tandem.cli.settings import Configuration, Flags, load
+from tandem.gateway.settings import ServerSettings, TlsSettings
+from tandem.model.errors import BusError, ConfigurationError
+
+TLS_PORT: Final = 5671
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+"""Messages are freed by reference counting; the collector only has to look for rare cycles, so it may look rarely."""
+
+
+class Broker(Protocol):
+    """What serving needs of a server."""
+
+    ports: list[int]
+    """Of every listener, in order, as they were really bound."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def serve_with(flags: Flags) -> None:
+    """`tandem serve`, once its flags are known."""
+    run(load(flags, os.environ, Path.cwd()))
+
+
+def run(configuration: Configuration, make: Callable[[ServerSettings], Broker] | None = None) -> None:
+    """Everything between the decided settings and the end of the process."""
+    with workplace(configuration) as directory:
+        settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, make or _make_server))
+
+
+def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSettings:
+    """Keys and certificates found or made: the settings as the server gets them."""
+    from tandem.wire.tls import TlsError, ensure_certificates, server_context
+
+    settings = configuration.server
+    ring = keyring.KeyRing(directory / keyring.FILE_NAME)
+    namespaces = keyring.fill(settings.namespaces, ring, configuration.root_key, settings.dev)
+    tls = settings.tls
+    try:
+        ring.save()
+        if tls is None:
+            import socket
+
+            files = ensure_certificates(directory, (socket.gethostname(), *configuration.tls_names), now)
+            tls = TlsSettings(certificate=files.certificate, private_key=files.private_key, ca=files.ca)
+        else:
+            server_context(tls.certificate, tls.private_key)
+    except TlsError as error:
+        raise ConfigurationError(f"tls: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"data: {directory} cannot be written: {error.strerror}") from error
+    return replace(settings, namespaces=namespaces, tls=tls)
+
+
+@contextlib.contextmanager
+def workplace(configuration: Configuration) -> Iterator[Path]:
+    """The data directory, held by us alone; or a temporary one for the certificates of a broker in memory."""
+    data = configuration.server.data_dir
+    if data is None:
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="tandem-") as temporary:
+            yield Path(temporary)
+        return
+    import fcntl
+
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(data / "broker.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"data: {data} cannot be used: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
+            raise ConfigurationError(f"data: {data} is in use by another broker (process {holder})") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))
+        yield data
+    finally:
+        os.close(descriptor)
+
+
+async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Broker]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _on_signal, loop, stopping)
+    server = make(settings)
+    try:
+        await server.start()
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
+            wanted = ", ".join(f"{listener.host}:{listener.port}" for listener in settings.listeners)
+            raise ConfigurationError(
+                f"cannot listen on {wanted}: {error.strerror or error}; choose another with --port or --host"
+            ) from error
+        raise
+    except BusError as error:
+        raise ConfigurationError(f"the broker cannot start: {error.description}") from error
+    try:
+        _settle_garbage_collector()
+        hosts = (listener.host for listener in settings.listeners)
+        for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True))):
+            print(line)
+        sys.stdout.flush()
+        await stopping.wait()
+    finally:
+        await server.stop()
+
+
+def greeting(settings: ServerSettings, addresses: tuple[tuple[str, int], ...]) -> list[str]:
+    """What a person, or a script, needs to connect; the last line starts with `ready`."""
+    lines: list[str] = []
+    host, port = addresses[0]
+    for namespace in settings.namespaces:
+        root = next(rule for rule in namespace.authorization_rules if rule.key_name == keyring.ROOT_RULE)
+        name = endpoint_host(namespace, host)
+        label = f" ({namespace.name})" if len(settings.namespaces) > 1 else ""
+        lines.append(f"connection string{label}: {keyring.connection_string(name, port, root)}")
+        if any(bound == TLS_PORT for _, bound in addresses):
+            lines.append(f"connection string{label}, TLS: {keyring.connection_string(name, port, root, tls=True)}")
+    if settings.tls and settings.tls.ca:
+        lines.append(f"CA file: {settings.tls.ca}")
+    console = endpoint_host(settings.namespaces[0], host)
+    lines.append(f"console: http://{f'[{console}]' if ':' in console else console}:{port}/$tandem/console/")
+    listening = ", ".join(f"{h}:{p}" for h, p in addresses)
+    lines.append(f"ready: listening on {listening}; {f'data in {settings.data_dir}' if settings.data_dir else 'in memory only'}")
+    return lines
+
+
+def _on_signal(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """The first one stops cleanly; a second one does not wait."""
+    stopping.set()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _settle_garbage_collector() -> None:
+    """What start-up built lives as long as the process: never look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.enable()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _make_server(settings: ServerSettings) -> Broker:
+    """The composition root: which clock, which engines, which certificates."""
+    from tandem.gateway.server import Server
+    from tandem.model.clock import SystemClock
+    from tandem.stores.engines import DiskEngines, MemoryEngines
+    from tandem.stores.settings import StoreSettings
+    from tandem.wire.tls import server_context
+
+    clock = SystemClock()
+    stores = StoreSettings(segment_bytes=settings.stores.segment_bytes, audit_retention_ms=settings.stores.audit_retention_ms)
+    engines = DiskEngines(settings.data_dir, stores, clock) if settings.data_dir else MemoryEngines()
+    tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
+    return Server(settings, engines, clock=clock, note=_note, tls=tls)
+
+
+def _note(text: str) -> None:
+    """One line for the operator."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(f"{at} {text}", file=sys.stderr, flush=True)
