@@ -48,8 +48,8 @@ def read_target(segments: tuple[str, ...], query: Mapping[str, str]) -> Target:
     folded = [segment.casefold() for segment in segments]
     if folded[0].startswith("$"):
         return _reserved(segments, folded)
-    # JavaScript lists at `…/Subscriptions/?$skip=…`; an empty name arrives at the same path without paging.
-    if folded[-1] == "" and len(folded) > 1 and folded[-2] in ("subscriptions", "rules") and _pages(query):
+    # JavaScript lists at `…/Subscriptions/`. Python arrives there with an empty name, and then says `enrich`.
+    if folded[-1] == "" and len(folded) > 1 and folded[-2] in ("subscriptions", "rules") and _lists(query):
         segments, folded = segments[:-1], folded[:-1]
     if len(folded) >= 5 and folded[-2] == "rules" and folded[-4] == "subscriptions":
         return Target(Kind.RULE, _joined(segments[:-4]), segments[-3], segments[-1])
@@ -77,8 +77,8 @@ def _joined(segments: tuple[str, ...]) -> str:
     return "/".join(segments)
 
 
-def _pages(query: Mapping[str, str]) -> bool:
-    return "$skip" in query or "$top" in query
+def _lists(query: Mapping[str, str]) -> bool:
+    return "$skip" in query or "$top" in query or "enrich" not in query
 
 
 def read_page(query: Mapping[str, str]) -> Page:
