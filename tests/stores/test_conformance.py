@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
 from tandem.broker.facts import ENQUEUED, SETTLED, STATE
 from tandem.broker.journal import Journal, StoreState, Tenant
 from tandem.model.errors import StoreUnavailable
-from tandem.stores import MemoryStore, SegmentStore, Shelf, StoreSettings
+from tandem.stores import MemoryStore, SegmentStore, Shelf, SqliteStore, StoreSettings
+from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
 SMALL = StoreSettings(segment_bytes=16_384, compaction_records_per_step=7)
 
@@ -32,6 +32,8 @@ class House:
         store: Journal
         if self.engine == "memory":
             store = MemoryStore(self.loop.call, self.settings, self.shelf)
+        elif self.engine == "sqlite":
+            store = SqliteStore(self.directory, self.loop.call, self.settings, self.clock)
         else:
             store = SegmentStore(self.directory, self.loop.call, self.settings, self.clock)
         self.opened.append(store)
@@ -67,7 +69,7 @@ class House:
         self.loop.run_until(lambda: not store.step_compaction())
 
 
-@pytest.fixture(params=["memory", "segment"])
+@pytest.fixture(params=["memory", "segment", "sqlite"])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
     made = House(request.param, tmp_path / "store")
     yield made

@@ -1,10 +1,12 @@
 """Engines behind the ports of the broker: what is remembered, and where."""
 
 from tandem.stores.disk import Disk
+from tandem.stores.inspect import VerifyReport, backup, dump, dump_segment, verify
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.recovery import RecoveryReport
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
+from tandem.stores.sqlite import SqliteStore
 from tandem.stores.worker import InlineWorker, ThreadWorker, Worker
 
 __all__ = [
@@ -14,7 +16,13 @@ __all__ = [
     "RecoveryReport",
     "SegmentStore",
     "Shelf",
+    "SqliteStore",
     "StoreSettings",
     "ThreadWorker",
+    "VerifyReport",
     "Worker",
+    "backup",
+    "dump",
+    "dump_segment",
+    "verify",
 ]

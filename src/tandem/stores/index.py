@@ -72,12 +72,17 @@ class IndexWriter:
         self._descriptor = disk.open(path + ".tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._offset = 0
         self._crc = 0
+        self._blocks = 0
         self._write(_HEADER.pack(INDEX_MAGIC, VERSION, HEADER_BYTES, segment, store_id))
 
     def add(self, entries: list[bytes]) -> None:
+        """One entry per block."""
         self._write(b"".join(entries))
+        self._blocks += len(entries)
 
     def finish(self, totals: Totals) -> None:
+        if self._blocks != totals.blocks:
+            raise BadIndex(f"has {self._blocks} of {totals.blocks} blocks")
         self._write(
             _FOOTER.pack(
                 FOOTER_MAGIC,

@@ -24,6 +24,8 @@ class Keeper:
         self._trouble = trouble
         self._writer: IndexWriter | None = None
         self._writer_segment = 0
+        self._spoiled = 0
+        """The segment whose index lacks entries because of an error; it is read instead once it is full."""
         self._walk: Iterator[tuple[int, BlockHeader, bytes]] | None = None
         self._walk_descriptor = -1
 
@@ -37,6 +39,8 @@ class Keeper:
             self._trouble("room", "")
 
     def spill(self, segment: int, entries: list[bytes]) -> None:
+        if self._spoiled == segment:
+            return
         try:
             self._writer_of(segment).add(entries)
         except OSError as error:
@@ -49,13 +53,13 @@ class Keeper:
             self._disk.truncate(descriptor, totals.segment_bytes)
             self._disk.fsync(descriptor)
             self._files.put_back(segment)
-            if entries is None:
+            if entries is None or self._spoiled == segment:
                 self._index_by_reading(segment, totals)
-            elif totals.blocks:
+            else:
                 writer = self._writer_of(segment)
                 writer.add(entries)
-                self._writer = None
                 writer.finish(totals)
+                self._writer = None
         except OSError as error:
             self._index_failed(segment, error)
         except Corrupt as error:
@@ -77,6 +81,7 @@ class Keeper:
 
     def _index_failed(self, segment: int, error: OSError) -> None:
         self._drop_writer()
+        self._spoiled = segment
         self._trouble("index", f"no index for segment {segment}: {error}")
 
     def _index_by_reading(self, segment: int, totals: Totals) -> None:

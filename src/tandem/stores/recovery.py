@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tandem.broker.journal import Tenant
 from tandem.model.errors import Corrupt
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header
+from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
 from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of
 from tandem.stores.scan import block_is_whole, find_later_block, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
@@ -89,8 +89,22 @@ class Recovery:
             self.report.segments += 1
             self.report.blocks += stats.totals.blocks
             self.report.records += stats.totals.records
+        if self.report.segments and not self.sealed:
+            self._look_for_truncation(self.segment)
         if ordered and ordered[-1] > manifest.last:
             self._files.adopt(ordered[-1])
+
+    def _look_for_truncation(self, segment: int) -> None:
+        """Room is reserved before a segment is written: a file shorter than that was cut by somebody, or by us just before a crash."""
+        path = self._files.path(segment)
+        descriptor = self._files.open_segment(segment, os.O_RDONLY)
+        try:
+            allocated = parse_segment_header(self._disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path).allocated
+            size = self._disk.size(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        if size < allocated and not self.report.torn:
+            self.report.notes.append(f"{path}: offset {size}: shorter than the {allocated} bytes reserved; blocks behind it are gone")
 
     def _distrust(self, segments: list[int]) -> None:
         """After a failed sync the file may show blocks that the medium does not hold; nobody was told of them, so they go."""

@@ -137,13 +137,12 @@ class SegmentFiles:
     def take(self, segment: int) -> int:
         """The descriptor to write `segment` with; the file is made, with its room reserved, if it is not there yet."""
         with self._mutex:
+            while self.manifest.last < segment:  # none may be left out, also not one that could not be made when it was due
+                made = self._create(self.manifest.last + 1)
+                self._open[self.manifest.last] = made
             descriptor = self._open.get(segment)
             if descriptor is None:
-                if segment <= self.manifest.last:
-                    descriptor = self.open_segment(segment, os.O_RDWR)
-                else:
-                    descriptor = self._create(segment)
-                self._open[segment] = descriptor
+                descriptor = self._open[segment] = self.open_segment(segment, os.O_RDWR)
             return descriptor
 
     def put_back(self, segment: int) -> None:

@@ -1,0 +1,322 @@
+"""A store that was closed well, and then something happened to its files: each kind of damage is detected and said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tandem.broker.journal import StoreState
+from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.stores import InlineWorker, SegmentStore
+from tandem.stores.blocks import SEGMENT_HEADER_BYTES
+from tandem.stores.inspect import SegmentFile, verify
+from tandem.testing.simdisk import SimDisk
+from tests.stores.harness import Fetched, Loop, ManualClock, Shop
+from tests.stores.story import DIRECTORY, SETTINGS, Story
+
+
+def path(name: str) -> str:
+    return f"{DIRECTORY}/{name}"
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    story = Story(5)
+    story.open()
+    story.run(70)
+    story.store.close()
+    assert verify(DIRECTORY, story.disk).problems == []
+    return story
+
+
+@pytest.fixture
+def disk(story: Story) -> SimDisk:
+    return story.disk.copy()
+
+
+def names(disk: SimDisk, suffix: str) -> list[str]:
+    return [name for name in disk.paths() if name.endswith(suffix)]
+
+
+def blocks_of(disk: SimDisk, name: str) -> list[tuple[int, int]]:
+    """(offset, end) of each."""
+    file = SegmentFile(disk, name)
+    try:
+        return [(offset, offset + 32 + len(payload)) for offset, _, payload, _, _ in file.blocks()]
+    finally:
+        file.close()
+
+
+def last_with_blocks(disk: SimDisk) -> str:
+    return [name for name in names(disk, ".seg") if blocks_of(disk, name)][-1]
+
+
+class Opened:
+    def __init__(self, disk: SimDisk) -> None:
+        self.loop = Loop()
+        self.store = SegmentStore(DIRECTORY, self.loop.call, SETTINGS, ManualClock(), disk, InlineWorker)
+        self.shop = Shop()
+        self.shop.journal = self.store
+        self.error: Exception | None = None
+        try:
+            self.store.replay(self.shop)
+        except (Corrupt, StoreUnavailable) as error:
+            self.error = error
+
+    def bodies(self) -> dict[tuple[int, int], bytes]:
+        found = sorted(self.shop.messages)
+        effect = Fetched()
+        self.store.fetch([self.shop.messages[name][1] for name in found], effect)
+        self.loop.run_until(lambda: effect.arrived)
+        if effect.error is not None:
+            raise effect.error
+        assert effect.bodies is not None
+        return dict(zip(found, effect.bodies, strict=True))
+
+
+@pytest.fixture(scope="module")
+def truth(story: Story) -> tuple[dict[tuple[int, int], tuple[bytes, int]], dict[tuple[int, int], bytes]]:
+    opened = Opened(story.disk.copy())
+    assert opened.error is None
+    assert len(opened.shop.messages) > 10
+    return dict(opened.shop.messages), opened.bodies()
+
+
+Truth = tuple[dict[tuple[int, int], tuple[bytes, int]], dict[tuple[int, int], bytes]]
+
+
+def test_a_tail_torn_at_any_byte_is_cut_off_and_reported(disk: SimDisk, story: Story) -> None:
+    name = last_with_blocks(disk)
+    *_, (before_start, before_end), (start, end) = blocks_of(disk, name)
+    assert before_end == start
+    assert before_start >= SEGMENT_HEADER_BYTES
+    shorter = disk.copy()
+    shorter.cut(name, start)
+    expected = Opened(shorter)
+    assert expected.error is None
+    assert not expected.store.recovery.torn
+    for size in range(start + 1, end):
+        for zeros in (False, True):
+            torn = disk.copy()
+            content = torn.content(name)
+            torn.put(name, content[:size] + bytes(len(content) - size) if zeros else content[:size])
+            opened = Opened(torn)
+            assert opened.error is None, (size, opened.error)
+            if zeros and not content[start:size].strip(b"\0"):
+                continue
+            if zeros and not content[size:end].strip(b"\0"):
+                assert opened.store.recovery.torn == "", "what was cut off was zeros: the block is whole"
+                continue
+            assert f"{name}: offset {start}: torn tail cut off" in opened.store.recovery.torn, size
+            assert opened.shop.messages == expected.shop.messages
+            assert opened.shop.counters == expected.shop.counters
+            opened.shop.put(4, b"after", b"after")
+            opened.store.close()
+            again = Opened(torn)
+            assert again.error is None
+            assert again.store.recovery.torn == "", "reported once, then gone"
+            assert len(again.shop.messages) == len(expected.shop.messages) + 1
+
+
+def test_a_flipped_bit_in_any_byte_of_any_file_is_found_by_verify(disk: SimDisk) -> None:
+    random = Random(1)
+    for name in disk.paths():
+        if name.endswith(("/lock", ".tmp")):
+            continue
+        content = disk.content(name)
+        used = len(content)
+        if name.endswith(".seg") and not content[SEGMENT_HEADER_BYTES:].strip(b"\0"):
+            used = SEGMENT_HEADER_BYTES
+        for offset in range(used):
+            if offset > 200 and offset % 11:
+                continue
+            disk.flip(name, offset, bit := random.randrange(8))
+            report = verify(DIRECTORY, disk)
+            disk.flip(name, offset, bit)
+            assert report.problems or report.notes, (name, offset)
+            if name != last_with_blocks(disk):
+                assert report.problems, (name, offset)
+            assert any(name in line for line in report.problems + report.notes) or not name.endswith("seg"), (name, offset, report)
+
+
+def test_a_flipped_bit_is_refused_reported_or_met_on_delivery_but_never_believed(disk: SimDisk, truth: Truth) -> None:
+    """Whatever is flipped: the store opens with exactly what it held, or refuses, or says that it cut off a tail."""
+    random = Random(2)
+    messages, bodies = truth
+    refused = torn = met = noted = 0
+    for name in disk.paths():
+        content = disk.content(name)
+        for offset in range(0, len(content), 5):
+            damaged = disk.copy()
+            damaged.flip(name, offset, random.randrange(8))
+            opened = Opened(damaged)
+            if opened.error is not None:
+                assert isinstance(opened.error, Corrupt), (name, offset, opened.error)
+                assert opened.store.health.state is StoreState.CORRUPT
+                assert str(DIRECTORY) in str(opened.error)
+                refused += 1
+                continue
+            if opened.store.recovery.torn:
+                assert name == last_with_blocks(disk) or not blocks_of(disk, name), name
+                torn += 1
+                continue
+            if opened.store.recovery.notes:
+                noted += 1
+            assert opened.shop.messages == messages, (name, offset)
+            try:
+                assert opened.bodies() == bodies, (name, offset)
+            except Corrupt as error:
+                assert name in error.description
+                assert opened.store.health.state is StoreState.CORRUPT
+                with pytest.raises(StoreUnavailable):
+                    opened.shop.put(4, b"", b"")
+                met += 1
+    assert min(refused, torn, met, noted) > 10, (refused, torn, met, noted)
+
+
+def test_a_bad_block_with_good_ones_behind_it_is_damage_and_the_place_is_named(disk: SimDisk) -> None:
+    name = last_with_blocks(disk)
+    blocks = blocks_of(disk, name)
+    for start, end in blocks[:-1]:
+        for offset in (start, start + 5, start + 12, start + 40, end - 1):
+            damaged = disk.copy()
+            damaged.flip(name, offset, 3)
+            before = damaged.content(name)
+            opened = Opened(damaged)
+            assert isinstance(opened.error, Corrupt)
+            assert f"{name}: offset {start}: damaged" in opened.error.description
+            assert damaged.content(name) == before, "nothing is cut off"
+
+
+def test_damage_at_the_end_of_an_unindexed_segment_is_not_taken_for_a_torn_tail_when_another_segment_follows(disk: SimDisk) -> None:
+    last = last_with_blocks(disk)
+    name = names(disk, ".seg")[names(disk, ".seg").index(last) - 1]
+    disk.remove(name.replace(".seg", ".idx"))
+    start, end = blocks_of(disk, name)[-1]
+    disk.flip(name, end - 1, 0)
+    opened = Opened(disk)
+    assert isinstance(opened.error, Corrupt)
+    assert f"{name}: offset {start}" in opened.error.description
+
+
+def test_a_missing_segment_is_named_wherever_it_was(disk: SimDisk) -> None:
+    for name in names(disk, ".seg"):
+        damaged = disk.copy()
+        damaged.remove(name)
+        opened = Opened(damaged)
+        assert isinstance(opened.error, Corrupt)
+        assert f"{name}: missing" in opened.error.description
+        assert any(f"{name}: missing" in problem for problem in verify(DIRECTORY, damaged).problems)
+
+
+def test_a_sealed_segment_that_was_truncated_is_refused(disk: SimDisk) -> None:
+    for index in names(disk, ".idx"):
+        name = index.replace(".idx", ".seg")
+        size = len(disk.content(name))
+        for lost in (1, 40, size - SEGMENT_HEADER_BYTES - 1, size - 10):
+            damaged = disk.copy()
+            damaged.cut(name, size - lost)
+            opened = Opened(damaged)
+            assert isinstance(opened.error, Corrupt), (name, lost)
+            assert name in opened.error.description
+
+
+def test_a_sealed_segment_that_was_truncated_between_two_blocks_and_lost_its_index_is_refused(disk: SimDisk) -> None:
+    for index in names(disk, ".idx"):
+        name = index.replace(".idx", ".seg")
+        damaged = disk.copy()
+        damaged.remove(index)
+        damaged.cut(name, blocks_of(disk, name)[-1][0])
+        opened = Opened(damaged)
+        assert isinstance(opened.error, Corrupt), name
+
+
+def test_segments_that_changed_places_are_refused(disk: SimDisk) -> None:
+    first, second = names(disk, ".seg")[:2]
+    one, two = disk.content(first), disk.content(second)
+    disk.put(first, two)
+    disk.put(second, one)
+    opened = Opened(disk)
+    assert isinstance(opened.error, Corrupt)
+    assert "is segment" in opened.error.description
+
+
+def test_a_segment_of_another_store_is_refused(disk: SimDisk) -> None:
+    stranger = Story(99)
+    stranger.open()
+    stranger.run(70)
+    name = names(disk, ".seg")[0]
+    disk.put(name, stranger.disk.content(name) if name in stranger.disk.paths() else b"")
+    opened = Opened(disk)
+    assert isinstance(opened.error, Corrupt)
+    assert name in opened.error.description
+
+
+def test_a_segment_too_many_is_refused(disk: SimDisk) -> None:
+    names_now = names(disk, ".seg")
+    number = int(names_now[-1][-14:-4]) + 2
+    disk.put(path(f"{number:010d}.seg"), disk.content(names_now[0]))
+    opened = Opened(disk)
+    assert isinstance(opened.error, Corrupt)
+    assert "does not belong here" in opened.error.description
+
+
+def test_a_lost_or_stale_or_foreign_index_is_said_and_the_segment_is_read_instead(disk: SimDisk, truth: Truth) -> None:
+    indexes = names(disk, ".idx")
+    assert len(indexes) >= 2
+    lost = disk.copy()
+    lost.remove(indexes[0])
+    foreign = disk.copy()
+    foreign.put(indexes[0], disk.content(indexes[1]))
+    short = disk.copy()
+    short.cut(indexes[0], 20)
+    for damaged, word in ((lost, ""), (foreign, "is of segment"), (short, "too short")):
+        opened = Opened(damaged)
+        assert opened.error is None
+        assert (opened.shop.messages, opened.bodies()) == truth
+        assert opened.store.recovery.segments_read_in_full > 0
+        assert any(word in note for note in opened.store.recovery.notes) or not word
+        opened.store.close()
+        again = Opened(damaged)
+        assert again.store.recovery.notes == [], "the index was written anew"
+        assert again.shop.messages == truth[0]
+
+
+def test_an_index_that_is_older_than_its_segment_is_stale(truth: Truth, disk: SimDisk) -> None:
+    index = names(disk, ".idx")[0]
+    name = index.replace(".idx", ".seg")
+    disk.put(name, disk.content(name) + b"\0" * 100)
+    opened = Opened(disk)
+    assert opened.error is None
+    assert any("stale" in note and index in note for note in opened.store.recovery.notes)
+    assert opened.shop.messages == truth[0]
+
+
+def test_a_manifest_that_is_gone_or_garbled_is_refused(disk: SimDisk) -> None:
+    manifest = path("store.json")
+    good = json.loads(disk.content(manifest))
+    for content in (b"", b"{}", b"[]", b"\xff\xfe", json.dumps({**good, "first_segment": good["first_segment"] + 1}).encode()):
+        damaged = disk.copy()
+        damaged.put(manifest, content)
+        opened = Opened(damaged)
+        assert isinstance(opened.error, Corrupt), content
+        assert manifest in opened.error.description
+    disk.remove(manifest)
+    opened = Opened(disk)
+    assert isinstance(opened.error, Corrupt)
+    assert "store.json: missing" in opened.error.description
+
+
+def test_a_manifest_from_before_is_refused(story: Story) -> None:
+    """A manifest put back from an old copy names segments that are gone, or does not name those that came."""
+    old = Story(5)
+    old.open()
+    early = old.disk.content(path("store.json"))
+    disk = story.disk.copy()
+    disk.put(path("store.json"), early)
+    opened = Opened(disk)
+    assert isinstance(opened.error, Corrupt)
+    assert Path(opened.error.description.split(":")[0]).parent == DIRECTORY
