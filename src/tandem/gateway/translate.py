@@ -15,6 +15,7 @@ from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
+from tandem.gateway.decimals import DECIMAL128, in_service_layout
 from tandem.gateway.views import changed_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, NotAllowed
 from tandem.model.message import NO_TTL, Message
@@ -270,6 +271,8 @@ class Translator(Rewriter):
                     bare_from = at
                 if code == _PROPERTIES:
                     _scan_properties(payload, value_at, found)
+                elif code == _APPLICATION_PROPERTIES and payload.find(DECIMAL128, value_at, after) >= 0:
+                    payload = payload[:value_at] + in_service_layout(payload[value_at:after], 0) + payload[after:]
             else:
                 if bare_from >= 0:
                     pieces.append(payload[bare_from:at])

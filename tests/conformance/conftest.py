@@ -1,0 +1,74 @@
+"""Fixtures: brokers per module, and the two flavours of the official SDK around them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.conformance.house import ClockedBroker, ProcessBroker
+from tests.conformance.raw import Raw
+from tests.conformance.sdk import AsyncFlavour, Bus, Flavour
+
+
+@pytest.fixture(scope="session", params=["sync", "async"])
+def flavour(request: pytest.FixtureRequest) -> Iterator[Flavour]:
+    flavour = Flavour() if request.param == "sync" else AsyncFlavour()
+    yield flavour
+    flavour.finish()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBroker]:
+    """A broker process, fresh for every module."""
+    with ProcessBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedBroker]:
+    """A broker in this process whose clock can jump."""
+    with ClockedBroker(tmp_path_factory.mktemp("clocked")) as broker:
+        yield broker
+
+
+@contextmanager
+def _seen_through(flavour: Flavour, broker: Any) -> Iterator[Bus]:
+    with Raw(broker.port) as feeder:
+        bus = Bus(flavour, broker, feeder)
+        yield bus
+        bus.close()
+
+
+@pytest.fixture
+def bus(flavour: Flavour, broker: ProcessBroker) -> Iterator[Bus]:
+    """The broker process seen through one flavour of the SDK."""
+    with _seen_through(flavour, broker) as bus:
+        yield bus
+
+
+@pytest.fixture
+def timed(flavour: Flavour, clocked: ClockedBroker) -> Iterator[Bus]:
+    """The broker with the jumping clock seen through one flavour of the SDK."""
+    with _seen_through(flavour, clocked) as bus:
+        yield bus
+
+
+@pytest.fixture
+def raw(broker: ProcessBroker) -> Iterator[Raw]:
+    with Raw(broker.port) as raw:
+        yield raw
+
+
+@pytest.fixture
+def raw_timed(clocked: ClockedBroker) -> Iterator[Raw]:
+    with Raw(clocked.port) as raw:
+        yield raw
+
+
+@pytest.fixture
+def fresh_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,199 @@
+"""Brokers for conformance tests: a process of its own, or one in a thread of the test on a clock that can jump."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from tandem.cli import keyring
+from tandem.cli.settings import Flags, load
+from tandem.gateway.server import Server
+from tandem.model.clock import SystemClock
+from tandem.stores.engines import MemoryEngines
+from tests.cli.broker_process import BrokerProcess
+
+ROOT_NAME = "RootManageSharedAccessKey"
+ROOT_KEY = "SAS_KEY_VALUE"
+
+POOL = {"plain": 64}
+POOL_DEFAULT = 16
+KINDS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "short": {"lock_duration": "5s"},
+    "sessions": {"requires_session": True},
+    "short-sessions": {"requires_session": True, "lock_duration": "5s"},
+    "dedup": {"requires_duplicate_detection": True, "duplicate_detection_history": "20s"},
+    "twice": {"max_delivery_count": 2, "lock_duration": "5s"},
+    "once": {"max_delivery_count": 1},
+    "brief": {"default_message_time_to_live": "10s"},
+    "last-words": {"default_message_time_to_live": "10s", "dead_lettering_on_message_expiration": True},
+    "mebibyte": {"max_message_bytes": 1_048_576},
+    "roomy": {"max_message_bytes": 4_194_304},
+    "disabled": {"status": "Disabled"},
+    "send-disabled": {"status": "SendDisabled"},
+    "receive-disabled": {"status": "ReceiveDisabled"},
+    "small": {"max_size_megabytes": 1024},
+}
+
+GUARDED = "guarded"
+"""A queue with rules of its own: name -> rights. Their keys are `<name>-first` and `<name>-second`."""
+RULES = {"sender": ("Send",), "listener": ("Listen",), "manager": ("Manage", "Send", "Listen")}
+
+T = TypeVar("T")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else f'"{value}"'
+
+
+def _rules(table: str) -> list[str]:
+    lines: list[str] = []
+    for name, rights in RULES.items():
+        lines += [f"[[{table}]]", f'name = "{name}"', f"rights = [{', '.join(_toml(right) for right in rights)}]"]
+        lines += [f'primary_key = "{name}-first"', f'secondary_key = "{name}-second"']
+    return lines
+
+
+def write_config(directory: Path, extra: str = "") -> Path:
+    """A tandem.toml with a pool of queues of every kind."""
+    lines = [extra]
+    for kind, properties in KINDS.items():
+        for number in range(POOL.get(kind, POOL_DEFAULT)):
+            lines += ["[[queue]]", f'name = "{kind}-{number}"']
+            lines += [f"{key} = {_toml(value)}" for key, value in properties.items()]
+    lines += ["[[queue]]", f'name = "{GUARDED}"', *_rules("queue.authorization_rule")]
+    lines += _rules("authorization_rule")
+    file = directory / "tandem.toml"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def connection_string(port: int, name: str = ROOT_NAME, key: str = ROOT_KEY) -> str:
+    return f"Endpoint=sb://localhost:{port};SharedAccessKeyName={name};SharedAccessKey={key};UseDevelopmentEmulator=true;"
+
+
+class Broker(Protocol):
+    """What a test needs to know of either."""
+
+    @property
+    def port(self) -> int: ...
+
+    def queue(self, kind: str) -> str:
+        """The name of a queue of this kind that nobody has used."""
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self._used = {kind: itertools.count() for kind in KINDS}
+
+    def take(self, kind: str) -> str:
+        number = next(self._used[kind])
+        assert number < POOL.get(kind, POOL_DEFAULT), f"all queues of kind {kind} are used: raise POOL"
+        return f"{kind}-{number}"
+
+
+class ProcessBroker:
+    """`tandem serve` on a free port, with a data directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        config = write_config(directory)
+        self.process = BrokerProcess(directory, "--port", "0", "--data", "data", "--dev", "--config", str(config))
+        self._pool = _Pool()
+        self._port = 0
+
+    def __enter__(self) -> ProcessBroker:
+        self.process.__enter__()
+        self._port = self.process.port
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.__exit__(kind, value, trace)
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def queue(self, kind: str) -> str:
+        return self._pool.take(kind)
+
+    def resident_bytes(self) -> int:
+        """Memory the broker's process holds right now."""
+        pages = int(Path(f"/proc/{self.process.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class JumpingClock:
+    """Real time plus what the test has skipped."""
+
+    def __init__(self) -> None:
+        self._real = SystemClock()
+        self.skipped_ms = 0
+
+    def now_ms(self) -> int:
+        return self._real.now_ms() + self.skipped_ms
+
+
+class ClockedBroker:
+    """The same server in a thread of this process, in memory. `jump` moves its clock, and only its clock: clients keep real time,
+    so their own shortcuts ("this lock must have expired") do not hide what the broker says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = JumpingClock()
+        flags = Flags(config=write_config(directory), memory=True, dev=True, port=(0,))
+        settings = load(flags, {}, directory).server
+        ring = keyring.KeyRing(directory / keyring.FILE_NAME)
+        settings = replace(settings, namespaces=keyring.fill(settings.namespaces, ring, None, True))
+        self.notes: list[str] = []
+        self.server = Server(settings, MemoryEngines(), clock=self.clock, connection_clock=SystemClock(), note=self.notes.append)
+        self._pool = _Pool()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> ClockedBroker:
+        self._thread.start()
+        self._run(self.server.start())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._run(self.server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(20)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    @property
+    def port(self) -> int:
+        return self.server.ports[0]
+
+    def queue(self, kind: str) -> str:
+        return self._pool.take(kind)
+
+    def on_loop(self, look: Callable[[Server], T]) -> T:
+        """Look at the broker from inside, between two turns."""
+
+        async def work() -> T:
+            return look(self.server)
+
+        return self._run(work())
+
+    def jump(self, seconds: float) -> None:
+        """Now it is later: whatever is due by then has happened when this returns."""
+
+        async def work() -> None:
+            self.clock.skipped_ms += int(seconds * 1000)
+            self.server.keep_house()
+            for _ in range(20):  # what comes due may make more come due, with the store's answers in between
+                self.server.run_turn()
+                await asyncio.sleep(0)
+
+        self._run(work())
