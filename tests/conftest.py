@@ -28,6 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
         # Brokers are started as `sys.executable -m tandem serve`: they must find the same tree, from any directory.
         others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and Path(entry).resolve() != SOURCE]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(SOURCE), *others])
+    if not config.pluginmanager.has_plugin("tandem"):
+        # An installed Tandem brings its fixtures by itself; the source tree has to be told.
+        from tandem.testing import plugin
+
+        config.pluginmanager.register(plugin, "tandem")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

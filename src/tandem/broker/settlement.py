@@ -44,6 +44,8 @@ class Settler(Dispatcher):
     def find_lock(self, token: bytes) -> Lock:
         lock = self.locks.find(token)
         if lock is None:
+            if self.has_sessions:
+                raise SessionLockLost("The session lock was lost, and the message's lock with it. Accept the session again.")
             raise MessageLockLost(
                 "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
             )
@@ -170,6 +172,17 @@ class Settler(Dispatcher):
         for lock in self.locks.ended(now):
             self._drop_lock(lock)
             self._give_back(lock, lock.count + 1, now)
+
+    def lose_locks(self, error: BusError, now: int) -> None:
+        """Every lock is gone at once, as after its time: deliveries in hand count, holders of sessions are told."""
+        for lock in list(self.locks.by_token.values()):
+            if lock.session is None:
+                self._drop_lock(lock)
+                self._give_back(lock, lock.count + 1, now)
+        if self.sessions is not None:
+            for session in list(self.sessions.by_id.values()):
+                if session.holder is not None:
+                    self.session_ended(session, error, True, now)
 
     def delays_ended(self, now: int) -> None:
         while self.delayed and self.delayed[0][0] <= now:

@@ -1,0 +1,43 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+from tandem.model.clock import SystemClock
+
+
+class ManualClock:
+    """Implements `Clock`. Starts now, or at the instant given, and moves only when told."""
+
+    def __init__(self, now_ms: int | None = None) -> None:
+        self._now_ms = SystemClock().now_ms() if now_ms is None else now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def advance(self, seconds: float) -> int:
+        """Move forwards by so much, to the millisecond; returns the new instant."""
+        if seconds < 0:
+            raise ValueError(f"a clock is moved forwards; {seconds} seconds would move it back")
+        self._now_ms += round(seconds * 1000)
+        return self._now_ms
+
+    def move_to(self, now_ms: int) -> None:
+        """To an instant, which may be in the past: that is how a clock set back is tested."""
+        self._now_ms = now_ms
+
+
+class ShiftedClock:
+    """The system's clock, ahead by as much as it was told: it goes on by itself."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._system.now_ms() + self._ahead_ms
+
+    def advance(self, seconds: float) -> int:
+        if seconds < 0:
+            raise ValueError(f"a clock is moved forwards; {seconds} seconds would move it back")
+        self._ahead_ms += round(seconds * 1000)
+        return self.now_ms()
