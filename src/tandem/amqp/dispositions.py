@@ -83,10 +83,10 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
             last = 0
             at += 1
     except IndexError:
-        raise DecodeError("disposition: list cut short") from None
+        list_end = 0
     tail = session.disposition_tails.get(buf[at:list_end])
-    if tail is None or tail.count != count or first < 0 or last < 0 or list_end > end:
-        _take_disposition_slowly(session, buf, start, end, at if first >= 0 and last >= 0 else -1)
+    if tail is None or tail.count != count or first < 0 or last < 0 or list_end > end or at > list_end:
+        _take_disposition_slowly(session, buf, start, end, at if first >= 0 and last >= 0 and list_end > 0 else -1)
         return
     _apply_disposition(session, first, last, tail.settled, tail.outcome)
 

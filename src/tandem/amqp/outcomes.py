@@ -98,9 +98,9 @@ def _decode(buf: bytes, at: i64, end: i64, depth: int) -> Outcome:
             f.name = "transactional-state"
             outcome.txn_id = f.binary("txn-id", True)
             inner = f.raw("outcome")
+            if depth:
+                raise DecodeError("transactional-state: one inside another")
             if inner:
-                if depth:
-                    raise DecodeError("transactional-state.outcome: a transactional-state inside another")
                 outcome.inner = _decode(inner, 0, len(inner), depth + 1)
         else:
             raise DecodeError(f"state: expected a delivery state, found descriptor 0x{int(code):02x}")

@@ -16,7 +16,6 @@ from tandem.amqp.errors import (
     TRANSFER_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
     AmqpError,
-    DecodeError,
     ProtocolError,
 )
 from tandem.amqp.fields import Fields
@@ -60,11 +59,11 @@ class Waiting:
 
 def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
     """(list_end, count, handle, delivery_id, offset of the tag) of an ordinary transfer; list_end 0 when it is not one."""
+    list_end: i64 = 0
+    count: i64 = 0
+    handle: i64 = 0
+    delivery_id: i64 = 0
     try:
-        list_end: i64 = 0
-        count: i64 = 0
-        handle: i64 = 0
-        delivery_id: i64 = 0
         code: i64 = buf[at]
         if code == 0xC0:
             list_end = at + 2 + buf[at + 1]
@@ -96,7 +95,7 @@ def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
         if buf[at] != 0xA0:
             list_end = 0
     except IndexError:
-        raise DecodeError("transfer: list cut short") from None
+        list_end = 0
     return list_end, count, handle, delivery_id, at
 
 
