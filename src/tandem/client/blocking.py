@@ -350,4 +350,6 @@ class BlockingSender(LinkHandler):
     def _check(self) -> None:
         if self._gone:
             error = self._error
-            raise TransportError(error.condition if error else "detached", (error.description if error else "") or f"{self.path}: link closed")
+            raise TransportError(
+                error.condition if error else "detached", (error.description if error else "") or f"{self.path}: link closed"
+            )

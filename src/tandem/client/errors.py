@@ -100,6 +100,8 @@ def condition_of(error: BaseException) -> str:
 
 def classify(error: BaseException) -> Verdict:
     """Read an SDK, HTTP or socket error. Reachability is the only thing that ever counts towards failover."""
+    if isinstance(error, (BothNamespacesUnavailableError, NamespaceClosedError, PairedNamespaceFaultedError)):
+        return Verdict.UNREACHABLE
     condition = condition_of(error)
     if isinstance(error, (ServiceBusAuthenticationError, ServiceBusAuthorizationError, ClientAuthenticationError)):
         return Verdict.UNAUTHORIZED

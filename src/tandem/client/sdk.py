@@ -59,6 +59,9 @@ class SdkNamespace:
         self.check_open()
         return SdkReceiver(self, path, session_id)
 
+    def make_sender(self, path: str) -> ServiceBusSender:
+        return self.client.get_queue_sender(path)
+
     def check_open(self) -> None:
         if self.closed:
             raise NamespaceClosedError(f"namespace {self.host} is closed")
@@ -76,11 +79,34 @@ class SdkNamespace:
             await asyncio.wait(tuple(self._closing), timeout=_CLOSE_SECONDS)
 
 
+class _Lone:
+    """Stands in for a namespace where there is only one sender, which reopens itself and is not ours to close."""
+
+    def __init__(self, sender: ServiceBusSender) -> None:
+        self._sender = sender
+        self.host: str = sender.fully_qualified_namespace
+
+    def make_sender(self, path: str) -> ServiceBusSender:
+        return self._sender
+
+    def check_open(self) -> None:
+        self._sender._check_live()
+
+    def close_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Not closed, only marked as broken: the SDK closes and opens it anew on its next use."""
+        closing.close()
+        self._sender._running = False
+
+
 def as_namespace(given: Any, sdk_options: dict[str, Any] | None = None) -> Any:
     """A namespace from a connection string, an SDK client, or whatever already keeps the promises of the seam."""
     if isinstance(given, str):
         return SdkNamespace(given, **(sdk_options or {}))
-    return SdkNamespace(given) if isinstance(given, ServiceBusClient) else given
+    if isinstance(given, ServiceBusClient):
+        return SdkNamespace(given)
+    if not (hasattr(given, "sender") and hasattr(given, "receiver")):
+        raise TypeError(f"a namespace is a connection string or an azure.servicebus.aio.ServiceBusClient, not {type(given)!r}")
+    return given
 
 
 async def _quietly(closing: Coroutine[Any, Any, None], host: str) -> None:
@@ -96,7 +122,7 @@ async def _quietly(closing: Coroutine[Any, Any, None], host: str) -> None:
 class SdkSender:
     """Sends to one path over one SDK sender at a time; a broken one is replaced."""
 
-    def __init__(self, namespace: SdkNamespace, path: str) -> None:
+    def __init__(self, namespace: SdkNamespace | _Lone, path: str) -> None:
         self._namespace = namespace
         self.path = path
         self._sender: ServiceBusSender | None = None
@@ -107,12 +133,19 @@ class SdkSender:
         self.message_bytes_max = 0
         self.batch_bytes_max = 0
 
+    @classmethod
+    def around(cls, sender: ServiceBusSender) -> SdkSender:
+        """Pipelining for a sender the application made; it stays the application's to close."""
+        made = cls(_Lone(sender), sender.entity_name)
+        made._sender = sender
+        return made
+
     def _current(self) -> ServiceBusSender:
         if self._closed:
             raise NamespaceClosedError(f"the sender for {self.path} is closed")
         self._namespace.check_open()
         if self._sender is None:
-            self._sender = self._namespace.client.get_queue_sender(self.path)
+            self._sender = self._namespace.make_sender(self.path)
         return self._sender
 
     def _discard(self, sender: ServiceBusSender) -> None:

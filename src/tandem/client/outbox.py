@@ -1,0 +1,400 @@
+"""A durable queue on the sender's own disk: `send` returns once the message is there, a pump delivers it when it can."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from tandem.client.errors import NamespaceClosedError, Verdict, classify, describe
+from tandem.client.events import Callback, EventHub
+from tandem.client.outbox_store import Dead, Entry, Kept, OutboxStore, SqliteOutboxStore, enrol, insert_statement
+from tandem.client.sdk import as_namespace
+from tandem.client.sdk_codec import encode_message, ensure_message_id, message_from_payload
+from tandem.model.clock import SystemClock
+
+if TYPE_CHECKING:
+    from tandem.client.transport import Single
+
+T = TypeVar("T")
+Deliver = Callable[[str, list[AmqpAnnotatedMessage], float], Awaitable[None]]
+Lane = tuple[str, str | int]
+
+
+class OutboxFullError(Exception):
+    """The outbox holds as many messages as it may (`messages_max`): the target has been away for long, or is too slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxSettings:
+    messages_max: int = 1_000_000
+    pause_min: float = 0.05
+    pause_max: float = 60.0
+    send_timeout: float = 60.0
+    window_max: int = 1_000
+    """Messages read from disk and not yet delivered."""
+    batch_max: int = 100
+    batch_bytes_max: int = 200_000
+    in_flight_max: int = 16
+    """Lanes delivered at the same time."""
+    poll: float = 0.5
+    """Seconds until messages enrolled in other transactions are looked for."""
+
+
+@dataclass(slots=True)
+class OutboxCounters:
+    kept: int = 0
+    delivered: int = 0
+    dead_lettered: int = 0
+    retries: int = 0
+
+
+@dataclass(slots=True)
+class _Pause:
+    until: float
+    seconds: float
+
+
+class Outbox:
+    """Messages on local disk, delivered in the background, in order per session (or `key`), with exponential back-off.
+
+        async with Outbox("outbox.db", target) as outbox:
+            await outbox.send("orders", ServiceBusMessage("…", session_id="42"))
+
+    `target` is a connection string, an SDK client, or anything that makes senders: `PairedNamespaces`, a replication. A crash may
+    deliver a message a second time under the same id: give the target entity duplicate detection.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | OutboxStore,
+        target: Any,
+        *,
+        settings: OutboxSettings | None = None,
+        on_event: Callback | None = None,
+        now_ms: Callable[[], int] | None = None,
+        sdk_options: dict[str, Any] | None = None,
+    ) -> None:
+        self._store: OutboxStore = SqliteOutboxStore(store) if isinstance(store, (str, os.PathLike)) else store
+        self.settings = settings or OutboxSettings()
+        self._now_ms = now_ms or SystemClock().now_ms
+        self.events = EventHub(self._now_ms)
+        if on_event is not None:
+            self.events.subscribe(on_event)
+        self.counters = OutboxCounters()
+        self._target = _Target(target, sdk_options)
+        # One thread owns the database: the loop never waits for a disk, and all that arrives during one sync shares the next.
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "tandem-outbox")
+        self._incoming: list[tuple[list[Entry], asyncio.Future[list[int]]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._count = 0
+        self._lanes: dict[Lane, list[Kept]] = {}
+        self._busy: dict[Lane, asyncio.Task[None]] = {}
+        self._pauses: dict[str, _Pause] = {}
+        self._read_to = 0
+        self._look_again_at = 0.0
+        self._opened = False
+        self._closed = False
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._on_thread(self._store.open)
+        self._count = await self._on_thread(self._store.count)
+        self._opened = True
+        self._pump = asyncio.ensure_future(self._run())
+
+    async def __aenter__(self) -> Outbox:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send(self, entity: str, message: Single | list[Single], *, key: str | None = None) -> list[int]:
+        """Keep a message, or several in order, for a queue or topic. Returns once they are on disk.
+
+        `key` orders messages that have no session id of their own.
+        """
+        self._check_live()
+        messages = message if isinstance(message, list) else [message]
+        if self._count + len(messages) > self.settings.messages_max:
+            raise OutboxFullError(f"the outbox already holds {self._count} messages (messages_max)")
+        entries = [self.entry(entity, one, key) for one in messages]
+        self._count += len(entries)
+        waiting: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._incoming.append((entries, waiting))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._write())
+        return await waiting
+
+    def entry(self, entity: str, message: Single, key: str | None = None) -> Entry:
+        ensure_message_id(message)
+        raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
+        session = raw.properties.group_id if raw.properties is not None else None
+        lane = key if session is None else str(session)
+        message_id = raw.properties.message_id if raw.properties is not None else ""
+        return Entry(entity, lane, str(message_id), encode_message(message), self._now_ms())
+
+    async def _write(self) -> None:
+        """Group commit: whatever came while the last transaction was being synced goes into the next one."""
+        while self._incoming:
+            group, self._incoming = self._incoming, []
+            entries = [entry for part, _ in group for entry in part]
+            try:
+                ids = await self._on_thread(lambda entries=entries: self._store.insert(entries))  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001 - told to every caller whose message is not on disk
+                self._count -= len(entries)
+                for _, waiting in group:
+                    if not waiting.done():
+                        waiting.set_exception(error)
+                continue
+            self.counters.kept += len(entries)
+            at = 0
+            for part, waiting in group:
+                if not waiting.done():
+                    waiting.set_result(ids[at : at + len(part)])
+                at += len(part)
+            self.wake()
+
+    def enrol(self, connection: Any, entity: str, message: Single, *, key: str | None = None) -> None:
+        """Keep a message in the caller's own transaction: `connection` is its sqlite3 or psycopg connection to the outbox's database.
+
+        Nothing is committed here: the message exists if and when that transaction commits. Call `wake()` afterwards, or wait for
+        the next poll.
+        """
+        enrol(connection, self.entry(entity, message, key))
+
+    async def enrol_async(self, connection: Any, entity: str, message: Single, *, key: str | None = None) -> None:
+        """`enrol` for a psycopg `AsyncConnection`."""
+        await connection.execute(insert_statement("%s"), self.entry(entity, message, key).row())
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    # -- delivering ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Deliver for as long as the outbox is open; whatever breaks is told and tried again."""
+        pause = self.settings.pause_min
+        while True:
+            try:
+                if not await self._on_thread(self._store.lead):
+                    await self._rest(self.settings.poll)
+                    continue
+                await self._deliver_all()
+                pause = self.settings.pause_min
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the pump must outlive a full disk
+                self.events.tell("outbox-waiting", "", f"trying again in {pause:.3g} s: {describe(error)}", error)
+                await asyncio.sleep(pause)
+                pause = min(self.settings.pause_max, pause * 2)
+
+    async def _deliver_all(self) -> None:
+        while True:
+            await self._read()
+            self._start_lanes()
+            if not self._lanes and not self._busy:
+                self._count = await self._on_thread(self._store.count)
+                if self._count == 0 and not self._incoming:
+                    self._idle.set()
+            await self._rest(self._until_next())
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    def _until_next(self) -> float:
+        now = asyncio.get_running_loop().time()
+        waits = [pause.until - now for entity, pause in self._pauses.items() if any(lane[0] == entity for lane in self._lanes)]
+        return max(0.001, min([self.settings.poll, *waits]))
+
+    async def _read(self) -> None:
+        """Take in what was written since the last look; now and then from the start, for a transaction that commits late has early ids."""
+        room = self.settings.window_max - sum(map(len, self._lanes.values()))
+        if room <= 0:
+            return
+        now = asyncio.get_running_loop().time()
+        again = now >= self._look_again_at
+        if again:
+            self._look_again_at = now + self.settings.poll
+        after = 0 if again else self._read_to
+        found = await self._on_thread(lambda: self._store.read(after, self.settings.window_max if again else room))
+        known = {kept.id for lane in self._lanes.values() for kept in lane} if again else set()
+        for kept in found:
+            if kept.id in known:
+                continue
+            self._idle.clear()
+            self._read_to = max(self._read_to, kept.id)
+            lane: Lane = (kept.entry.entity, kept.entry.lane if kept.entry.lane is not None else kept.id % self.settings.in_flight_max)
+            self._lanes.setdefault(lane, []).append(kept)
+
+    def _start_lanes(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for lane in list(self._lanes):
+            if len(self._busy) >= self.settings.in_flight_max:
+                return
+            pause = self._pauses.get(lane[0])
+            if lane in self._busy or (pause is not None and now < pause.until):
+                continue
+            task = asyncio.ensure_future(self._deliver_lane(lane))
+            self._busy[lane] = task
+
+    async def _deliver_lane(self, lane: Lane) -> None:
+        """One batch of one lane, from its front."""
+        try:
+            kept = self._lanes[lane]
+            batch = self._batch(kept)
+            settled = await self._send(lane[0], batch)
+            if settled:
+                del kept[:settled]
+            if not kept:
+                del self._lanes[lane]
+        finally:
+            self._busy.pop(lane, None)
+            self.wake()
+
+    def _batch(self, kept: list[Kept]) -> list[Kept]:
+        total = 0
+        for count, one in enumerate(kept):
+            total += len(one.entry.payload) + 8
+            if count and (count >= self.settings.batch_max or total > self.settings.batch_bytes_max):
+                return kept[:count]
+        return list(kept)
+
+    async def _send(self, entity: str, batch: list[Kept]) -> int:
+        """How many from the front of the batch are settled now: delivered, or refused for good."""
+        try:
+            await self._target.deliver(entity, [message_from_payload(one.entry.payload) for one in batch], self.settings.send_timeout)
+        except Exception as error:  # noqa: BLE001 - decides what becomes of the messages, which are safe on disk
+            return await self._failed(entity, batch, error)
+        self._pauses.pop(entity, None)
+        await self._on_thread(lambda: self._store.remove([one.id for one in batch]))
+        self._count -= len(batch)
+        self.counters.delivered += len(batch)
+        return len(batch)
+
+    async def _failed(self, entity: str, batch: list[Kept], error: BaseException) -> int:
+        if classify(error) is Verdict.REFUSED:
+            if len(batch) > 1:
+                # One of them is the reason; singly we learn which.
+                settled = 0
+                for one in batch:
+                    if await self._send(entity, [one]) == 0:
+                        return settled
+                    settled += 1
+                return settled
+            (one,) = batch
+            text = describe(error)
+            await self._on_thread(lambda: self._store.bury(one.id, self._now_ms(), text))
+            self._count -= 1
+            self.counters.dead_lettered += 1
+            self.events.tell("outbox-dead-lettered", entity, f"{one.entry.message_id}: {text}", error)
+            return 1
+        known = self._pauses.get(entity)
+        length = self.settings.pause_min if known is None else min(self.settings.pause_max, known.seconds * 2)
+        self._pauses[entity] = _Pause(asyncio.get_running_loop().time() + length, length)
+        self.counters.retries += 1
+        self.events.tell("outbox-path-waiting", entity, f"{len(batch)} message(s) wait {length:.3g} s: {describe(error)}", error)
+        return 0
+
+    # -- looking at it -------------------------------------------------------------------------------------------------
+
+    async def pending(self) -> int:
+        """Messages on disk that are not delivered yet."""
+        return await self._on_thread(self._store.count)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything is delivered (or dead-lettered). TimeoutError if that takes longer."""
+        self._check_live()
+        async with asyncio.timeout(timeout):
+            while await self.pending():
+                self._idle.clear()
+                self.wake()
+                # Another process may be the one that delivers, so this looks again by itself as well.
+                try:
+                    async with asyncio.timeout(self.settings.poll):
+                        await self._idle.wait()
+                except TimeoutError:
+                    continue
+
+    async def dead_letters(self, limit: int = 1_000) -> list[Dead]:
+        return await self._on_thread(lambda: self._store.dead(limit))
+
+    async def retry_dead_letters(self, ids: list[int]) -> int:
+        """Put dead letters back, after whatever they were refused for was mended; returns how many."""
+        revived = await self._on_thread(lambda: self._store.revive(ids))
+        self._count += revived
+        self._idle.clear()
+        self.wake()
+        return revived
+
+    def _check_live(self) -> None:
+        if self._closed or not self._opened:
+            raise NamespaceClosedError("the outbox is closed" if self._closed else "open the outbox first")
+
+    async def close(self) -> None:
+        """Stop delivering; what is not delivered stays on disk for the next time."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writer is not None:
+            await self._writer
+        tasks = [task for task in (self._pump, *self._busy.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=5.0)
+        await self._target.close()
+        if self._opened:
+            await self._on_thread(self._store.close)
+        self._thread.shutdown(wait=False)
+
+
+class _Target:
+    """Where an outbox delivers to: senders are made once per entity and kept."""
+
+    def __init__(self, target: Any, sdk_options: dict[str, Any] | None) -> None:
+        self._maker: Any = target
+        self._namespace: Any = None
+        if isinstance(target, str) or not hasattr(target, "get_queue_sender") or type(target).__module__.startswith("azure."):
+            self._namespace = as_namespace(target, sdk_options)
+        self._owned = isinstance(target, str)
+        self._senders: dict[str, Any] = {}
+
+    async def deliver(self, entity: str, messages: list[AmqpAnnotatedMessage], timeout: float) -> None:
+        outgoing: Any = messages if len(messages) > 1 else messages[0]
+        if self._namespace is not None:
+            sender = self._senders.get(entity)
+            if sender is None:
+                sender = self._senders[entity] = self._namespace.sender(entity)
+            await sender.send(outgoing, timeout)
+            return
+        sender = self._senders.get(entity)
+        if sender is None:
+            sender = self._senders[entity] = self._maker.get_queue_sender(entity)
+        await sender.send_messages(outgoing, timeout=timeout)
+
+    async def close(self) -> None:
+        for sender in self._senders.values():
+            await sender.close()
+        self._senders.clear()
+        if self._owned:
+            await self._namespace.close()

@@ -1,0 +1,241 @@
+"""Where an outbox keeps its messages: a table in SQLite or PostgreSQL, which the caller's own transaction may write to."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+TABLE = "tandem_outbox"
+DEAD_TABLE = "tandem_outbox_dead"
+_COLUMNS = "entity, lane, message_id, payload, enqueued_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message to keep. `lane` is the session or key within which order is kept; None is in order with nobody."""
+
+    entity: str
+    lane: str | None
+    message_id: str
+    payload: bytes
+    enqueued_ms: int
+
+    def row(self) -> tuple[str, str | None, str, bytes, int]:
+        return (self.entity, self.lane, self.message_id, self.payload, self.enqueued_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    id: int
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A message the target refused for good."""
+
+    id: int
+    entry: Entry
+    buried_ms: int
+    error: str
+
+
+class OutboxStore(Protocol):
+    """Blocking; every call is made from one thread. What returned is on disk."""
+
+    def open(self) -> None: ...
+    def lead(self) -> bool:
+        """Whether this process may deliver: one pump per outbox, the others wait for it to end."""
+        ...
+
+    def insert(self, entries: Sequence[Entry]) -> list[int]: ...
+    def read(self, after_id: int, limit: int) -> list[Kept]: ...
+    def remove(self, ids: Iterable[int]) -> None: ...
+    def bury(self, id: int, buried_ms: int, error: str) -> None: ...
+    def count(self) -> int: ...
+    def dead(self, limit: int) -> list[Dead]: ...
+    def revive(self, ids: Sequence[int]) -> int:
+        """Move dead letters back to the end of the outbox; returns how many."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def insert_statement(placeholder: str) -> str:
+    marks = ", ".join([placeholder] * 5)
+    return f"INSERT INTO {TABLE} ({_COLUMNS}) VALUES ({marks})"
+
+
+def is_postgres(connection: object) -> bool:
+    return type(connection).__module__.partition(".")[0] == "psycopg"
+
+
+def enrol(connection: Any, entry: Entry) -> None:
+    """Write the entry in the caller's own transaction (sqlite3 or psycopg); it exists if and when that commits."""
+    statement = insert_statement("%s" if is_postgres(connection) else "?")
+    connection.execute(statement, entry.row())
+
+
+class SqliteOutboxStore:
+    """One SQLite file in WAL mode with full synchronisation; may be the application's own database."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._database: sqlite3.Connection | None = None
+        self._lock: int | None = None
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise RuntimeError("the outbox is not open")
+        return self._database
+
+    def open(self) -> None:
+        database = sqlite3.connect(self._path, isolation_level=None)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute("PRAGMA busy_timeout=10000")
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY AUTOINCREMENT, entity TEXT NOT NULL, lane TEXT,"
+            " message_id TEXT NOT NULL, payload BLOB NOT NULL, enqueued_ms INTEGER NOT NULL)"
+        )
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {DEAD_TABLE} (id INTEGER PRIMARY KEY, entity TEXT NOT NULL, lane TEXT, message_id TEXT NOT NULL,"
+            " payload BLOB NOT NULL, enqueued_ms INTEGER NOT NULL, buried_ms INTEGER NOT NULL, error TEXT NOT NULL)"
+        )
+        self._database = database
+
+    def lead(self) -> bool:
+        if self._lock is not None:
+            return True
+        handle = os.open(self._path + ".pump", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return False
+        self._lock = handle
+        return True
+
+    def insert(self, entries: Sequence[Entry]) -> list[int]:
+        statement = insert_statement("?")
+        ids: list[int] = []
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for entry in entries:
+                ids.append(self._db.execute(statement, entry.row()).lastrowid or 0)
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        return ids
+
+    def read(self, after_id: int, limit: int) -> list[Kept]:
+        rows = self._db.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
+        return [Kept(row[0], Entry(*row[1:])) for row in rows]
+
+    def remove(self, ids: Iterable[int]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.executemany(f"DELETE FROM {TABLE} WHERE id = ?", [(id,) for id in ids])
+        self._db.execute("COMMIT")
+
+    def bury(self, id: int, buried_ms: int, error: str) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(
+            f"INSERT OR REPLACE INTO {DEAD_TABLE} SELECT id, {_COLUMNS}, ?, ? FROM {TABLE} WHERE id = ?", (buried_ms, error, id)
+        )
+        self._db.execute(f"DELETE FROM {TABLE} WHERE id = ?", (id,))
+        self._db.execute("COMMIT")
+
+    def count(self) -> int:
+        (count,) = self._db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
+        return int(count)
+
+    def dead(self, limit: int) -> list[Dead]:
+        rows = self._db.execute(f"SELECT id, {_COLUMNS}, buried_ms, error FROM {DEAD_TABLE} ORDER BY id LIMIT ?", (limit,))
+        return [Dead(row[0], Entry(*row[1:6]), row[6], row[7]) for row in rows]
+
+    def revive(self, ids: Sequence[int]) -> int:
+        revived = 0
+        self._db.execute("BEGIN IMMEDIATE")
+        for id in ids:
+            self._db.execute(f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM {DEAD_TABLE} WHERE id = ?", (id,))
+            revived += self._db.execute(f"DELETE FROM {DEAD_TABLE} WHERE id = ?", (id,)).rowcount
+        self._db.execute("COMMIT")
+        return revived
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class PostgresOutboxStore:
+    """Two tables in a PostgreSQL database (psycopg 3), so that an application's transaction there can hold its messages too."""
+
+    _LEADER = 0x7A4D_0B0C
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._connection: Any = None
+
+    def open(self) -> None:
+        # Not imported before: only those who keep their outbox there need it.
+        self._connection = importlib.import_module("psycopg").connect(self._conninfo, autocommit=True)
+        columns = "entity text NOT NULL, lane text, message_id text NOT NULL, payload bytea NOT NULL, enqueued_ms bigint NOT NULL"
+        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (id bigserial PRIMARY KEY, {columns})")
+        self._connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {DEAD_TABLE} (id bigint PRIMARY KEY, {columns}, buried_ms bigint NOT NULL, error text NOT NULL)"
+        )
+
+    def lead(self) -> bool:
+        (got,) = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._LEADER,)).fetchone()
+        return bool(got)
+
+    def insert(self, entries: Sequence[Entry]) -> list[int]:
+        statement = insert_statement("%s") + " RETURNING id"
+        with self._connection.transaction():
+            return [int(self._connection.execute(statement, entry.row()).fetchone()[0]) for entry in entries]
+
+    def read(self, after_id: int, limit: int) -> list[Kept]:
+        rows = self._connection.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > %s ORDER BY id LIMIT %s", (after_id, limit))
+        return [Kept(row[0], Entry(row[1], row[2], row[3], bytes(row[4]), row[5])) for row in rows]
+
+    def remove(self, ids: Iterable[int]) -> None:
+        self._connection.execute(f"DELETE FROM {TABLE} WHERE id = ANY(%s)", (list(ids),))
+
+    def bury(self, id: int, buried_ms: int, error: str) -> None:
+        with self._connection.transaction():
+            self._connection.execute(
+                f"INSERT INTO {DEAD_TABLE} SELECT id, {_COLUMNS}, %s, %s FROM {TABLE} WHERE id = %s ON CONFLICT DO NOTHING",
+                (buried_ms, error, id),
+            )
+            self._connection.execute(f"DELETE FROM {TABLE} WHERE id = %s", (id,))
+
+    def count(self) -> int:
+        (count,) = self._connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
+        return int(count)
+
+    def dead(self, limit: int) -> list[Dead]:
+        rows = self._connection.execute(f"SELECT id, {_COLUMNS}, buried_ms, error FROM {DEAD_TABLE} ORDER BY id LIMIT %s", (limit,))
+        return [Dead(row[0], Entry(row[1], row[2], row[3], bytes(row[4]), row[5]), row[6], row[7]) for row in rows]
+
+    def revive(self, ids: Sequence[int]) -> int:
+        with self._connection.transaction():
+            self._connection.execute(
+                f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM {DEAD_TABLE} WHERE id = ANY(%s) ORDER BY id", (list(ids),)
+            )
+            return int(self._connection.execute(f"DELETE FROM {DEAD_TABLE} WHERE id = ANY(%s)", (list(ids),)).rowcount)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

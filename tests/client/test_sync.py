@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+import tandem
+from tandem import aio
+from tandem.client.sync import Facade, facade
+from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace
+
+
+def test_importing_tandem_loads_neither_the_sdk_nor_the_client():
+    program = "import sys, tandem; print(sorted(m for m in sys.modules if m.startswith(('azure', 'tandem.'))))"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"})
+    assert out.stdout.strip() == "[]"
+
+
+def test_both_front_doors_have_the_same_names():
+    offered = set(tandem._SYNC) | set(tandem._SHARED)
+    assert offered == set(aio.__all__) - {"PairedSender", "Syphon"}
+    for name in offered:
+        assert getattr(tandem, name).__name__ == getattr(aio, name).__name__
+    assert offered <= set(dir(tandem))
+    with pytest.raises(AttributeError, match="Nonsense"):
+        tandem.Nonsense  # noqa: B018
+
+
+def test_every_public_method_is_there_with_its_documentation():
+    for name in tandem._SYNC:
+        synchronous, asynchronous = getattr(tandem, name), getattr(aio, name)
+        for method, function in vars(asynchronous).items():
+            if not method.startswith("_") and callable(function) and not isinstance(function, (classmethod, staticmethod)):
+                assert getattr(synchronous, method).__doc__ == function.__doc__
+
+
+def test_a_pair_works_without_await():
+    primary, secondary = ScriptedNamespace("contoso"), ScriptedNamespace("backup", strict=True)
+    with tandem.PairedNamespaces(
+        primary, secondary, backlog_queue_count=2, failover_interval=0, secondary_administration=ScriptedAdministration(secondary)
+    ) as pair:
+        assert pair.backlog_queue_count == 2
+        with pair.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("1"))
+            primary.down()
+            sender.send_messages(ServiceBusMessage("2"))
+            assert pair.state("orders").state is tandem.PathState.FAILED_OVER
+            assert pair.counters.diverted == 1
+            with pytest.raises(tandem.AliasInUseError):
+                sender.send_messages(ServiceBusMessage("3", application_properties={"x-ms-path": 1}))
+    assert len(primary.entity("orders").messages) == 1
+
+
+def test_a_sender_can_be_used_from_many_threads():
+    primary, secondary = ScriptedNamespace("contoso"), ScriptedNamespace("backup")
+    with tandem.PassiveReplication(primary, secondary) as replication:
+        sender = replication.get_queue_sender("q")
+        threads = [threading.Thread(target=lambda: [sender.send_messages(ServiceBusMessage("x")) for _ in range(10)]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(primary.entity("q").messages) == 80
+
+
+def test_a_receiver_is_iterated_and_an_outbox_takes_another_facade(tmp_path):
+    now = lambda: 0  # noqa: E731
+    primary, secondary = ScriptedNamespace("a", now), ScriptedNamespace("b", now)
+    with tandem.ActiveReplication(primary, secondary, now_ms=now) as replication:
+        with tandem.Outbox(tmp_path / "o.db", replication) as outbox:
+            outbox.send("q", ServiceBusMessage("x", message_id="m"))
+            outbox.flush(10)
+        with replication.get_queue_receiver("q", max_wait_time=0.1) as receiver:
+            received = []
+            for message in receiver:
+                received.append(message.message_id)
+                receiver.complete_message(message)
+    assert received == ["m"]
+
+
+def test_a_callback_on_the_loop_may_not_wait_for_the_loop():
+    caught = []
+
+    class Thing:
+        async def outer(self) -> None:
+            try:
+                stand_in.inner()
+            except RuntimeError as error:
+                caught.append(str(error))
+
+        async def inner(self) -> None: ...
+
+    stand_in = facade(Thing)()
+    assert isinstance(stand_in, Facade)
+    stand_in.outer()
+    assert "on the loop" in caught[0]
