@@ -159,6 +159,65 @@ def test_threads_may_share_it(path: Path) -> None:
     metadata.close()
 
 
+def test_changes_that_wait_together_share_one_commit_and_fail_alone(path: Path) -> None:
+    metadata = Metadata(path)
+    statements: list[str] = []
+    metadata._db.set_trace_callback(statements.append)
+    outcomes: dict[int, str] = {}
+
+    def create(number: int) -> None:
+        try:
+            if number % 4 == 0:
+                metadata.put_entities([(QueueDescription(name=f"half/{number}"), 0), (SubscriptionDescription(topic="no", name="s"), 0)])
+            else:
+                metadata.put_entity(QueueDescription(name=f"q/{number}"), store=number)
+            outcomes[number] = "kept"
+        except EntityNotFound:
+            outcomes[number] = "refused"
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(12)]
+    with metadata._lock:  # as though a commit were under way
+        for thread in threads:
+            thread.start()
+        while len(metadata._waiting) < len(threads):
+            pass
+    for thread in threads:
+        thread.join()
+    assert statements.count("COMMIT") == 1
+    assert outcomes == {n: "refused" if n % 4 == 0 else "kept" for n in range(12)}
+    metadata.close()
+    metadata = Metadata(path)
+    assert sorted(e.store for e in metadata.load().entities) == [n for n in range(12) if n % 4]
+    metadata.close()
+
+
+def test_group_that_cannot_be_committed_fails_for_everybody_in_it(path: Path) -> None:
+    metadata = Metadata(path)
+    before = fill(metadata)
+    metadata._db.execute(f"PRAGMA max_page_count = {metadata._db.execute('PRAGMA page_count').fetchone()[0]}")
+    refusals: list[str] = []
+
+    def create(number: int) -> None:
+        try:
+            metadata.put_entity(QueueDescription(name=f"q/{number}", user_metadata="x" * (100_000 if number == 2 else 1)), store=0)
+        except StoreUnavailable as error:
+            refusals.append(error.description)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(4)]
+    with metadata._lock:
+        for thread in threads:
+            thread.start()
+        while len(metadata._waiting) < len(threads):
+            pass
+    for thread in threads:
+        thread.join()
+    stored = {e.description.name for e in metadata.load().entities} - {e.description.name for e in before.entities}
+    assert len(refusals) + len(stored) == 4
+    assert "q/2" not in stored
+    assert metadata._db.in_transaction is False
+    metadata.close()
+
+
 CREATE_UNTIL_KILLED = """
 import sys
 from pathlib import Path

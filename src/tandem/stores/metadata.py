@@ -1,7 +1,8 @@
 """What a namespace consists of, on disk: entities with ids that are never reused, their rules, and keys. SQLite.
 
-Every call is one transaction: on disk when it returns, or without any trace. Every row carries a checksum, because
-SQLite would hand out a flipped bit inside a text as it found it. Calls block on the disk: call them from a thread.
+Every call is on disk when it returns, or without any trace. Calls that wait at the same time share one transaction, each
+in a savepoint of its own, and so one wait for the disk. Every row carries a checksum, because SQLite would hand out a
+flipped bit inside a text as it found it. Calls block: call them from threads.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from tandem.model.entity import AuthorizationRule, RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import (
@@ -30,6 +31,8 @@ from tandem.model.entity_json import (
     load_rule,
 )
 from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, QuotaExceeded, StoreUnavailable
+
+_T = TypeVar("_T")
 
 APPLICATION_ID: Final = 0x544E444D
 """`TNDM` in the file's header: nobody else's database is ever taken for ours."""
@@ -91,6 +94,8 @@ class Metadata:
     def __init__(self, path: Path | None, *, migrations: tuple[str, ...] = MIGRATIONS) -> None:
         self._where = str(path) if path is not None else "memory"
         self._lock = threading.Lock()
+        self._waiting_lock = threading.Lock()
+        self._waiting: list[_Change] = []
         if path is not None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds keys: nobody else's to read
         self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
@@ -127,48 +132,48 @@ class Metadata:
 
     def put_entities(self, items: Iterable[tuple[EntityDescription, int]]) -> list[StoredEntity]:
         """As `put_entity`, for many: all or none. Topics must come before, or exist before, their subscriptions."""
-        with self._writing():
-            return [self._put(description, store) for description, store in items]
+        wishes = list(items)
+        return self._write(lambda: [self._put(description, store) for description, store in wishes])
 
     def delete_entity(self, id_: int) -> None:
         """With the subscriptions of a topic and the rules of a subscription."""
-        with self._writing():
-            if self._db.execute("DELETE FROM entities WHERE id = ?", (id_,)).rowcount != 1:
-                raise EntityNotFound(f"no entity has the id {id_}")
+        self._delete("entities WHERE id = ?", (id_,), f"no entity has the id {id_}")
 
     def put_rule(self, subscription_id: int, rule: RuleDescription) -> None:
         """Insert, or replace the rule of the same name."""
-        with self._writing():
+
+        def put() -> None:
             row = self._db.execute("SELECT kind FROM entities WHERE id = ?", (subscription_id,)).fetchone()
             if row is None or row[0] != Kind.SUBSCRIPTION.value:
                 raise EntityNotFound(f"no subscription has the id {subscription_id}")
             self._put_rule(subscription_id, rule)
 
+        self._write(put)
+
     def delete_rule(self, subscription_id: int, name: str) -> None:
-        with self._writing():
-            found = self._db.execute("DELETE FROM rules WHERE subscription_id = ? AND name = ?", (subscription_id, name.casefold()))
-            if found.rowcount != 1:
-                raise EntityNotFound(f"the subscription has no rule {name!r}")
+        self._delete("rules WHERE subscription_id = ? AND name = ?", (subscription_id, name.casefold()), f"there is no rule {name!r}")
 
     def put_authorization_rule(self, rule: AuthorizationRule) -> None:
         """A rule on the namespace itself: insert, or replace the one of the same name."""
         text = dump_authorization_rule(rule)
-        with self._writing():
-            self._db.execute(
-                "INSERT INTO authorization_rules VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3",
-                (rule.key_name, text, _checksum(rule.key_name, text)),
-            )
+        sql = "INSERT INTO authorization_rules VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3"
+        self._write(lambda: self._db.execute(sql, (rule.key_name, text, _checksum(rule.key_name, text))))
 
     def delete_authorization_rule(self, key_name: str) -> None:
-        with self._writing():
-            if self._db.execute("DELETE FROM authorization_rules WHERE name = ?", (key_name,)).rowcount != 1:
-                raise EntityNotFound(f"the namespace has no authorization rule {key_name!r}")
+        self._delete("authorization_rules WHERE name = ?", (key_name,), f"the namespace has no authorization rule {key_name!r}")
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
     # --- rows
+
+    def _delete(self, what: str, values: tuple[object, ...], otherwise: str) -> None:
+        def delete() -> None:
+            if self._db.execute(f"DELETE FROM {what}", values).rowcount != 1:
+                raise EntityNotFound(otherwise)
+
+        self._write(delete)
 
     def _put(self, description: EntityDescription, store: int) -> StoredEntity:
         kind = kind_of(description)
@@ -243,11 +248,13 @@ class Metadata:
             self._migrate(number + 1, migrations[number])
 
     def _migrate(self, version: int, script: str) -> None:
-        with self._writing():
+        def migrate() -> None:
             for statement in _statements(script):
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {version}")
+
+        self._write(migrate)
 
     def _pragma(self, name: str) -> int:
         value: int = self._db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -263,20 +270,50 @@ class Metadata:
         except (NotADescription, ValueError) as error:
             raise Corrupt(f"{self._where}: {error}; restore the file from a copy") from error
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _write(self, work: Callable[[], _T]) -> _T:
+        """Do `work` durably. Whoever gets the lock commits for everybody who has come to wait meanwhile."""
+        change = _Change(work)
+        with self._waiting_lock:
+            self._waiting.append(change)
         with self._lock:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield
-                    self._db.execute("COMMIT")
-                except BaseException:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
-                    raise
-            except sqlite3.DatabaseError as error:
-                raise self._translated(error) from error
+            if not change.settled:
+                with self._waiting_lock:
+                    group, self._waiting = self._waiting, []
+                self._commit(group)
+        if change.error is not None:
+            raise change.error
+        return cast(_T, change.value)
+
+    def _commit(self, group: list[_Change]) -> None:
+        committed = False
+        failure = sqlite3.DatabaseError("interrupted")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for change in group:
+                self._attempt(change)
+            self._db.execute("COMMIT")
+            committed = True
+        except sqlite3.DatabaseError as error:
+            failure = error
+        finally:
+            if not committed and self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            for change in group:
+                if not committed and change.error is None:
+                    change.error = self._translated(failure)
+                change.settled = True
+
+    def _attempt(self, change: _Change) -> None:
+        """One change of a group: what it did is undone if it fails, the others go on."""
+        self._db.execute("SAVEPOINT change")
+        try:
+            change.value = change.work()
+        except Exception as error:
+            change.error = self._translated(error) if isinstance(error, sqlite3.DatabaseError) else error
+            if not self._db.in_transaction:
+                raise  # SQLite has given up the whole transaction, as it does when the disk is full
+            self._db.execute("ROLLBACK TO change")
+        self._db.execute("RELEASE change")
 
     def _translated(self, error: sqlite3.DatabaseError) -> Exception:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # absent when Python, not SQLite, refused
@@ -285,6 +322,18 @@ class Metadata:
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN):
             return StoreUnavailable(f"{self._where}: {error}; nothing was changed")
         return error
+
+
+class _Change:
+    """Something to be written, and what became of it."""
+
+    __slots__ = ("error", "settled", "value", "work")
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.work = work
+        self.value: object = None
+        self.error: Exception | None = None
+        self.settled = False
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -11,7 +11,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-_READ_BYTES: Final = 262_144
+_READ_BYTES: Final = 16_384
+"""One TLS record: a larger buffer would be allocated for every read and never filled."""
 _DELIVER_BYTES_MAX: Final = 1_048_576
 """Plain text handed to the protocol in one call at most; keeps one peer from holding the loop."""
 
