@@ -29,7 +29,6 @@ class StoreHealth:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Effect:
     """Something that may happen only once the disk knows: a confirmation, a delivery, a reply."""
 
@@ -39,7 +38,6 @@ class Effect:
         """Called on the loop, in order of registration; `error` is set when the append failed."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FetchEffect:
     """What waits for bodies read back from the store."""
@@ -88,6 +86,14 @@ class Journal(Protocol):
 
     def reopen(self, tenant: Tenant) -> None:
         """The way back from DOWN: replays again. What was not durable when the store stopped is gone."""
+        ...
+
+    def fail(self, cause: str) -> None:
+        """Stop the store as after a failed write: everybody who waits is told."""
+        ...
+
+    def check_stalled(self, stall_ms_max: int) -> None:
+        """A commit that has not returned for so long takes the store down, so that nobody waits for it any longer."""
         ...
 
     def close(self) -> None: ...

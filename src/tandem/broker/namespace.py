@@ -14,7 +14,7 @@ from tandem.broker.topic import Subscription, Topic, queue_of_subscription
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
 from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
-from tandem.model.errors import BusError, EntityNotFound, NotAllowed
+from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreUnavailable
 from tandem.model.limits import Limits
 
 _NO_LIMIT: Final = 1 << 62
@@ -60,6 +60,12 @@ def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) ->
     )
 
 
+def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | Topic) -> bool:
+    if isinstance(fresh, Topic) and isinstance(entity, Topic):
+        return fresh.subscriptions.keys() == entity.subscriptions.keys()
+    return isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity)
+
+
 class Namespace:
     """Entities by path, without regard to case. Stores are attached before entities, replayed after them."""
 
@@ -71,15 +77,13 @@ class Namespace:
         self.authorization_rules: dict[str, AuthorizationRule] = {}
         self.stores: list[StoreTenant] = []
         self.entities: dict[str, QueueEntity | Topic] = {}
-        self._budgets: list[HotBudget] = []
         self._new_nonce = new_nonce
 
     # -- stores ------------------------------------------------------------------------------
 
     def attach_store(self, journal: Journal) -> StoreTenant:
-        tenant = StoreTenant(journal, self.turn.now)
+        tenant = StoreTenant(journal, HotBudget(self.limits.hot_bytes_max), self.turn.now)
         self.stores.append(tenant)
-        self._budgets.append(HotBudget(self.limits.hot_bytes_max))
         self.turn.add_journal(journal)
         return tenant
 
@@ -90,27 +94,65 @@ class Namespace:
             tenant.finish()
 
     def choose_store(self) -> int:
-        """Where a new entity will live: the store with the fewest queues."""
-        sizes = [len(tenant.queues) for tenant in self.stores]
+        """Where a new entity will live: the store with the fewest queues, of those that are up."""
+        sizes = [(not tenant.available, len(tenant.queues)) for tenant in self.stores]
         return sizes.index(min(sizes))
+
+    def blank_tenant(self, store: int) -> StoreTenant:
+        """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
+        tenant = StoreTenant(self.stores[store].journal, HotBudget(self.limits.hot_bytes_max), self.turn.now)
+        for entity in self.entities.values():
+            if entity.store == store:
+                self._renew(tenant, entity)
+        return tenant
+
+    def _renew(self, tenant: StoreTenant, entity: QueueEntity | Topic) -> None:
+        if isinstance(entity, QueueEntity):
+            tenant.fresh[entity.id] = self._build(tenant, entity.id, entity.store, entity.description.name, entity.description)
+            return
+        topic = self._build_topic(tenant, entity.id, entity.store, entity.topic_description)
+        tenant.fresh[entity.id] = topic
+        for subscription in entity.subscriptions.values():
+            self._build_subscription(tenant, topic, subscription.entity.id, subscription.description)
+
+    def swap(self, store: int, tenant: StoreTenant) -> None:
+        """Put the replayed queues in service. What was administered meanwhile is caught up with."""
+        for key, entity in list(self.entities.items()):
+            if entity.store != store:
+                continue
+            fresh = tenant.fresh.pop(entity.id, None)
+            if fresh is None or not _same_shape(fresh, entity):
+                # created while the store was down, or subscriptions came and went: empty, or replayed with the next reopening
+                self._renew(tenant, entity)
+                fresh = tenant.fresh.pop(entity.id)
+            elif isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity):
+                fresh.configure(entity.description)
+            elif isinstance(fresh, Topic) and isinstance(entity, Topic):
+                fresh.reconfigure(entity.topic_description)
+            self.entities[key] = fresh
+        for gone in tenant.fresh.values():
+            if isinstance(gone, QueueEntity):
+                for queue in gone.queues.values():
+                    tenant.discard(queue)
+                    queue.close()
+        tenant.fresh.clear()
+        self.stores[store] = tenant
+        tenant.finish()
 
     # -- entities ----------------------------------------------------------------------------
 
     def add_queue(self, id_: int, store: int, description: QueueDescription) -> QueueEntity:
-        entity = self.build(id_, store, description.name, description)
+        entity = self._build(self.stores[store], id_, store, description.name, description)
         self.entities[description.name.casefold()] = entity
         return entity
 
-    def build(self, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
-        tenant = self.stores[store]
+    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
         queues: dict[SubQueue, Queue] = {}
         for sub_queue in SubQueue:
             wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
             address = Address(path, sub_queue)
             limit = description.max_message_bytes or self.limits.message_bytes_max
-            queue = Queue(
-                4 * id_ + sub_queue.value, address.path, wish, tenant.journal, self.turn, self._budgets[store], self._new_nonce(), limit
-            )
+            queue = Queue(4 * id_ + sub_queue.value, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
             queue.rewriter = self.rewriter
             queue.is_dead_letter = sub_queue is not SubQueue.MAIN
             queues[sub_queue] = queue
@@ -119,20 +161,26 @@ class Namespace:
         return QueueEntity(id_, store, description, queues)
 
     def add_topic(self, id_: int, store: int, description: TopicDescription) -> Topic:
-        tenant = self.stores[store]
+        topic = self._build_topic(self.stores[store], id_, store, description)
+        self.entities[description.name.casefold()] = topic
+        return topic
+
+    def _build_topic(self, tenant: StoreTenant, id_: int, store: int, description: TopicDescription) -> Topic:
         limit = description.max_message_bytes or self.limits.message_bytes_max
-        topic = Topic(4 * id_, description, tenant.journal, self.turn, self._budgets[store], self._new_nonce(), limit)
+        topic = Topic(4 * id_, description, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
         topic.store = store
         topic.rewriter = self.rewriter
         tenant.add(topic)
-        self.entities[description.name.casefold()] = topic
         return topic
 
     def add_subscription(self, id_: int, description: SubscriptionDescription) -> Subscription:
         """In the store of its topic, so that a message for all subscriptions is one write."""
         topic = self.topic(description.topic)
+        return self._build_subscription(self.stores[topic.store], topic, id_, description)
+
+    def _build_subscription(self, tenant: StoreTenant, topic: Topic, id_: int, description: SubscriptionDescription) -> Subscription:
         wish = queue_of_subscription(description)
-        entity = self.build(id_, topic.store, wish.name, wish)
+        entity = self._build(tenant, id_, topic.store, wish.name, wish)
         subscription = Subscription(description, entity, self.limits)
         topic.subscriptions[description.name.casefold()] = subscription
         return subscription
@@ -166,7 +214,7 @@ class Namespace:
             self.dismantle(entity)
 
     def remove_subscription(self, topic: Topic, name: str) -> None:
-        self.dismantle(topic.subscriptions.pop(name.casefold()).entity)
+        self.dismantle(topic.remove_subscription(name).entity)
 
     def dismantle(self, entity: QueueEntity) -> None:
         gone = EntityNotFound(f"The messaging entity '{entity.main.path}' has been deleted.")
@@ -179,10 +227,13 @@ class Namespace:
         """What a receiver or a management node at this address works on."""
         parts = address.topic_and_subscription
         if parts is not None and address.key not in self.entities:
-            return self.subscription(*parts).entity.queues[address.sub_queue]
+            found = self.subscription(*parts).entity
+            self._must_be_available(found.store)
+            return found.queues[address.sub_queue]
         entity = self.entities.get(address.key)
         if entity is None:
             raise self.not_found(address.path)
+        self._must_be_available(entity.store)
         if isinstance(entity, Topic):
             if address.management:
                 return entity
@@ -196,7 +247,14 @@ class Namespace:
             if address.topic_and_subscription is not None:
                 raise NotAllowed(f"'{address.path}' is a subscription: send to its topic.")
             raise self.not_found(address.path)
+        self._must_be_available(entity.store)
         return entity if isinstance(entity, Topic) else entity.main
+
+    def _must_be_available(self, store: int) -> None:
+        tenant = self.stores[store]
+        if not tenant.available:
+            health = tenant.journal.health
+            raise StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
 
     def must_exist(self, address: Address) -> None:
         parts = address.topic_and_subscription

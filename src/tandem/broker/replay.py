@@ -13,7 +13,10 @@ from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
     from tandem.broker.journal import Journal
+    from tandem.broker.namespace import QueueEntity
     from tandem.broker.queue import Queue
+    from tandem.broker.state import HotBudget
+    from tandem.broker.topic import Topic
 
 _U64: Final = Struct("<Q")
 
@@ -21,10 +24,15 @@ _U64: Final = Struct("<Q")
 class StoreTenant:
     """Owns the queues whose facts are in one journal. Facts of entities that no longer exist are dropped."""
 
-    def __init__(self, journal: Journal, now: int) -> None:
+    def __init__(self, journal: Journal, budget: HotBudget, now: int) -> None:
         self.journal = journal
+        self.budget = budget
+        self.fresh: dict[int, QueueEntity | Topic] = {}
+        """Entities made for this tenant and not yet in service."""
         self.queues: dict[int, Queue] = {}
         self.shared: dict[int, int] = {}
+        self.available: bool = True
+        """False while the store is down: its entities answer at once, retryably."""
         self._now = now
         self._until: dict[tuple[int, int], int] = {}
 

@@ -14,7 +14,7 @@ from tandem.broker.locks import LockTable
 from tandem.broker.message_view import MessageView, view_of
 from tandem.broker.turn import Pumped, Turn
 from tandem.model.entity import EntityStatus, QueueDescription
-from tandem.model.errors import Corrupt
+from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.model.message import Message, decode_body
 
 if TYPE_CHECKING:
@@ -199,7 +199,12 @@ class QueueState(Pumped):
         return self.journal.append(facts.ENQUEUED, flags, self.entity_id, seq, enqueued_at, expires_at, key, body)
 
     def when_durable(self, effect: Effect) -> None:
-        self.journal.when_durable(effect)
+        """A store that is down answers at once."""
+        try:
+            self.journal.when_durable(effect)
+        except StoreUnavailable as error:
+            effect.done(error)
+            return
         self.turn.schedule()
 
     def chunk_of(self, seq: int) -> Chunk | None:

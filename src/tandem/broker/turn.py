@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from tandem.model.errors import Unavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -111,7 +113,10 @@ class Turn:
             self._queues = []
             for queue in queues:
                 queue.dirty = False
-                queue.pump(now)
+                try:
+                    queue.pump(now)
+                except Unavailable:
+                    continue  # its store is down: its receivers are told by whoever watches stores
         self.number += 1
         for journal in self._journals:
             journal.flush()
@@ -130,4 +135,7 @@ class Turn:
             at, _, queue = heapq.heappop(timers)
             if queue.wake_at == at:
                 queue.wake_at = 0
-                queue.due(now)
+                try:
+                    queue.due(now)
+                except Unavailable:
+                    continue  # replayed when the store comes back, timers included

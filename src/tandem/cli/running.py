@@ -187,7 +187,8 @@ def _make_server(settings: ServerSettings) -> Broker:
 
     clock = SystemClock()
     stores = StoreSettings(segment_bytes=settings.stores.segment_bytes, audit_retention_ms=settings.stores.audit_retention_ms)
-    engines = DiskEngines(settings.data_dir, stores, clock) if settings.data_dir else MemoryEngines()
+    faults = settings.faults or settings.dev
+    engines = DiskEngines(settings.data_dir, stores, clock, faults=faults) if settings.data_dir else MemoryEngines()
     tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
     return Server(settings, engines, clock=clock, note=_note, tls=tls)
 

@@ -82,6 +82,7 @@ _STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
     "count": ("--store-count", Integer(low=1, high=64)),
     "segment_bytes": ("", Integer(low=1_048_576, high=4_294_967_295)),
     "audit_retention_ms": ("", Duration(0, 3650 * DAY_MS)),
+    "stall_ms_max": ("", Duration(100, DAY_MS)),
 }
 STORES: Final = tuple(
     Setting("stores", field.name.removesuffix("_ms"), _STORE_KINDS[field.name][1], _STORE_KINDS[field.name][0], default=field.default)

@@ -33,6 +33,9 @@ class Writer:
     def hang_up(self) -> None:
         """After what was written has left."""
 
+    def cut(self) -> None:
+        """At once, without a word."""
+
 
 class Client(Flushed):
     """State of one connection. Everything here happens on the loop."""
@@ -65,6 +68,8 @@ class Client(Flushed):
         if self.gone or engine is None:
             return
         self.turn.begin()
+        if self.site.troubled and self.site.trouble is not None and self.site.trouble.swallows():
+            return
         engine.receive_bytes(data)
         if engine.has_output or engine.closed:
             self.turn.touch_connection(self)
@@ -77,6 +82,8 @@ class Client(Flushed):
     def flush(self) -> None:
         engine = self.engine
         if engine is None or self.gone:
+            return
+        if self.site.troubled and self.site.trouble is not None and self.site.trouble.swallows():
             return
         data = engine.bytes_to_send()
         if data:
@@ -103,6 +110,11 @@ class Client(Flushed):
             engine.lost()
         self.gone = True
         self.site.forget(self)
+
+    def cut(self) -> None:
+        """Gone as if the network had failed."""
+        self.connection_lost()
+        self.writer.cut()
 
     def move_to(self, site: Site) -> None:
         """The open named a host that belongs to another namespace; what was granted before was granted there."""

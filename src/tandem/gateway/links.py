@@ -43,10 +43,13 @@ _NOTHING: Final = Effect()
 class Confirming(Effect):
     """A run of deliveries of one session that get the same answer once the disk knows."""
 
-    __slots__ = ("client", "first", "last", "receiver_role", "session", "state", "turn_number")
+    __slots__ = ("client", "entity", "first", "last", "receiver_role", "session", "state", "turn_number")
 
-    def __init__(self, client: Client, session: Session, receiver_role: bool, first: int, state: bytes, turn_number: int) -> None:
+    def __init__(
+        self, client: Client, session: Session, entity: str, receiver_role: bool, first: int, state: bytes, turn_number: int
+    ) -> None:
         self.client = client
+        self.entity: str = entity
         self.session = session
         self.receiver_role: bool = receiver_role
         self.first: int = first
@@ -58,9 +61,19 @@ class Confirming(Effect):
         client = self.client
         if client.gone:
             return
-        state = self.state if error is None else encode_rejected(client.error_of(error, ""))
-        self.session.send_disposition(self.receiver_role, self.first, self.last, True, state)
+        if error is not None:
+            self.state = encode_rejected(client.error_of(error, self.entity))
+        site = client.site
+        if site.troubled and site.trouble is not None and site.trouble.at_answer(self):
+            return
+        self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
         client.touch()
+
+    def send(self) -> None:
+        """Late, after an injected delay."""
+        if not self.client.gone:
+            self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
+            self.client.touch()
 
 
 class Sending(LinkHandler):
@@ -77,6 +90,9 @@ class Sending(LinkHandler):
         client = self.client
         queue = self.queue
         now = client.turn.now
+        site = client.site
+        if site.troubled and site.trouble is not None and site.trouble.at_send(client, queue, link, delivery_id, settled):
+            return
         try:
             if message_format == BATCH_FORMAT:
                 messages = [client.translator.message(part) for part in split_batch(payload)]
@@ -97,7 +113,7 @@ class Sending(LinkHandler):
         if confirming is not None and confirming.turn_number == turn_number and confirming.last + 1 == delivery_id:
             confirming.last = delivery_id
             return
-        confirming = Confirming(client, link.session, True, delivery_id, ACCEPTED, turn_number)
+        confirming = Confirming(client, link.session, queue.path, True, delivery_id, ACCEPTED, turn_number)
         self._confirming = confirming
         queue.when_durable(confirming)
 
@@ -263,7 +279,7 @@ class Receiving(LinkHandler):
         self.queue.when_durable(self._confirming)
 
     def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int) -> Confirming:
-        return Confirming(self.client, link.session, False, delivery_id, state, turn_number)
+        return Confirming(self.client, link.session, self.queue.path, False, delivery_id, state, turn_number)
 
     def _refuse(self, link: SenderLink, delivery: Delivery, settled: bool, error: BusError) -> None:
         if settled:

@@ -12,6 +12,7 @@ from tandem.broker.locks import Lock
 from tandem.broker.queue import Queue
 from tandem.gateway.client import Client
 from tandem.gateway.requests import Request, Requests
+from tandem.gateway.rule_operations import RuleOperations
 from tandem.gateway.translate import refusal, token_to_uuid
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.address import Address
@@ -48,11 +49,11 @@ def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
 class ManagementNode(Requests):
     """Requests to one entity on one link."""
 
-    def __init__(self, client: Client, queue: Queue, address: Address) -> None:
+    def __init__(self, client: Client, address: Address) -> None:
         super().__init__(client)
-        self._queue = queue
         self._address = address
         self._in_flight = 0
+        rules = RuleOperations(client, address)
         self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
             "com.microsoft:peek-message": (Right.LISTEN, self._peek),
             "com.microsoft:renew-lock": (Right.LISTEN, self._renew_lock),
@@ -65,6 +66,10 @@ class ManagementNode(Requests):
             "com.microsoft:get-session-state": (Right.LISTEN, self._get_session_state),
             "com.microsoft:get-message-sessions": (Right.LISTEN, self._get_message_sessions),
             "com.microsoft:batch-delete-messages": (Right.LISTEN, self._batch_delete),
+            "com.microsoft:add-rule": (Right.MANAGE, rules.add),
+            "com.microsoft:remove-rule": (Right.MANAGE, rules.remove),
+            "com.microsoft:enumerate-rules": (Right.LISTEN, rules.enumerate),
+            "com.tandem:explain-rules": (Right.LISTEN, rules.explain),
             "com.tandem:lease-batch": (Right.LISTEN, self._lease_batch),
             "com.tandem:read-lease": (Right.LISTEN, self._read_lease),
             "com.tandem:renew-lease": (Right.LISTEN, self._renew_lease),
@@ -72,6 +77,11 @@ class ManagementNode(Requests):
             "com.tandem:abandon-lease": (Right.LISTEN, self._abandon_lease),
             "com.tandem:list-leases": (Right.LISTEN, self._list_leases),
         }
+
+    @property
+    def _queue(self) -> Queue:
+        """Looked up for each request: a store that came back brings new queues."""
+        return self.client.site.namespace.resolve(self._address)
 
     def handle(self, request: Request) -> None:
         if self._in_flight >= self.client.site.limits.management_requests_in_flight_max:

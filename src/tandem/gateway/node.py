@@ -52,12 +52,19 @@ class Node:
     def _attach(self, link: Link, address: Address, terminus: Terminus) -> None:
         if address.entity.casefold() == addresses.CBS:
             self._attach_requests(link, addresses.CBS, TokenNode(self._client))
+        elif self._left_alone(address):
+            return
         elif address.management:
             self._attach_management(link, address)
         elif isinstance(link, ReceiverLink):
             self._attach_sending(link, address)
         elif isinstance(link, SenderLink):
             self._attach_receiving(link, address, terminus)
+
+    def _left_alone(self, address: Address) -> bool:
+        """An injected fault leaves the attach unanswered, or refuses it."""
+        site = self._client.site
+        return site.troubled and site.trouble is not None and site.trouble.at_attach(address)
 
     # -- request and response ----------------------------------------------------------------
 
@@ -67,8 +74,8 @@ class Node:
             client.require(address, Right.LISTEN)
         except BusError:
             client.require(address, Right.SEND)
-        queue = client.site.namespace.resolve(address)
-        self._attach_requests(link, address.path.casefold(), ManagementNode(client, queue, address))
+        client.site.namespace.resolve(address)
+        self._attach_requests(link, address.path.casefold(), ManagementNode(client, address))
 
     def _attach_requests(self, link: Link, node: str, requests: Requests) -> None:
         if isinstance(link, ReceiverLink):

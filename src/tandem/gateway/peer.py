@@ -51,6 +51,10 @@ class AmqpPeer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
+        site = self._site_for("")
+        if site.troubled and site.trouble is not None and site.trouble.refuses_connection():
+            stream.abort()
+            return
         stream.set_write_buffer_limits(high=self._site_for("").limits.egress_bytes_buffered_max)
         peer = stream.get_extra_info("peername")
         self._writer = _TransportWriter(stream)
@@ -87,6 +91,9 @@ class _TransportWriter(Writer):
 
     def hang_up(self) -> None:
         self.transport.close()
+
+    def cut(self) -> None:
+        self.transport.abort()
 
     def pause_reading(self) -> None:
         if self.transport.is_reading():

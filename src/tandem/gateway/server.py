@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import os
+import random
 import ssl
 import uuid
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.broker.journal import Journal
 from tandem.broker.namespace import Namespace
@@ -16,12 +19,15 @@ from tandem.broker.turn import Turn
 from tandem.gateway.admin import Catalog, NamespaceAdmin
 from tandem.gateway.client import Client
 from tandem.gateway.data import DataPlane
+from tandem.gateway.faults import Faults
 from tandem.gateway.http_types import Site as HttpSite
 from tandem.gateway.peer import AmqpPeer
 from tandem.gateway.settings import NamespaceSettings, ServerSettings
 from tandem.gateway.site import Site
+from tandem.gateway.store_keeper import StoreKeeper
 from tandem.gateway.tracking import Tracker
 from tandem.gateway.translate import Translator
+from tandem.gateway.trouble import Trouble
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.errors import ServerBusy, Unauthorized
 from tandem.wire.sniff import Doors, SniffProtocol
@@ -29,7 +35,7 @@ from tandem.wire.sniff import Doors, SniffProtocol
 if TYPE_CHECKING:
     from tandem.gateway.http import HttpFront
 
-_HOUSEKEEPING_SECONDS = 1.0
+_HOUSEKEEPING_SECONDS = 0.25
 
 
 class Engines(Protocol):
@@ -38,6 +44,8 @@ class Engines(Protocol):
     def open_catalog(self, namespace: str) -> Catalog: ...
 
     def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal: ...
+
+    def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
 
 
 def _say_nothing(text: str) -> None:
@@ -64,6 +72,10 @@ class Server:
         self.sites: list[Site] = []
         self.admins: list[NamespaceAdmin] = []
         self.ports: list[int] = []
+        self.keepers: list[StoreKeeper] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=10_000)
+        """State changes with their instants, oldest first; `number` only grows."""
+        self._event_number = 0
         self._data: list[DataPlane] = []
         self._front: HttpFront | None = None
         self._engines = engines
@@ -132,11 +144,17 @@ class Server:
             self._connection_clock,
         )
         admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name))
+        site.admin = admin
         await admin.load(wish)
         namespace.replay()
         self.sites.append(site)
         self.admins.append(admin)
         self._data.append(DataPlane(site, admin))
+        keeper = StoreKeeper(site, settings.stores.stall_ms_max, self._note_event)
+        self.keepers.append(keeper)
+        if settings.faults or settings.dev:
+            site.trouble = Trouble(site, Faults(random.random, settings.stores.count))
+            site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
 
     def _hand_over(self, work: Callable[[], None]) -> None:
         """From a store's thread to the loop."""
@@ -164,10 +182,12 @@ class Server:
         """Made with the first HTTP connection: what it needs is loaded after `ready`, beside the first turns."""
         if self._front is None:
             from tandem.gateway.http import HttpFront
+            from tandem.gateway.mounts import Mounts
 
             self._front = HttpFront(
                 site_for=self._site_for, amqp=self._amqp_peer, limits=self.settings.limits, clock=self.clock, entropy=os.urandom
             )
+            Mounts(self).install(self._front)
         return self._front
 
     def _amqp_site(self, host: str) -> Site:
@@ -186,6 +206,10 @@ class Server:
         return 0
 
     # -- turns -------------------------------------------------------------------------------
+
+    def _note_event(self, subject: str, state: str, cause: str) -> None:
+        self._event_number += 1
+        self.events.append({"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause})
 
     def _wanted(self) -> None:
         if self._loop is not None:
@@ -226,6 +250,10 @@ class Server:
         for site in self.sites:
             for client in list(site.clients):
                 self._look_after(client, now)
+        for site, keeper in zip(self.sites, self.keepers, strict=True):
+            if site.trouble is not None:
+                site.trouble.look_after(now)
+            keeper.look_after(now)
         for journal in self._journals:
             journal.step_compaction()
         self.turn.schedule()

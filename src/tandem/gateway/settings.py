@@ -43,6 +43,8 @@ class StoreSettings:
     """A journal segment is sealed and a new one begun beyond this."""
     audit_retention_ms: int = 0
     """How long segments stay readable for audit after compaction would delete them; everything sent meanwhile stays on disk."""
+    stall_ms_max: int = 5_000
+    """A commit that has not returned for so long takes its store down; it comes back when the disk answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,18 @@ from typing import Any
 
 from tandem.broker.namespace import Namespace
 from tandem.broker.turn import Turn
+from tandem.gateway.admin_port import AdminPort
 from tandem.gateway.client import Client
 from tandem.gateway.tracking import Tracker
 from tandem.gateway.translate import Translator
+from tandem.gateway.trouble import Trouble
 from tandem.model.clock import Clock
 from tandem.model.entity import AuthorizationRule
 from tandem.model.limits import Limits
+
+
+def _nothing() -> None:
+    """No store can be made to fail."""
 
 
 class Site:
@@ -41,7 +47,14 @@ class Site:
         """A client's deadlines changed."""
         self.connection_clock: Clock = connection_clock or turn.clock
         """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
+        self.admin: AdminPort | None = None
+        """Set once the namespace is open."""
         self.clients: set[Client] = set()
+        self.troubled: bool = False
+        """A fault is in force: `trouble` is asked. False costs nothing."""
+        self.trouble: Trouble | None = None
+        self.apply_store_faults: Callable[[], None] = _nothing
+        """Store faults changed: the disks are told."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def rule_lookup(self, path: str, key_name: str) -> AuthorizationRule | None:

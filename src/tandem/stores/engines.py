@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
+from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.metadata import Metadata
 from tandem.stores.segment import SegmentStore
@@ -18,8 +19,10 @@ LoopCall = Callable[[Callable[[], None]], None]
 class DiskEngines:
     """`<data>/<namespace>/metadata.sqlite` and `<data>/<namespace>/store-<n>/`."""
 
-    def __init__(self, data_dir: Path, settings: StoreSettings, clock: Clock) -> None:
+    def __init__(self, data_dir: Path, settings: StoreSettings, clock: Clock, *, faults: bool = False) -> None:
         self._data_dir = data_dir
+        self._faults = faults
+        self._disks: dict[tuple[str, int], FaultDisk] = {}
         self._settings = settings
         self._clock = clock
 
@@ -32,7 +35,15 @@ class DiskEngines:
         return Metadata(self._directory(namespace) / "metadata.sqlite")
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
-        return SegmentStore(self._directory(namespace) / f"store-{index}", loop_call, self._settings, self._clock)
+        directory = self._directory(namespace) / f"store-{index}"
+        disk = self._disks.setdefault((namespace, index), FaultDisk()) if self._faults else None
+        return SegmentStore(directory, loop_call, self._settings, self._clock, disk)
+
+    def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
+        """Make one store's disk fail, or heal it. Only with `faults`."""
+        disk = self._disks.get((namespace, index))
+        if disk is not None:
+            disk.down, disk.failing, disk.full, disk.sync_delay_ms = down, failing, full, sync_delay_ms
 
 
 class MemoryEngines:
@@ -42,13 +53,22 @@ class MemoryEngines:
         self._settings = settings
         self._shelves: dict[tuple[str, int], Shelf] = {}
         self._catalogs: dict[str, Metadata] = {}
+        self._stores: dict[tuple[str, int], MemoryStore] = {}
 
     def open_catalog(self, namespace: str) -> Metadata:
         return self._catalogs.setdefault(namespace, _Kept(None))
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
         shelf = self._shelves.setdefault((namespace, index), Shelf())
-        return MemoryStore(loop_call, self._settings, shelf)
+        store = MemoryStore(loop_call, self._settings, shelf)
+        self._stores[namespace, index] = store
+        return store
+
+    def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
+        """A store in memory can only be down."""
+        store = self._stores.get((namespace, index))
+        if store is not None and (down or failing or full):
+            store.fail("the store was taken down by an injected fault")
 
 
 class _Kept(Metadata):

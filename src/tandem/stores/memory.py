@@ -8,6 +8,7 @@ from typing import Final
 from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.stores.effects import run_effects
 from tandem.stores.settings import StoreSettings
 
 RECORD_BYTES: Final = 42
@@ -179,6 +180,9 @@ class MemoryStore:
         self._leaving = None
         self._loop_call(_Failure([effect for group in groups for effect in group], self._refusal()).deliver)
 
+    def check_stalled(self, stall_ms_max: int) -> None:
+        """Memory never stalls."""
+
     def reopen(self, tenant: Tenant) -> None:
         if self._state is StoreState.UP:
             raise StoreUnavailable("the store is up; only a store that stopped can be reopened")
@@ -238,18 +242,6 @@ class MemoryStore:
         if segment is not None:
             for fact in segment.facts:
                 self._shelf.bodies.pop(fact[7], None)
-
-
-def run_effects(effects: list[Effect], error: BaseException | None) -> None:
-    """All of them, in order, whatever one of them raises; the first exception is raised again at the end."""
-    trouble: Exception | None = None
-    for effect in effects:
-        try:
-            effect.done(error)
-        except Exception as raised:  # noqa: BLE001 - raised again below: one bad effect must not silence the others
-            trouble = trouble or raised
-    if trouble is not None:
-        raise trouble
 
 
 class _Walk:

@@ -15,7 +15,7 @@ from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEAD
 from tandem.stores.committer import BlockWriter, Group
 from tandem.stores.compaction import Compaction
 from tandem.stores.disk import Disk
-from tandem.stores.memory import run_effects
+from tandem.stores.effects import run_effects
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
 from tandem.stores.segment_files import LOCK, SegmentFiles
@@ -157,6 +157,8 @@ class SegmentStore:
         if group.error is not None:
             self._stop(group.error, group.effects)
             return
+        if self._limit == _STOPPED:
+            return
         self._trusted = self._start - BLOCK_BYTES
         between_turns = self._next == self._flushed
         effects = group.effects
@@ -281,6 +283,21 @@ class SegmentStore:
         self._parts = []
         self._next = self._flushed = self._start
         run_effects(waiting, refusal)
+
+    def fail(self, cause: str) -> None:
+        if self._limit == _STOPPED:
+            return
+        effects: list[Effect] = []
+        group = self._group
+        if group is not None:
+            # It may still reach the disk: whoever waited is told that nobody knows, and a replay will find out.
+            effects, group.effects = group.effects, []
+        self._stop(StoreUnavailable(cause), effects)
+
+    def check_stalled(self, stall_ms_max: int) -> None:
+        group = self._group
+        if group is not None and not group.finished and self._clock.now_ms() - group.started_at > stall_ms_max:
+            self.fail(f"the disk has not answered for more than {stall_ms_max} ms")
 
     def reopen(self, tenant: Tenant) -> None:
         if self._limit != _STOPPED:
@@ -407,8 +424,8 @@ class SegmentStore:
 
     def _refusal(self) -> StoreUnavailable:
         if self._limit != _STOPPED:
-            return StoreUnavailable(f"{self._directory}: too much waits for the disk already")
-        return StoreUnavailable(f"{self._directory}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else ""))
+            return StoreUnavailable(f"{os.path.basename(self._directory)}: too much waits for the disk already")
+        return StoreUnavailable(f"{os.path.basename(self._directory)}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else ""))
 
 
 class _Fetch:

@@ -15,7 +15,8 @@ from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, 
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.disk import Disk
-from tandem.stores.memory import RECORD_BYTES, run_effects
+from tandem.stores.effects import run_effects
+from tandem.stores.memory import RECORD_BYTES
 from tandem.stores.settings import StoreSettings
 from tandem.stores.worker import ThreadWorker, Worker
 
@@ -370,6 +371,13 @@ class SqliteStore:
         self._rows = []
         self._pending_bytes = 0
         run_effects(waiting, refusal)
+
+    def fail(self, cause: str) -> None:
+        if self._state is StoreState.UP:
+            self._stop(StoreUnavailable(cause), [])
+
+    def check_stalled(self, stall_ms_max: int) -> None:
+        """SQLite waits for its own locks; a stalled disk shows as DEGRADED only."""
 
     def reopen(self, tenant: Tenant) -> None:
         if self._state is StoreState.UP:

@@ -1,0 +1,130 @@
+"""Pages of our own under `/$tandem/`: health, metrics, faults, events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tandem.broker.journal import StoreState
+from tandem.broker.topic import Topic
+from tandem.gateway.faults import FaultWish
+from tandem.model.entity import Right
+from tandem.model.errors import ArgumentRefused, BusError, EntityNotFound
+
+if TYPE_CHECKING:
+    from tandem.gateway.http import HttpFront
+    from tandem.gateway.server import Server
+
+_HEALTHY = (StoreState.UP, StoreState.DEGRADED)
+_STATE_NUMBERS = {StoreState.UP: 1, StoreState.DEGRADED: 2, StoreState.RECOVERING: 3, StoreState.DOWN: 0, StoreState.CORRUPT: -1}
+
+
+class Mounts:
+    """Handlers for one server. Reading health and metrics is free; everything else needs Manage."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def install(self, front: HttpFront) -> None:
+        front.mount("health", self.health)
+        front.mount("metrics", self.metrics)
+        front.mount("faults", self.faults)
+        front.mount("events", self.events)
+
+    async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """200 while the process serves; each store with its state, so that one failing store does not condemn the rest."""
+        namespaces: list[dict[str, object]] = []
+        status = "ok"
+        for site, keeper in zip(self._server.sites, self._server.keepers, strict=True):
+            stores = [{"name": f"store-{n}", "state": h.state.value, "cause": h.cause} for n, h in enumerate(keeper.health())]
+            if any(h.state not in _HEALTHY for h in keeper.health()):
+                status = "degraded"
+            faults = [f.describe() for f in site.trouble.faults.active.values()] if site.trouble is not None else []
+            namespaces.append({"name": site.namespace.name, "stores": stores, "faults": faults, "connections": len(site.clients)})
+        return _json({"status": status, "namespaces": namespaces})
+
+    async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """Prometheus text format."""
+        return web.Response(text="\n".join(self._samples()) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    def _samples(self) -> list[str]:
+        lines = ["# TYPE tandem_store_up gauge", "# TYPE tandem_messages gauge", "# TYPE tandem_connections gauge"]
+        for site, keeper in zip(self._server.sites, self._server.keepers, strict=True):
+            space = site.namespace.name
+            lines.append(f'tandem_connections{{namespace="{space}"}} {len(site.clients)}')
+            for number, health in enumerate(keeper.health()):
+                lines.append(f'tandem_store_up{{namespace="{space}",store="{number}"}} {_STATE_NUMBERS[health.state]}')
+            if site.trouble is not None:
+                lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(site.trouble.faults.active)}')
+            for entity in site.namespace.entities.values():
+                queues = [s.queue for s in entity.subscriptions.values()] if isinstance(entity, Topic) else list(entity.queues.values())
+                for queue in queues:
+                    counts = queue.counts()
+                    for state in ("active", "locked", "deferred", "scheduled", "leased"):
+                        label = f'namespace="{space}",entity="{queue.path}",state="{state}"'
+                        lines.append(f"tandem_messages{{{label}}} {getattr(counts, state)}")
+        return lines
+
+    async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """State changes so far, newest last; `?after=<number>` for what came since."""
+        return await self._authorized(request, self._events)
+
+    async def _events(self, request: web.BaseRequest) -> object:
+        after = int(request.query.get("after", "0"))
+        return {"events": [event for event in self._server.events if event["number"] > after]}
+
+    async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """GET lists, POST injects, DELETE heals all or `/<id>`."""
+        return await self._authorized(request, lambda r: self._faults(r, rest))
+
+    async def _faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
+        site = self._server.sites[self._server.namespace_of(request.headers.get("Host", ""))]
+        trouble = site.trouble
+        if trouble is None:
+            raise EntityNotFound("Faults cannot be injected into this broker. Start it with --dev, or with faults = true.")
+        if request.method == "POST":
+            wish = _wish(await request.read())
+            return trouble.inject(wish).describe()
+        if request.method == "DELETE":
+            which = rest[0] if rest and rest[0] else None
+            if which is not None and not which.isdigit():
+                raise ArgumentRefused(f"a fault is healed by its number, found {which!r}")
+            return {"healed": [f.describe() for f in trouble.heal(int(which) if which is not None else None)]}
+        return {"faults": [f.describe() for f in trouble.faults.active.values()]}
+
+    async def _authorized(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any]) -> web.StreamResponse:
+        number = self._server.namespace_of(request.headers.get("Host", ""))
+        try:
+            await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
+            return _json(await handler(request))
+        except BusError as error:
+            text = self._server.sites[number].tracker.describe(error, "", self._server.turn.now)
+            return _json({"error": error.condition, "description": text}, error.status)
+        except ValueError as error:
+            return _json({"error": "amqp:decode-error", "description": str(error)}, 400)
+
+
+def _wish(body: bytes) -> FaultWish:
+    try:
+        given = json.loads(body or b"{}")
+    except ValueError as error:
+        raise ArgumentRefused(f"the body is not JSON: {error}") from error
+    allowed = set(FaultWish.__dataclass_fields__)
+    if not isinstance(given, dict) or "kind" not in given:
+        raise ArgumentRefused("the body must be an object with 'kind'")
+    unknown = sorted(set(given) - allowed)
+    if unknown:
+        raise ArgumentRefused(f"unknown: {', '.join(unknown)}; allowed: {', '.join(sorted(allowed))}")
+    for name, kind in (("store", int), ("delay_ms", int), ("for_ms", int), ("count", int), ("entity", str), ("condition", str)):
+        if given.get(name) is not None and (not isinstance(given[name], kind) or isinstance(given[name], bool)):
+            raise ArgumentRefused(f"{name} must be a {kind.__name__}, found {given[name]!r}")
+    if not isinstance(given.get("fraction", 1.0), (int, float)):
+        raise ArgumentRefused(f"fraction must be a number, found {given['fraction']!r}")
+    return FaultWish(**{name: value for name, value in given.items() if value is not None})
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(text=json.dumps(value), status=status, content_type="application/json")

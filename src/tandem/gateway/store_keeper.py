@@ -1,0 +1,118 @@
+"""Watches the stores of a namespace: a store that fails takes down its entities and nothing else, and comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tandem.amqp.link import Link
+from tandem.broker.journal import StoreHealth, StoreState
+from tandem.broker.queue import Queue
+from tandem.gateway.client import Client
+from tandem.gateway.faults import FaultKind
+from tandem.gateway.site import Site
+from tandem.model.errors import BusError, StoreUnavailable
+
+_FIRST_PAUSE_MS: Final = 250
+_LONGEST_PAUSE_MS: Final = 10_000
+_USABLE: Final = (StoreState.UP, StoreState.DEGRADED)
+
+
+class SetFaults(Protocol):
+    def __call__(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
+
+
+class StoreKeeper:
+    """One per namespace. `look_after` is called a few times a second."""
+
+    def __init__(self, site: Site, stall_ms_max: int, note_event: Callable[[str, str, str], None]) -> None:
+        self._site = site
+        self._stall_ms_max = stall_ms_max
+        self._note_event = note_event
+        """(store name, state, cause)."""
+        self._states: list[StoreState] = [StoreState.UP] * len(site.namespace.stores)
+        self._retry_at: dict[int, int] = {}
+        self._pause_ms: dict[int, int] = {}
+        self._reopening: set[int] = set()
+
+    def health(self) -> list[StoreHealth]:
+        return [
+            StoreHealth(StoreState.RECOVERING, "replaying its journal") if index in self._reopening else tenant.journal.health
+            for index, tenant in enumerate(self._site.namespace.stores)
+        ]
+
+    def apply_faults(self, set_faults: SetFaults) -> None:
+        """Tell the disks what is in force now."""
+        trouble = self._site.trouble
+        if trouble is None:
+            return
+        for index in range(len(self._states)):
+            slow = trouble.faults.find(FaultKind.STORE_SLOW, store=index)
+            set_faults(
+                self._site.namespace.name,
+                index,
+                down=trouble.faults.find(FaultKind.STORE_DOWN, store=index) is not None,
+                failing=trouble.faults.find(FaultKind.STORE_ERROR, store=index) is not None,
+                full=trouble.faults.find(FaultKind.STORE_FULL, store=index) is not None,
+                sync_delay_ms=slow.delay_ms if slow is not None else 0,
+            )
+            if trouble.faults.find(FaultKind.STORE_DOWN, store=index) is not None:
+                self._site.namespace.stores[index].journal.fail("the store was taken down by an injected fault")
+
+    def look_after(self, now: int) -> None:
+        for index, tenant in enumerate(self._site.namespace.stores):
+            if index in self._reopening:
+                continue
+            journal = tenant.journal
+            journal.check_stalled(self._stall_ms_max)
+            health = journal.health
+            if health.state is not self._states[index]:
+                self._changed(index, health)
+            if health.state not in _USABLE and health.state is not StoreState.CORRUPT and now >= self._retry_at.get(index, 0):
+                self._reopening.add(index)
+                self._site.spawn(self._reopen(index))
+
+    def _changed(self, index: int, health: StoreHealth) -> None:
+        was, self._states[index] = self._states[index], health.state
+        name = f"store-{index}"
+        self._note_event(name, health.state.value, health.cause)
+        self._site.note(f"{self._site.namespace.name} {name} is {health.state.value}" + (f": {health.cause}" if health.cause else ""))
+        if health.state not in _USABLE and was in _USABLE:
+            self._take_down(index, health)
+
+    def _take_down(self, index: int, health: StoreHealth) -> None:
+        """Everybody attached to an entity of this store is told at once; nobody else notices."""
+        tenant = self._site.namespace.stores[index]
+        tenant.available = False
+        error = StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
+        for queue in list(tenant.queues.values()):
+            queue.tell_all(error)
+        for client, link in self._links_of(set(tenant.queues.values())):
+            link.detach(client.error_of(error, ""))
+            client.touch()
+
+    def _links_of(self, queues: set[Queue]) -> list[tuple[Client, Link]]:
+        return [
+            (client, link) for client in self._site.clients for link in list(client.links) if getattr(link.handler, "queue", None) in queues
+        ]
+
+    async def _reopen(self, index: int) -> None:
+        """Read the journal again into fresh queues, beside the loop; swap them in when they are complete."""
+        namespace = self._site.namespace
+        old = namespace.stores[index]
+        try:
+            fresh = namespace.blank_tenant(index)
+            await asyncio.to_thread(old.journal.reopen, fresh)
+        except (BusError, OSError) as error:
+            pause = min(self._pause_ms.get(index, _FIRST_PAUSE_MS // 2) * 2, _LONGEST_PAUSE_MS)
+            self._pause_ms[index] = pause
+            self._retry_at[index] = self._site.turn.begin() + pause
+            self._site.note(f"{namespace.name} store-{index} could not be reopened ({error}); trying again in {pause} ms")
+        else:
+            self._site.turn.begin()
+            namespace.swap(index, fresh)
+            self._pause_ms.pop(index, None)
+        finally:
+            self._reopening.discard(index)
+            self._site.turn.schedule()
