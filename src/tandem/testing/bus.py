@@ -219,7 +219,7 @@ class Bus:
         )
         server = Server(
             settings,
-            self._engines,
+            self._engines.as_engines(),
             clock=self._clock,
             real_time=self._real_time,
             connection_clock=None if self._real_time else self._connection_clock,

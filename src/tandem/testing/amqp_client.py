@@ -1,0 +1,359 @@
+"""A small asynchronous client on our own engine: pipelined sends, confirmed settlement, management requests; nothing is retried."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from tandem import amqp
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+BATCH_FORMAT: Final = 0x80013700
+NEXT_SESSION: Final = object()
+"""As `session`: whichever session is free next."""
+_VALUE: Final = 0x77
+_NO_SESSION: Final = object()
+_ACCEPTED_CODE: Final = 0x24
+_FIRST_ANSWER: Final = amqp.Symbol("com.microsoft:timeout")
+
+
+class Refused(Exception):
+    """The broker said no. `condition` says why, for programs."""
+
+    def __init__(self, error: amqp.AmqpError | None, what: str) -> None:
+        super().__init__(f"{what}: {error.condition}: {error.description}" if error is not None else what)
+        self.condition = str(error.condition) if error is not None else ""
+
+
+class Gone(ConnectionError):
+    """The connection ended before an answer came: what was asked may have happened, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One delivery as it came."""
+
+    payload: bytes
+    delivery_id: int
+    tag: bytes
+    """The lock token."""
+    settled: bool
+
+
+class AmqpClient(amqp.ConnectionHandler):
+    """One connection. `await AmqpClient.connect(port)`, then make links; `ended` is done when the connection is gone."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._engine: amqp.Connection | None = None
+        self._flush_planned = False
+        self._names = itertools.count(1)
+        self._nodes: dict[str, tuple[Sender, Receiver]] = {}
+        self._answers: dict[object, asyncio.Future[tuple[int, dict[str, Any]]]] = {}
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    async def connect(
+        cls,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        user: str = "RootManageSharedAccessKey",
+        password: str = "SAS_KEY_VALUE",
+        max_frame_size: int = 65_536,
+    ) -> AmqpClient:
+        self = cls()
+        config = amqp.ConnectionConfig(
+            container_id=f"client-{id(self):x}",
+            hostname=host,
+            sasl=amqp.SaslClient(user, password),
+            max_frame_size=max_frame_size,
+            idle_timeout_ms=0,
+        )
+        self._engine = amqp.Connection(self, config, False)
+        try:
+            await self._loop.create_connection(lambda: _Pump(self), host, port)
+        except OSError as error:
+            raise Gone(f"cannot connect: {error}") from error
+        self._engine.open()
+        self.plan_flush()
+        await self._opened
+        return self
+
+    # -- links -------------------------------------------------------------------------------
+
+    async def sender(self, address: str) -> Sender:
+        sender = Sender(self)
+        session = self._running().begin()
+        name = f"s{next(self._names)}"
+        sender.link = session.attach_sender(name, amqp.Terminus(name), amqp.Terminus(address), sender)
+        self.plan_flush()
+        await sender.ready
+        return sender
+
+    async def receiver(self, address: str, *, credit: int = 0, delete: bool = False, session: object = _NO_SESSION) -> Receiver:
+        """Peek-lock with confirmed settlement, or receive-and-delete. Credit is topped up by itself; 0 leaves it to `grant`."""
+        receiver = Receiver(self)
+        filters: dict[object, object] = {}
+        if session is not _NO_SESSION:
+            filters[amqp.Symbol(SESSION_FILTER)] = None if session is NEXT_SESSION else session
+        name = f"r{next(self._names)}"
+        receiver.link = (
+            self._running()
+            .begin()
+            .attach_receiver(
+                name,
+                amqp.Terminus(address, filter=filters),
+                amqp.Terminus(name),
+                receiver,
+                snd_settle_mode=1 if delete else 0,
+                rcv_settle_mode=0 if delete else 1,
+                properties={_FIRST_ANSWER: amqp.UInt(5_000)},
+            )
+        )
+        receiver.link.auto_credit = credit
+        self.plan_flush()
+        await receiver.ready
+        return receiver
+
+    async def request(self, address: str, operation: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Ask the management node of an entity; (status, body). Raises Refused for an error status."""
+        node = f"{address}/$management"
+        if node not in self._nodes:
+            sender = await self.sender(node)
+            receiver = await self.receiver(node, credit=100, delete=True)
+            receiver.on_message = self._answered
+            self._nodes[node] = (sender, receiver)
+        sender, receiver = self._nodes[node]
+        number = f"{node}#{next(self._names)}"
+        answer: asyncio.Future[tuple[int, dict[str, Any]]] = self._loop.create_future()
+        self._answers[number] = answer
+        message = amqp.encode_message(
+            properties={"message-id": number, "reply-to": receiver.link.name},
+            application_properties={"operation": operation},
+            body=body,
+            body_kind=_VALUE,
+        )
+        await sender.send(message)
+        return await answer
+
+    def _answered(self, incoming: Incoming) -> None:
+        message = amqp.decode_message(incoming.payload)
+        answer = self._answers.pop(message.properties.get("correlation-id"))
+        status = int(cast(int, message.application_properties["statusCode"]))
+        if status >= 400:
+            condition = message.application_properties.get("errorCondition")
+            text = message.application_properties.get("statusDescription")
+            answer.set_exception(Refused(amqp.AmqpError(str(condition), str(text)), f"status {status}"))
+        else:
+            answer.set_result((status, cast("dict[str, Any]", message.body or {})))
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if not self.ended.done():
+            self._running().close()
+            self.plan_flush()
+            await asyncio.wait([self.ended])
+
+    def abort(self) -> None:
+        """Hang up without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _running(self) -> amqp.Connection:
+        if self._engine is None or self.ended.done():
+            raise Gone("the connection has ended")
+        return self._engine
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def plan_flush(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flush_planned = False
+        engine, transport = self._engine, self._transport
+        if engine is None or transport is None or transport.is_closing():
+            return
+        data = engine.bytes_to_send()
+        if data:
+            transport.write(data)
+        if engine.closed:
+            transport.close()
+
+    def connected(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.flush()
+
+    def received(self, data: bytes) -> None:
+        assert self._engine is not None
+        self._engine.receive_bytes(data)
+        self._engine.tick(round(time.monotonic() * 1000))
+        self.flush()
+
+    def lost(self) -> None:
+        assert self._engine is not None
+        self._engine.lost()
+        gone = Gone("the connection ended")
+        for answer in self._answers.values():
+            _fail(answer, gone)
+        self._answers.clear()
+        _fail(self._opened, gone)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # -- the engine's events -----------------------------------------------------------------
+
+    def on_open(self, connection: amqp.Connection) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def on_close(self, connection: amqp.Connection, error: amqp.AmqpError | None) -> None:
+        _fail(self._opened, Refused(error, "the connection was refused"))
+
+
+class Sender(amqp.LinkHandler):
+    """`send` returns at once; its future is done when the broker has accepted the message."""
+
+    link: amqp.SenderLink
+
+    def __init__(self, client: AmqpClient) -> None:
+        self._client = client
+        self._tags = itertools.count(1)
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unanswered: set[asyncio.Future[None]] = set()
+
+    def send(self, payload: bytes, message_format: int = 0) -> asyncio.Future[None]:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.link.attached:
+            answer.set_exception(Gone("the link is gone"))
+            return answer
+        self.link.send(payload, next(self._tags).to_bytes(4, "big"), False, answer, message_format)
+        self._unanswered.add(answer)
+        self._client.plan_flush()
+        return answer
+
+    def send_batch(self, payloads: list[bytes]) -> asyncio.Future[None]:
+        """Accepted whole or not at all."""
+        return self.send(amqp.encode_message(body=payloads), BATCH_FORMAT)
+
+    def on_attached(self, link: amqp.Link) -> None:
+        self.ready.set_result(None)
+
+    def on_disposition(self, link: amqp.SenderLink, deliveries: list[amqp.Delivery], outcome: amqp.Outcome, settled: bool) -> None:
+        for delivery in deliveries:
+            answer = cast("asyncio.Future[None]", delivery.context)
+            self._unanswered.discard(answer)
+            if answer.done():
+                continue
+            if outcome.code == _ACCEPTED_CODE:
+                answer.set_result(None)
+            else:
+                answer.set_exception(Refused(outcome.error, f"not accepted, outcome {outcome.code:#x}"))
+
+    def on_detach(self, link: amqp.Link, error: amqp.AmqpError | None) -> None:
+        trouble = Refused(error, "detached") if error is not None else Gone("the link ended")
+        _fail(self.ready, trouble)
+        unanswered, self._unanswered = self._unanswered, set()
+        for answer in unanswered:
+            _fail(answer, Gone("the link ended"))
+
+
+class Receiver(amqp.LinkHandler):
+    """Deliveries wait in `get`, or go to `on_message` as they come."""
+
+    link: amqp.ReceiverLink
+
+    def __init__(self, client: AmqpClient) -> None:
+        self._client = client
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: asyncio.Queue[Incoming | None] = asyncio.Queue()
+        self._unanswered: dict[int, asyncio.Future[None]] = {}
+        self.error: BaseException | None = None
+        self.on_message: Callable[[Incoming], None] = self._waiting.put_nowait
+
+    def grant(self, credit: int) -> None:
+        self.link.grant(credit)
+        self._client.plan_flush()
+
+    async def get(self) -> Incoming:
+        """The next delivery; raises what ended the link when there will be none."""
+        incoming = self._waiting.get_nowait() if not self._waiting.empty() else await self._waiting.get()
+        if incoming is None:
+            self._waiting.put_nowait(None)
+            assert self.error is not None
+            raise self.error
+        return incoming
+
+    def settle(self, incoming: Incoming, state: bytes = amqp.ACCEPTED) -> asyncio.Future[None]:
+        """Done when the broker has confirmed: the outcome is on its disk."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.link.attached:
+            answer.set_exception(Gone("the link is gone"))
+            return answer
+        self._unanswered[incoming.delivery_id] = answer
+        self.link.session.send_disposition(True, incoming.delivery_id, incoming.delivery_id, False, state)
+        self._client.plan_flush()
+        return answer
+
+    async def detach(self) -> None:
+        self.link.detach()
+        self._client.plan_flush()
+        while self.error is None:
+            await self._waiting.get()
+        self._waiting.put_nowait(None)
+
+    def on_attached(self, link: amqp.Link) -> None:
+        self.ready.set_result(None)
+
+    def on_transfer(
+        self, link: amqp.ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
+    ) -> None:
+        self.on_message(Incoming(payload, delivery_id, tag, settled))
+
+    def on_settled_incoming(self, link: amqp.ReceiverLink, first: int, last: int, outcome: amqp.Outcome, settled: bool) -> None:
+        for delivery_id in range(first, last + 1):
+            answer = self._unanswered.pop(delivery_id, None)
+            if answer is None or answer.done():
+                continue
+            if outcome.error is not None:
+                answer.set_exception(Refused(outcome.error, "not settled"))
+            else:
+                answer.set_result(None)
+
+    def on_detach(self, link: amqp.Link, error: amqp.AmqpError | None) -> None:
+        self.error = Refused(error, "detached") if error is not None else Gone("the link ended")
+        _fail(self.ready, self.error)
+        unanswered, self._unanswered = self._unanswered, {}
+        for answer in unanswered.values():
+            _fail(answer, Gone("the link ended"))
+        self._waiting.put_nowait(None)
+
+
+class _Pump(asyncio.Protocol):
+    def __init__(self, client: AmqpClient) -> None:
+        self._client = client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._client.connected(cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._client.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.lost()
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever dropped the future has no interest in the answer
