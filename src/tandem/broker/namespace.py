@@ -182,7 +182,7 @@ class Namespace:
         wish = queue_of_subscription(description)
         entity = self._build(tenant, id_, topic.store, wish.name, wish)
         subscription = Subscription(description, entity, self.limits)
-        topic.subscriptions[description.name.casefold()] = subscription
+        topic.add_subscription(subscription)
         return subscription
 
     def find(self, name: str) -> QueueEntity | Topic | None:

@@ -124,12 +124,6 @@ class Queue(Leaser):
             return 0
         return now + ttl_ms
 
-    def place_copy(self, message: Message, now: int) -> None:
-        """A copy that a rule's action changed: this queue's own message from here on."""
-        if self.has_sessions and message.session_id is None:
-            raise NotAllowed(f"A copy without SessionId cannot go to '{self.path}', which requires sessions.")
-        self.place(message, now)
-
     def add_shared(self, message: Message, location: int, size: int, seq: int, expires_at: int, now: int) -> None:
         """A row whose body is kept once for several queues: the topic wrote it, this queue only points at it."""
         self.next_seq = seq + 1

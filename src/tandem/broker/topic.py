@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.queue import Queue
-from tandem.broker.rules import RuleFailure, RuleSet, compile_rule
+from tandem.broker.rules import RuleSet, Selection, compile_rule
 from tandem.broker.state import HotBudget
-from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.broker.topic_rules import TopicRules
+from tandem.model.entity import MAX_DURATION_MS, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.errors import QuotaExceeded
 from tandem.model.message import Message, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.journal import Journal
-    from tandem.broker.message_view import MessageView
     from tandem.broker.namespace import QueueEntity
     from tandem.broker.turn import Turn
     from tandem.model.limits import Limits
 
 _UNBOUNDED: Final = 1 << 40
+_Target = tuple[int, int, int]
+"""Entity, sequence number and instant of expiry of one row."""
 
 
 class Subscription:
@@ -28,6 +30,7 @@ class Subscription:
     def __init__(self, description: SubscriptionDescription, entity: QueueEntity, limits: Limits) -> None:
         self.description = description
         self.entity = entity
+        self.topic: Topic | None = None
         self.rules = RuleSet(())
         self.queue: Queue = entity.main
         self.configure(description, limits)
@@ -36,6 +39,8 @@ class Subscription:
         self.description = description
         self.rules = RuleSet([compile_rule(rule, limits) for rule in description.rules])
         self.entity.configure(queue_of_subscription(description))
+        if self.topic is not None:
+            self.topic.rules_changed()
 
 
 def queue_of_subscription(description: SubscriptionDescription) -> QueueDescription:
@@ -93,10 +98,37 @@ class Topic(Queue):
         self.subscriptions: dict[str, Subscription] = {}
         self.store: int = 0
         self.id: int = entity_id // 4
+        self._passing: list[Subscription] = []
+        """Those that take every message as it is: nobody has to look into it."""
+        self._ruled: TopicRules[Subscription] = TopicRules(())
+        self._selective: bool = False
+        self._stale: bool = False
 
     def reconfigure(self, description: TopicDescription) -> None:
         self.topic_description = description
         self.configure(queue_of_topic(description))
+
+    def add_subscription(self, subscription: Subscription) -> None:
+        subscription.topic = self
+        self.subscriptions[subscription.description.name.casefold()] = subscription
+        self.rules_changed()
+
+    def remove_subscription(self, name: str) -> Subscription:
+        found = self.subscriptions.pop(name.casefold())
+        self.rules_changed()
+        return found
+
+    def rules_changed(self) -> None:
+        """Subscriptions are looked up by what their rules demand; that is worked out again with the next message."""
+        self._stale = True
+
+    def _sort_subscriptions(self) -> None:
+        self._stale = False
+        subscriptions = list(self.subscriptions.values())
+        self._passing = [one for one in subscriptions if one.rules.passes_all]
+        selective = [(one, one.rules) for one in subscriptions if not one.rules.passes_all]
+        self._ruled = TopicRules(selective)
+        self._selective = bool(selective)
 
     def check_room(self, body_bytes: int) -> None:
         held = self.index.size_bytes + body_bytes
@@ -116,27 +148,16 @@ class Topic(Queue):
     def _fan_out(self, message: Message, now: int) -> int:
         number = self.next_seq
         self.next_seq = number + 1
-        view: MessageView | None = None
-        targets: list[tuple[int, int, int]] = []
+        targets: list[_Target] = []
         queues: list[Queue] = []
-        for subscription in self.subscriptions.values():
-            rules = subscription.rules
-            if not rules.passes_all:
-                if view is None:
-                    view = self.rewriter.view(message, now)
-                if not self._select(subscription, message, view, now):
-                    continue
-            queue = subscription.queue
-            if queue.has_sessions and message.session_id is None:
-                self._dead_letter(
-                    subscription, message, "Session ID is null", "The subscription requires sessions; the message has none.", now
-                )
-                continue
-            ttl_ms = message.ttl_ms
-            if ttl_ms < 0 or ttl_ms > self.default_ttl_ms:
-                ttl_ms = self.default_ttl_ms
-            targets.append((queue.entity_id, queue.next_seq, queue.expiry(ttl_ms, now)))
-            queues.append(queue)
+        if self._stale:
+            self._sort_subscriptions()
+        for subscription in self._passing:
+            self._aim(subscription, message, now, targets, queues)
+        if self._selective:
+            for subscription, selection in self._ruled.select(self.rewriter.view(message, now)):
+                if self._copies(subscription, selection, message, now):
+                    self._aim(subscription, message, now, targets, queues)
         if not targets:
             return number
         body = encode_body(message)
@@ -149,25 +170,41 @@ class Topic(Queue):
             queue.add_shared(message, location, size, seq, expires_at, now)
         return number
 
-    def _select(self, subscription: Subscription, message: Message, view: MessageView, now: int) -> bool:
+    def _aim(self, subscription: Subscription, message: Message, now: int, targets: list[_Target], queues: list[Queue]) -> None:
+        """The subscription gets the message as it is."""
+        queue = subscription.queue
+        if queue.has_sessions and message.session_id is None:
+            self._without_session(subscription, message, now)
+            return
+        targets.append((queue.entity_id, queue.next_seq, queue.expiry(self._capped(message.ttl_ms), now)))
+        queues.append(queue)
+
+    def _capped(self, ttl_ms: int) -> int:
+        return self.default_ttl_ms if ttl_ms < 0 or ttl_ms > self.default_ttl_ms else ttl_ms
+
+    def _copies(self, subscription: Subscription, selection: Selection, message: Message, now: int) -> bool:
         """Whether the subscription gets the message as it is; copies that an action changes are made here."""
-        selection = subscription.rules.select(view)
         plain = False
         for _, changes in selection.copies:
             if not changes:
                 plain = True
                 continue
             changed = self.rewriter.with_changes(message, changes)
-            subscription.queue.place_copy(changed, now)
+            if self.default_ttl_ms < MAX_DURATION_MS:
+                changed.ttl_ms = self._capped(changed.ttl_ms)
+            if subscription.queue.has_sessions and changed.session_id is None:
+                self._without_session(subscription, changed, now)
+            else:
+                subscription.queue.place(changed, now)
         failure = selection.failure
         if failure is not None and subscription.description.dead_lettering_on_filter_evaluation_exceptions:
-            self._dead_letter(subscription, message, "FilterEvaluationException", _reason(failure), now)
+            self._dead_letter(subscription, message, "FilterEvaluationException", failure.description, now)
         return plain
+
+    def _without_session(self, subscription: Subscription, message: Message, now: int) -> None:
+        """One subscription's demand is not the publisher's fault: the copy is set aside where an operator finds it."""
+        self._dead_letter(subscription, message, "Session ID is null", "The subscription requires sessions; the message has none.", now)
 
     def _dead_letter(self, subscription: Subscription, message: Message, reason: str, description: str, now: int) -> None:
         changes: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
         subscription.entity.dead_letters.take_over(self.rewriter.with_properties(message, changes), now, 0)
-
-
-def _reason(failure: RuleFailure) -> str:
-    return failure.description

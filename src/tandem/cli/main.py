@@ -8,6 +8,7 @@ from typing import Final
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "serve": ("tandem.cli.serve", "serve", "Run a broker."),
     "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
+    "rule": ("tandem.cli.rule", "app", "Ask which rules of a topic a message matches, and why not."),
     "keys": ("tandem.cli.keys", "keys", "Show the keys and connection strings of a broker."),
 }
 """name -> (module, function or Typer application, one line of help). A module is imported when its command runs."""

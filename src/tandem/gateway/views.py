@@ -69,10 +69,10 @@ class _User:
 
     def load(self) -> dict[str, object]:
         properties = decode_message(self._message.bare).application_properties
-        return {str(key): _for_rules(value) for key, value in properties.items()}
+        return {str(key): for_rules(value) for key, value in properties.items()}
 
 
-def _for_rules(value: object) -> object:
+def for_rules(value: object) -> object:
     if isinstance(value, Timestamp):
         return _EPOCH + datetime.timedelta(milliseconds=int(value))
     if isinstance(value, Described) and str(value.descriptor) == _TIMESPAN and isinstance(value.value, int):
@@ -88,7 +88,7 @@ def _for_rules(value: object) -> object:
     return value
 
 
-def _for_wire(value: object) -> object:
+def for_wire(value: object) -> object:
     """Back to AMQP: what a rule computed, in the type clients expect."""
     if isinstance(value, datetime.datetime):
         return Timestamp((value - _EPOCH) // datetime.timedelta(milliseconds=1))
@@ -120,7 +120,7 @@ def changed_message(message: Message, changes: Sequence[tuple[str, str, object]]
             if value is REMOVED:
                 decoded.application_properties.pop(name, None)
             else:
-                decoded.application_properties[name] = _for_wire(value)
+                decoded.application_properties[name] = for_wire(value)
         elif name in _PROPERTY_NAMES:
             _set(decoded.properties, _PROPERTY_NAMES[name], value)
         elif name in _ANNOTATION_NAMES:

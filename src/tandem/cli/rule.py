@@ -1,0 +1,107 @@
+"""`tandem rule match`: which subscriptions of a topic would get a message, and what stands in the way of the others."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tandem.amqp import encode_message
+from tandem.client.blocking import BlockingClient, Endpoint, TransportError
+from tandem.model.errors import ConfigurationError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Ask about the rules of subscriptions.")
+
+
+@app.callback()
+def rule() -> None:
+    """Ask about the rules of subscriptions.
+
+    Example: tandem rule match orders --property region=eu --property total=120
+    """
+
+
+_ConnectionString = Annotated[
+    str, typer.Option("--connection-string", "-c", envvar="TANDEM_CONNECTION_STRING", help="Of the namespace; see `tandem keys`.")
+]
+
+
+@app.command(name="match")
+def match(
+    topic: Annotated[str, typer.Argument(help="The topic, or topic/Subscriptions/name for one subscription.")],
+    connection_string: _ConnectionString,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", help='name=value; numbers, true, false and null are taken as such, "…" as text.')
+    ] = None,
+    subject: Annotated[str | None, typer.Option(help="Subject (Label) of the message.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Message id.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="Correlation id.")] = None,
+    to: Annotated[str | None, typer.Option(help="To.")] = None,
+    reply_to: Annotated[str | None, typer.Option(help="Reply to.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Session id.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Content type.")] = None,
+    body: Annotated[str, typer.Option(help="Body, which no rule looks at.")] = "",
+    ca_file: Annotated[str | None, typer.Option(help="CA file to trust when the connection string means TLS.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say which rules a message would match, and why not. Nothing is sent. Exit code 1 when no subscription would get it.
+
+    Example: tandem rule match orders --property region=eu --property total=120 --subject created
+    """
+    fields: dict[str, object] = {
+        "message-id": message_id or "example",
+        "to": to,
+        "subject": subject,
+        "reply-to": reply_to,
+        "correlation-id": correlation_id,
+        "content-type": content_type,
+        "group-id": session_id,
+    }
+    payload = encode_message(
+        properties={name: value for name, value in fields.items() if value is not None},
+        application_properties=dict(_property(text) for text in properties or []),
+        body=body.encode(),
+    )
+    subscriptions = _ask(connection_string, ca_file, topic, payload)
+    if as_json:
+        print(json.dumps(subscriptions, indent=2))
+    else:
+        _show(topic, subscriptions)
+    if not any(one["matches"] for one in subscriptions):
+        raise typer.Exit(1)
+
+
+def _ask(connection_string: str, ca_file: str | None, topic: str, payload: bytes) -> list[dict[str, Any]]:
+    try:
+        endpoint = Endpoint.parse(connection_string, ca_file)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    try:
+        with BlockingClient(endpoint) as client:
+            answer = client.request(topic, "com.tandem:explain-rules", {"message": payload})
+    except TransportError as error:
+        raise ConfigurationError(f"{topic}: {error.description or error.condition}") from error
+    return [] if answer is None else list(answer["subscriptions"])
+
+
+def _property(text: str) -> tuple[str, object]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint="--property")
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return name, value
+    return name, value if isinstance(parsed, dict | list) else parsed
+
+
+def _show(topic: str, subscriptions: list[dict[str, Any]]) -> None:
+    if not subscriptions:
+        print(f"{topic} has no subscriptions: nobody would get the message")
+    for one in subscriptions:
+        print(f"{one['name']}: {'gets the message' if one['matches'] else 'does not get it'}")
+        for explained in one["rules"]:
+            print("\n".join(f"  {line}" for line in str(explained["text"]).splitlines()))
+        if not one["rules"]:
+            print("  it has no rules, so nothing reaches it")
