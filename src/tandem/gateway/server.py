@@ -6,7 +6,6 @@ import asyncio
 import functools
 import importlib
 import os
-import random
 import ssl
 import uuid
 from collections import deque
@@ -46,6 +45,11 @@ class Engines(Protocol):
     def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal: ...
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
+
+
+def _chance() -> float:
+    """A number in [0, 1) that nobody can foresee."""
+    return int.from_bytes(os.urandom(4), "big") / 0x1_0000_0000
 
 
 def _say_nothing(text: str) -> None:
@@ -153,7 +157,7 @@ class Server:
         keeper = StoreKeeper(site, settings.stores.stall_ms_max, self._note_event)
         self.keepers.append(keeper)
         if settings.faults or settings.dev:
-            site.trouble = Trouble(site, Faults(random.random, settings.stores.count))
+            site.trouble = Trouble(site, Faults(_chance, settings.stores.count))
             site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
 
     def _hand_over(self, work: Callable[[], None]) -> None:
