@@ -53,6 +53,16 @@ HOT_MODULES = (
     "broker/sql_values.py",
     "broker/rules.py",
     "broker/topic_rules.py",
+    "stores/blocks.py",
+    "stores/effects.py",
+    "stores/recent.py",
+    "stores/scan.py",
+    "stores/index.py",
+    "stores/reader.py",
+    "stores/committer.py",
+    "stores/recovery.py",
+    "stores/compaction.py",
+    "stores/segment.py",
 )
 """Compiled together as one group. Names that do not exist (yet) are skipped."""
 

@@ -39,6 +39,10 @@ class BadBlock(Exception):
         self.reason = reason
 
 
+class Damage(BadBlock):
+    """A bad block, and good ones after it: no crash leaves that."""
+
+
 def seed_of(store_id: bytes) -> int:
     """Checksums start from the store's id: a block of another store, or one quoted in a message, is never taken for ours."""
     return crc32(store_id)

@@ -17,6 +17,7 @@ from tandem.stores.blocks import (
     RECORD_BYTES,
     SEGMENT_HEADER_BYTES,
     BadBlock,
+    Damage,
     SegmentHeader,
     parse_block_header,
     parse_segment_header,
@@ -42,10 +43,6 @@ class VerifyReport:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What is no damage but worth knowing: an unfinished block at the end, an index not written yet."""
-
-
-class Damage(BadBlock):
-    """A bad block, and good ones after it: no crash leaves that."""
 
 
 class SegmentFile:

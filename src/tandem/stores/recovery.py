@@ -87,6 +87,7 @@ class Recovery:
             self.segment = segment
             self.sealed = sealed
             self.report.segments += 1
+            self.report.segments_read_in_full += not sealed
             self.report.blocks += stats.totals.blocks
             self.report.records += stats.totals.records
         if self.report.segments and not self.sealed:
@@ -170,7 +171,6 @@ class Recovery:
 
     def _replay_scan(self, segment: int, stats: SegmentStats) -> None:
         files, disk = self._files, self._disk
-        self.report.segments_read_in_full += 1
         descriptor = files.open_segment(segment, os.O_RDWR)
         try:
             # what is replayed is acted upon, so it has to be on the medium, and it has to be the medium that is read

@@ -8,7 +8,8 @@ from typing import Final
 from tandem.stores.blocks import BLOCK_BYTES, BLOCK_MAGIC, BadBlock, BlockHeader, parse_block_header, payload_is_whole
 from tandem.stores.disk import Disk
 
-CHUNK_BYTES: Final = 4_194_304
+CHUNK_BYTES: Final = 1_048_576
+_ZEROS: Final = bytes(CHUNK_BYTES)
 
 
 def read_exactly(disk: Disk, descriptor: int, size: int, offset: int) -> bytes:
@@ -65,7 +66,7 @@ def only_zeros(disk: Disk, descriptor: int, offset: int) -> bool:
         chunk = disk.pread(descriptor, CHUNK_BYTES, at)
         if not chunk:
             return True
-        if chunk.count(0) != len(chunk):
+        if chunk != (_ZEROS if len(chunk) == CHUNK_BYTES else bytes(len(chunk))):
             return False
         at += len(chunk)
 

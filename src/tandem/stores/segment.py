@@ -84,7 +84,11 @@ class SegmentStore:
             raise self._refusal()
         key_bytes = len(key)
         body_bytes = len(body)
-        self._parts += (_pack(kind, flags, entity, seq, at, aux, key_bytes, body_bytes, crc32(body)), key, body)
+        head = _pack(kind, flags, entity, seq, at, aux, key_bytes, body_bytes, crc32(body) if body_bytes else 0)
+        parts = self._parts
+        parts.append(head)
+        parts.append(key)
+        parts.append(body)
         self._next = location + RECORD_BYTES + key_bytes + body_bytes
         return location
 
@@ -425,7 +429,9 @@ class SegmentStore:
     def _refusal(self) -> StoreUnavailable:
         if self._limit != _STOPPED:
             return StoreUnavailable(f"{os.path.basename(self._directory)}: too much waits for the disk already")
-        return StoreUnavailable(f"{os.path.basename(self._directory)}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else ""))
+        return StoreUnavailable(
+            f"{os.path.basename(self._directory)}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else "")
+        )
 
 
 class _Fetch:
