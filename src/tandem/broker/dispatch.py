@@ -48,6 +48,9 @@ class Consumer:
     def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
         """One message; `lock` is None when it is already gone from the queue."""
 
+    def caught_up(self) -> None:
+        """What kept the queue from delivering to it (the disk, a body to be read) is over: answer a drain now."""
+
     def lost(self, error: BusError) -> None:
         """The queue takes something away from it: its session, or itself."""
 
@@ -218,6 +221,8 @@ class Dispatcher(QueueState):
                 self.hot_bytes += size
                 self.budget.used_bytes += size
         self.turn.touch_queue(self)
+        for consumer in list(self.waiting):
+            consumer.caught_up()
 
     def store_failed(self, error: BaseException) -> None:
         """A body could not be read back: its readers are told, nobody else is."""
@@ -372,3 +377,4 @@ class _Held(Effect):
             consumer.deliver(message, seq, enqueued_at, count, expires_at, None)
         if consumer.room() - consumer.reserved > 0:
             queue.consumer_ready(consumer)
+            consumer.caught_up()

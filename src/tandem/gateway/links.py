@@ -206,6 +206,10 @@ class LinkConsumer(Consumer):
             self.link.send(payload, lock.token, False, lock)
         client.delivered(len(payload))
 
+    def caught_up(self) -> None:
+        if self.link.drain:
+            self.link.handler.on_flow(self.link)
+
     def lost(self, error: BusError) -> None:
         if self.link.attached:
             self.link.detach(self.client.error_of(error, ""))
@@ -228,7 +232,7 @@ class Receiving(LinkHandler):
             queue.consumer_ready(consumer)
         if consumer.link.drain:
             queue.pump(self.client.turn.now)
-            if consumer.reserved == 0 and consumer.link.attached:
+            if consumer.reserved == 0 and not queue.paging and consumer.link.attached:
                 consumer.link.drained()
                 self.client.touch()
 
