@@ -475,7 +475,7 @@ class Connection:
 
     def _free_channel(self, wanted: int) -> int:
         sessions = self.sessions
-        if wanted != ABSENT and wanted not in sessions:
+        if wanted != ABSENT and wanted <= self.remote_channel_max and wanted not in sessions:
             return wanted
         channel = 0
         while channel in sessions:

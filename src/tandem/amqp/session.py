@@ -176,7 +176,7 @@ class Session:
     def _free_handle(self, wanted: int) -> int:
         """The peer's own number when free, so that both sides call a link the same."""
         links = self.links
-        if wanted != ABSENT and wanted not in links:
+        if wanted != ABSENT and wanted <= self.remote_handle_max and wanted not in links:
             return wanted
         handle = 0
         while handle in links:
