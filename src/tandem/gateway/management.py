@@ -173,7 +173,7 @@ class ManagementNode(Requests):
             token = lock.token if mode == 1 else None
             assert message is not None
             payload = self.client.translator.delivery(
-                message, lock.seq, index.enqueued_at(lock.seq), lock.count, 0, token, lock.locked_until, 1
+                message, lock.seq, index.enqueued_at(lock.seq), lock.count, index.expires_at(lock.seq), token, lock.locked_until, 1
             )
             entry: dict[object, object] = {"message": payload}
             if mode == 1:

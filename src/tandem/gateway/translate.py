@@ -16,7 +16,7 @@ from tandem.amqp.fields import read_descriptor
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
-from tandem.gateway.views import changed_message, view_of_message
+from tandem.gateway.views import changed_message, forwarded_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, NotAllowed
 from tandem.model.message import NO_TTL, Message
 
@@ -29,6 +29,8 @@ _FOOTER: Final = 0x78
 
 _PING: Final = b"application/vnd.ms-servicebus-ping"
 _ID_CHARS_MAX: Final = 128
+_TRAVELLING_BYTES_MAX: Final = 16
+"""Header fields that travel with a message; their legal forms are shorter."""
 _UINT_MAX: Final = 0xFFFFFFFF
 
 _SET_BY_BROKER: Final = frozenset(
@@ -123,6 +125,8 @@ def _scan_header(buf: bytes, at: i64, found: _Scan) -> None:
     if count == 1:
         travelling += b"\x40"
     if travelling != b"\x40\x40":
+        if len(travelling) > _TRAVELLING_BYTES_MAX:
+            raise DecodeError("header: durable must be a boolean and priority a ubyte")
         found.header = travelling
     if count >= 3:
         code: i64 = buf[end]
@@ -306,10 +310,11 @@ class Translator(Rewriter):
         state: int = 0,
     ) -> bytes:
         """The payload of a transfer. `token` is the delivery tag of a peek-lock; `state` 1 deferred, 2 scheduled."""
-        if not message.header and count == 0 and expires_at == 0:
+        if not message.header and count == 0 and expires_at == 0 and message.ttl_ms < 0:
             header = _PLAIN_HEADER
         else:
-            header = _encode_header(message.header, expires_at - enqueued_at if expires_at else -1, count)
+            # Where nothing expires (dead-letter queue) or not yet (scheduled), the time to live is shown as it was sent.
+            header = _encode_header(message.header, expires_at - enqueued_at if expires_at else message.ttl_ms, count)
         if token is None:
             own_da = b""
             annotations = _NO_ANNOTATIONS
@@ -340,6 +345,9 @@ class Translator(Rewriter):
     def view(self, message: Message, now: int) -> MessageView:
         return view_of_message(message, now)
 
+    def forwarded(self, message: Message, seq: int, dead_letter_source: str) -> Message:
+        return forwarded_message(message, seq, dead_letter_source)
+
     def with_changes(self, message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
         return changed_message(message, changes)
 
@@ -369,20 +377,7 @@ class Translator(Rewriter):
             changed = bare[:cut_from] + section + bare[cut_to:]
         else:
             changed = bare[:insert_at] + section + bare[insert_at:]
-        return Message(
-            changed,
-            message.message_id,
-            message.session_id,
-            message.ttl_ms,
-            message.scheduled_at,
-            message.header,
-            message.delivery_annotation_count,
-            message.delivery_annotations,
-            message.message_annotation_count,
-            message.message_annotations,
-            message.partition_key,
-            message.is_ping,
-        )
+        return message.with_bare(changed)
 
 
 def _scan_delivery_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
