@@ -258,8 +258,8 @@ class SqliteStore:
         found = writer.execute("PRAGMA application_id").fetchone()[0]
         if found not in (0, APPLICATION_ID):
             raise Corrupt(f"{self._path}: a database of somebody else (application id {found:#x})")
+        writer.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only heeded before anything is written
         writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("PRAGMA synchronous = FULL")
         writer.executescript(_SCHEMA)
@@ -347,7 +347,7 @@ class SqliteStore:
             try:
                 with self._writer:
                     self._writer.execute("DELETE FROM facts WHERE location < ?", (span + 1 << 32,))
-                self._writer.execute("PRAGMA incremental_vacuum").fetchall()
+                self._writer.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
             except sqlite3.Error as error:
                 trouble = error
                 self._call_loop(lambda: self._stop(trouble, []))
