@@ -98,6 +98,9 @@ class Dispatcher(QueueState):
         """Deliver what can be delivered. Called at the end of a turn."""
         if not self.may_receive or self.deleted:
             return
+        if self.forwards:
+            self.forward(now)
+            return
         if self.sessions is not None:
             self._serve_waiters(now)
             self._pump_sessions(now)
@@ -113,6 +116,9 @@ class Dispatcher(QueueState):
                     continue
             waiting.popleft()
             consumer.waiting = False
+
+    def forward(self, now: int) -> None:
+        """Send on what is ready. Done by Queue."""
 
     def next_ready(self) -> int:
         """The sequence number to deliver next, left in place; 0 = none."""

@@ -21,6 +21,11 @@ LEASE_RENEWED: Final = 10
 LEASE_ENDED: Final = 11
 """flags 1: completed, all its messages are gone; 0: returned."""
 
+TRANSFERRED: Final = 12
+"""A message came from a queue in another store: entity = where it went, aux = the queue it came from, seq = its number there."""
+TRANSFER_ENDED: Final = 13
+"""The source has forgotten these messages, so this store need not remember them: key = (queue, number) of each."""
+
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",
     SETTLED: "settled",
@@ -33,6 +38,8 @@ KIND_NAMES: Final = {
     LEASED: "leased",
     LEASE_RENEWED: "lease-renewed",
     LEASE_ENDED: "lease-ended",
+    TRANSFERRED: "transferred",
+    TRANSFER_ENDED: "transfer-ended",
 }
 
 # flags of ENQUEUED
@@ -120,3 +127,15 @@ def unpack_lease(key: bytes) -> tuple[str, bytes]:
     """(lease id, packed sequence numbers)."""
     (length,) = _LENGTH.unpack_from(key)
     return key[2 : 2 + length].decode(), key[2 + length :]
+
+
+_TRANSFER: Final = Struct("<IQ")
+
+
+def pack_transfers(ids: list[tuple[int, int]]) -> bytes:
+    """The key of TRANSFER_ENDED: (queue, sequence number) of each."""
+    return b"".join([_TRANSFER.pack(queue, seq) for queue, seq in ids])
+
+
+def unpack_transfers(key: bytes) -> list[tuple[int, int]]:
+    return list(_TRANSFER.iter_unpack(key))

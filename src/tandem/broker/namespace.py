@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
+from tandem.broker.forwarding import settle_transfers
 from tandem.broker.journal import Journal
 from tandem.broker.queue import Queue
 from tandem.broker.replay import StoreTenant
@@ -43,6 +44,11 @@ class QueueEntity:
         self.main.configure(description)
         for sub_queue in (SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER):
             self.queues[sub_queue].configure(sub_queue_description(description, sub_queue))
+        if self.main.forwards:
+            self.main.tell_all(NotAllowed(f"'{self.main.path}' now forwards its messages to '{description.forward_to}'."))
+        for queue in self.queues.values():
+            if queue.forwards or queue.consumers:
+                queue.turn.touch_queue(queue)
 
 
 def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) -> QueueDescription:
@@ -55,7 +61,7 @@ def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) ->
         dead_lettering_on_message_expiration=False,
         max_delivery_count=_NO_LIMIT,
         max_size_megabytes=_MEGABYTES_UNLIMITED,
-        forward_to=None,
+        forward_to=description.forward_dead_lettered_messages_to if sub_queue is SubQueue.DEAD_LETTER else None,
         forward_dead_lettered_messages_to=None,
     )
 
@@ -92,6 +98,7 @@ class Namespace:
         for tenant in self.stores:
             tenant.journal.replay(tenant)
             tenant.finish()
+        settle_transfers(self)
 
     def choose_store(self) -> int:
         """Where a new entity will live: the store with the fewest queues, of those that are up."""
@@ -138,6 +145,7 @@ class Namespace:
         tenant.fresh.clear()
         self.stores[store] = tenant
         tenant.finish()
+        settle_transfers(self)
 
     # -- entities ----------------------------------------------------------------------------
 
@@ -155,9 +163,13 @@ class Namespace:
             queue = Queue(4 * id_ + sub_queue.value, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
             queue.rewriter = self.rewriter
             queue.is_dead_letter = sub_queue is not SubQueue.MAIN
+            queue.namespace = self
+            queue.parent_path = path
             queues[sub_queue] = queue
             tenant.add(queue)
         queues[SubQueue.MAIN].dead_letters = queues[SubQueue.DEAD_LETTER]
+        queues[SubQueue.MAIN].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
+        queues[SubQueue.DEAD_LETTER].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
         return QueueEntity(id_, store, description, queues)
 
     def add_topic(self, id_: int, store: int, description: TopicDescription) -> Topic:
@@ -170,6 +182,7 @@ class Namespace:
         topic = Topic(4 * id_, description, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
         topic.store = store
         topic.rewriter = self.rewriter
+        topic.namespace = self
         tenant.add(topic)
         return topic
 
@@ -184,6 +197,18 @@ class Namespace:
         subscription = Subscription(description, entity, self.limits)
         topic.add_subscription(subscription)
         return subscription
+
+    def forward_target(self, name: str) -> Queue | None:
+        """The queue or topic that takes what is forwarded to this name."""
+        entity = self.entities.get(name.casefold())
+        return entity.main if isinstance(entity, QueueEntity) else entity
+
+    def tenant_of(self, queue: Queue) -> StoreTenant | None:
+        """The store that holds this queue; None when it is out of service."""
+        for tenant in self.stores:
+            if tenant.queues.get(queue.entity_id) is queue:
+                return tenant
+        return None
 
     def find(self, name: str) -> QueueEntity | Topic | None:
         return self.entities.get(name.casefold())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.dedup import DuplicateHistory
+from tandem.broker.forwarding import Forwarding
 from tandem.broker.index import READY, SCHEDULED
 from tandem.broker.journal import Effect
 from tandem.broker.leases import Leaser
@@ -17,6 +18,7 @@ from tandem.model.message import NO_TTL, Message, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.journal import Journal
+    from tandem.broker.namespace import Namespace
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
 
@@ -43,6 +45,12 @@ class Queue(Leaser):
         self.scheduled: list[tuple[int, int]] = []
         """Heap of (instant, sequence number)."""
         self._visible: _Visible | None = None
+        self.forwarding: Forwarding | None = None
+        self.namespace: Namespace | None = None
+        self.parent_path: str = path
+        """Of the entity itself, also in its sub-queues."""
+        self.transfer_dead_letters: Queue | None = None
+        """Where messages go that cannot be forwarded."""
         self.pings: int = 0
         self.duplicates_dropped: int = 0
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
@@ -55,6 +63,12 @@ class Queue(Leaser):
             self.history.window_ms = description.duplicate_detection_history_ms
         if description.max_message_bytes is not None:
             self.message_bytes_max = description.max_message_bytes
+        target = description.forward_to
+        if target is None:
+            self.forwarding = None
+        elif self.forwarding is None or self.forwarding.target != target:
+            self.forwarding = Forwarding(self, target)
+        self.forwards = target is not None
 
     # -- sending -----------------------------------------------------------------------------
 
@@ -85,6 +99,10 @@ class Queue(Leaser):
         Nobody sees it, and nobody may be told, before the journal's next commit.
         """
         self.check_send(message, message.size())
+        return self.admit(message, now)
+
+    def admit(self, message: Message, now: int) -> int:
+        """As `enqueue`, for a message that was checked."""
         if message.is_ping:
             self.pings += 1
             return 0
@@ -115,6 +133,25 @@ class Queue(Leaser):
         self.next_seq = seq + 1
         self.note(seq, message)
         return seq
+
+    def forward(self, now: int) -> None:
+        if self.forwarding is not None:
+            self.forwarding.pump(now)
+
+    def destination(self, message: Message) -> Queue:
+        """The queue that will really hold this message; of several parts, one."""
+        return self
+
+    def in_service(self) -> bool:
+        """False once it was deleted, or replaced when its store was reopened."""
+        return not self.deleted and self.namespace is not None and self.namespace.tenant_of(self) is not None
+
+    def check_receiver(self) -> None:
+        if self.forwards and not self.is_dead_letter:
+            raise NotAllowed(
+                f"Cannot create a message receiver on '{self.path}', an entity with auto-forwarding enabled: "
+                f"its messages go to '{self.description.forward_to}'."
+            )
 
     def expiry(self, ttl_ms: int, now: int) -> int:
         """The instant of expiry: the sender's wish, capped by the entity's; 0 = never."""
@@ -220,6 +257,8 @@ class Queue(Leaser):
             self.sessions.give_up(now)
         for seq in self.index.expired(now, _DUE_MAX):
             self.expire(seq, now)
+        if self.forwards:
+            self.turn.touch_queue(self)
         self._plan(now)
 
     def _plan(self, now: int) -> None:
@@ -245,6 +284,8 @@ class Queue(Leaser):
             for session in list(self.sessions.by_id.values()):
                 self.sessions.refresh(session, self.index)
         self._plan(now)
+        if self.forwards:
+            self.turn.touch_queue(self)
 
     # -- removal -----------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, READY, SCHEDULED
+from tandem.broker.journal import StoreState
 from tandem.broker.leases import Lease
 from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
+    from tandem.broker.forwarding import TransferId
     from tandem.broker.journal import Journal
     from tandem.broker.namespace import QueueEntity
     from tandem.broker.queue import Queue
@@ -33,6 +35,8 @@ class StoreTenant:
         self.shared: dict[int, int] = {}
         self.available: bool = True
         """False while the store is down: its entities answer at once, retryably."""
+        self.transfers: dict[TransferId, int] = {}
+        """Messages that came from queues of other stores and may still be there: id -> the queue they went to."""
         self._now = now
         self._until: dict[tuple[int, int], int] = {}
 
@@ -43,11 +47,34 @@ class StoreTenant:
     def discard(self, queue: Queue) -> None:
         self.queues.pop(queue.entity_id, None)
 
+    # -- between stores ----------------------------------------------------------------------
+
+    def note_transfer(self, id_: TransferId, target: int, now: int) -> None:
+        """In the block in which the message arrives."""
+        source, seq = id_
+        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, b"", b"")
+        self.transfers[id_] = target
+
+    def end_transfers(self, ids: list[TransferId]) -> None:
+        """Lazily: whoever asks again before this is on disk gets the same answer."""
+        if self.journal.health.state not in (StoreState.UP, StoreState.DEGRADED):
+            return
+        for id_ in ids:
+            self.transfers.pop(id_, None)
+        self.journal.append(facts.TRANSFER_ENDED, 0, ids[0][0], 0, self._now, 0, facts.pack_transfers(ids), b"")
+
     # -- replay ------------------------------------------------------------------------------
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         if kind == facts.PUBLISHED:
-            self._replay_published(flags, at, key, location, body_bytes)
+            self._replay_published(flags, entity, seq, at, key, location, body_bytes)
+            return
+        if kind == facts.TRANSFERRED:
+            self.transfers[(aux, seq)] = entity
+            return
+        if kind == facts.TRANSFER_ENDED:
+            for source, number in facts.unpack_transfers(key):
+                self.transfers.pop((source, number), None)
             return
         queue = self.queues.get(entity)
         if queue is None:
@@ -104,7 +131,10 @@ class StoreTenant:
         if queue.history is not None and not flags & facts.RELOCATED:
             queue.history.remember(message_id, at, at)
 
-    def _replay_published(self, flags: int, at: int, key: bytes, location: int, body_bytes: int) -> None:
+    def _replay_published(self, flags: int, topic: int, number: int, at: int, key: bytes, location: int, body_bytes: int) -> None:
+        owner = self.queues.get(topic)
+        if owner is not None and number >= owner.next_seq:
+            owner.next_seq = number + 1
         _, session_id, _, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
         rows = 0
         for entity, seq, expires_at in facts.unpack_targets(key):
@@ -175,6 +205,10 @@ class StoreTenant:
     def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
         if kind == facts.PUBLISHED:
             self._relocate_published(flags, entity, seq, at, key, body, location)
+            return
+        if kind == facts.TRANSFERRED:
+            if (aux, seq) in self.transfers:
+                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
             return
         queue = self.queues.get(entity)
         if queue is None:

@@ -59,6 +59,10 @@ class Rewriter:
         """Apply what the action of a rule changed: (scope, name, value or REMOVED)."""
         return message
 
+    def forwarded(self, message: Message, seq: int, dead_letter_source: str) -> Message:
+        """A copy that says under which number it was first known, and, given a source, where it was dead-lettered."""
+        return message
+
     def view(self, message: Message, now: int) -> MessageView:
         """The message as rules see it."""
         return view_of({}, {})
@@ -111,6 +115,8 @@ class QueueState(Pumped):
         self.may_receive: bool = True
         self.is_dead_letter: bool = False
         self.has_sessions: bool = False
+        self.forwards: bool = False
+        """What arrives here moves on to another entity."""
         self.shared: dict[int, int] = {}
         """Bodies kept once for several subscriptions: how many rows of all queues still need each. Owned by the topic."""
         self.configure(description)

@@ -15,6 +15,7 @@ from tandem.gateway import sas
 from tandem.gateway.admin_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.gateway.settings import NamespaceSettings
 from tandem.gateway.site import Site
+from tandem.model.address import SubQueue
 from tandem.model.entity import (
     AuthorizationRule,
     CorrelationFilter,
@@ -300,10 +301,14 @@ def _page(items: Iterable[_Named], page: Page) -> list[_Named]:
 def _runtime(entity: QueueEntity) -> RuntimeProperties:
     main = entity.main.counts()
     dead = entity.dead_letters.counts()
+    stranded = entity.queues[SubQueue.TRANSFER_DEAD_LETTER].counts()
+    transfer = main.active if entity.main.forwards else 0
     return RuntimeProperties(
-        active=main.active + main.deferred + main.leased,
+        active=main.active + main.deferred + main.leased - transfer,
         dead_lettered=dead.total,
         scheduled=main.scheduled,
-        size_bytes=main.size_bytes + dead.size_bytes,
+        transfer=transfer,
+        transfer_dead_lettered=stranded.total,
+        size_bytes=main.size_bytes + dead.size_bytes + stranded.size_bytes,
         accessed_at_ms=entity.main.accessed_at,
     )

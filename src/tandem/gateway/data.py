@@ -57,6 +57,7 @@ class DataPlane:
         if queue.has_sessions:
             raise NotAllowed(f"'{queue.path}' requires sessions, which this interface does not offer: use AMQP.")
         visitor = _OneMessage(lock)
+        queue.check_receiver()
         queue.add_consumer(visitor)
         queue.consumer_ready(visitor)
         queue.accessed_at = self._site.turn.now

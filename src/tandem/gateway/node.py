@@ -113,6 +113,7 @@ class Node:
         queue = client.site.namespace.resolve(address)
         if not queue.may_receive:
             raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
+        queue.check_receiver()
         queue.accessed_at = client.turn.now
         peek_lock = link.snd_settle_mode != _SETTLED_MODE
         consumer = LinkConsumer(client, link, peek_lock, client.site.limits.unsettled_deliveries_per_link_max)

@@ -20,6 +20,7 @@ from tandem.gateway.client import Client
 from tandem.gateway.data import DataPlane
 from tandem.gateway.faults import Faults
 from tandem.gateway.http_types import Site as HttpSite
+from tandem.gateway.idle_entities import IdleEntities
 from tandem.gateway.peer import AmqpPeer
 from tandem.gateway.settings import NamespaceSettings, ServerSettings
 from tandem.gateway.site import Site
@@ -81,6 +82,7 @@ class Server:
         """State changes with their instants, oldest first; `number` only grows."""
         self._event_number = 0
         self._data: list[DataPlane] = []
+        self._idle: list[IdleEntities] = []
         self._front: HttpFront | None = None
         self._engines = engines
         self._real_time = real_time
@@ -154,6 +156,7 @@ class Server:
         self.sites.append(site)
         self.admins.append(admin)
         self._data.append(DataPlane(site, admin))
+        self._idle.append(IdleEntities(site))
         keeper = StoreKeeper(site, settings.stores.stall_ms_max, self._note_event)
         self.keepers.append(keeper)
         if settings.faults or settings.dev:
@@ -258,6 +261,8 @@ class Server:
             if site.trouble is not None:
                 site.trouble.look_after(now)
             keeper.look_after(now)
+        for idle in self._idle:
+            idle.look_after(self.turn.now)
         for journal in self._journals:
             journal.step_compaction()
         self.turn.schedule()

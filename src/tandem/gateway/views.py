@@ -26,6 +26,8 @@ _PROPERTY_NAMES: Final = {
 }
 _SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
 _ANNOTATION_NAMES: Final = {"PartitionKey": Symbol("x-opt-partition-key"), "ViaPartitionKey": Symbol("x-opt-via-partition-key")}
+_FIRST_NUMBER: Final = Symbol("x-opt-enqueue-sequence-number")
+_DEAD_LETTER_SOURCE: Final = Symbol("x-opt-deadletter-source")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TIMESPAN: Final = "com.microsoft:timespan"
 _UNSET: Final = object()
@@ -140,6 +142,24 @@ def _set(target: dict[Any, object], key: object, value: object) -> None:
         target[key] = value
 
 
+def forwarded_message(message: Message, seq: int, dead_letter_source: str) -> Message:
+    """A copy as it leaves for another entity: with its first sequence number, and where it was dead-lettered, if it was."""
+    copy = message.with_bare(message.bare)
+    if not message.hops:
+        copy.message_annotations += encode_value(_FIRST_NUMBER) + encode_value(seq)
+        copy.message_annotation_count += 2
+    if dead_letter_source:
+        annotations = annotations_of(copy)
+        annotations[_DEAD_LETTER_SOURCE] = dead_letter_source
+        copy.message_annotation_count = 2 * len(annotations)
+        copy.message_annotations = _encode_annotations(annotations)
+    return copy
+
+
+def _encode_annotations(annotations: dict[object, object]) -> bytes:
+    return b"".join([encode_value(key) + encode_value(value) for key, value in annotations.items()])
+
+
 def _rebuilt(message: Message, decoded: DecodedMessage, annotations: dict[object, object], ttl_ms: int, scheduled_at: int) -> Message:
     bare = encode_message(
         properties=decoded.properties,
@@ -150,7 +170,7 @@ def _rebuilt(message: Message, decoded: DecodedMessage, annotations: dict[object
     )
     session = decoded.properties.get("group-id")
     message_id = decoded.properties.get("message-id", _UNSET)
-    return Message(
+    changed = Message(
         bare,
         message.message_id if message_id is _UNSET else encode_value(message_id),
         session if isinstance(session, str) else None,
@@ -160,7 +180,9 @@ def _rebuilt(message: Message, decoded: DecodedMessage, annotations: dict[object
         message.delivery_annotation_count,
         message.delivery_annotations,
         2 * len(annotations),
-        b"".join([encode_value(key) + encode_value(value) for key, value in annotations.items()]),
+        _encode_annotations(annotations),
         message.partition_key,
         message.is_ping,
     )
+    changed.hops = message.hops
+    return changed

@@ -8,9 +8,13 @@ from typing import Final
 NO_TTL: Final = -1
 
 _FIXED: Final = Struct("<qHHHIIHH")
-"""ttl, header bytes, annotation counts (delivery, message), annotation bytes (delivery, message), id bytes, session id bytes."""
+"""ttl, header bytes (hops above them), annotation counts (delivery, message), annotation bytes (the same), id bytes, session id bytes."""
 
 _NO_SESSION: Final = 0xFFFF
+_HEADER_BITS: Final = 12
+HEADER_BYTES_MAX: Final = (1 << _HEADER_BITS) - 1
+HOPS_MAX: Final = 15
+"""As many as fit above the header's length; the broker stops long before."""
 
 
 class Message:
@@ -21,6 +25,7 @@ class Message:
         "delivery_annotation_count",
         "delivery_annotations",
         "header",
+        "hops",
         "is_ping",
         "message_annotation_count",
         "message_annotations",
@@ -64,6 +69,27 @@ class Message:
         """The sender's own; those the broker sets are taken out on arrival and put in on delivery."""
         self.partition_key: str | None = partition_key
         self.is_ping: bool = is_ping
+        self.hops: int = 0
+        """How often it was forwarded from one entity to another."""
+
+    def with_bare(self, bare: bytes) -> Message:
+        """The same message with other properties, application properties or body."""
+        copy = Message(
+            bare,
+            self.message_id,
+            self.session_id,
+            self.ttl_ms,
+            self.scheduled_at,
+            self.header,
+            self.delivery_annotation_count,
+            self.delivery_annotations,
+            self.message_annotation_count,
+            self.message_annotations,
+            self.partition_key,
+            self.is_ping,
+        )
+        copy.hops = self.hops
+        return copy
 
     def size(self) -> int:
         """Bytes that count against quotas."""
@@ -87,7 +113,7 @@ def encode_body(m: Message) -> bytes:
         (
             _FIXED.pack(
                 m.ttl_ms,
-                len(header),
+                len(header) | m.hops << _HEADER_BITS,
                 m.delivery_annotation_count,
                 m.message_annotation_count,
                 len(da),
@@ -106,6 +132,8 @@ def encode_body(m: Message) -> bytes:
 
 def decode_body(body: bytes) -> Message:
     ttl, header_len, da_count, ma_count, da_len, ma_len, id_len, session_len = _FIXED.unpack_from(body)
+    hops = header_len >> _HEADER_BITS
+    header_len &= HEADER_BYTES_MAX
     at: int = _FIXED.size
     message_id = body[at : at + id_len]
     at += id_len
@@ -119,4 +147,7 @@ def decode_body(body: bytes) -> Message:
     at += da_len
     ma = body[at : at + ma_len]
     at += ma_len
-    return Message(body[at:], message_id, session_id, ttl, 0, header, da_count, da, ma_count, ma, None, False)
+    message = Message(body[at:], message_id, session_id, ttl, 0, header, da_count, da, ma_count, ma, None, False)
+    if hops:
+        message.hops = hops
+    return message

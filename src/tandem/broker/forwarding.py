@@ -1,0 +1,307 @@
+"""Forwarding: what a queue holds moves on to where its description says, once, whatever crashes in between.
+
+Within one store, leaving and arriving are one block. Between two stores the message arrives first, together with the fact TRANSFERRED
+that names where it came from; when that is on disk it leaves its source; when that is on disk too the fact is forgotten. After a crash
+`settle_transfers` removes from their sources the messages that some store remembers to have received.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.broker.index import MOVING
+from tandem.broker.journal import Effect
+from tandem.broker.state import Loaded
+from tandem.model.errors import (
+    BusError,
+    EntityDisabled,
+    MessageSizeExceeded,
+    NotAllowed,
+    QuotaExceeded,
+    Retry,
+    StoreUnavailable,
+    Unavailable,
+)
+from tandem.model.message import NO_TTL
+
+if TYPE_CHECKING:
+    from tandem.broker.namespace import Namespace
+    from tandem.broker.queue import Queue
+    from tandem.broker.replay import StoreTenant
+    from tandem.model.message import Message
+
+HOPS_MAX: Final = 4
+_BATCH_MAX: Final = 256
+_RETRY_MS: Final = 1_000
+
+TransferId = tuple[int, int]
+"""The queue a message came from (as journals number it), and its sequence number there."""
+
+_TOO_MANY_HOPS: Final = f"The maximum transfer hop count ({HOPS_MAX}) is exceeded: the message was forwarded that often already."
+
+
+class Forwarding:
+    """Carries the messages of one queue. Made when the queue gets a forward target; the target is looked up for each batch."""
+
+    def __init__(self, queue: Queue, target: str) -> None:
+        self.queue = queue
+        self.target = target
+        self.under_way: int = 0
+        """Reads and commits that the current batch waits for."""
+        self.retry_at: int = 0
+
+    # -- taking ------------------------------------------------------------------------------
+
+    def pump(self, now: int) -> None:
+        """Start a batch unless one is under way."""
+        if self.under_way or now < self.retry_at:
+            return
+        queue = self.queue
+        seqs: list[int] = []
+        while len(seqs) < _BATCH_MAX:
+            seq = queue.next_ready()
+            if seq == 0:
+                break
+            if seq >= queue.cursor:
+                queue.cursor = seq + 1
+            else:
+                heapq.heappop(queue.returned)
+            expires_at = queue.index.expires_at(seq)
+            if expires_at and expires_at <= now:
+                queue.expire(seq, now)
+                continue
+            queue.index.set_state(seq, MOVING)
+            seqs.append(seq)
+        if seqs:
+            self.under_way += 1
+            queue.load(seqs, _Taken(self, seqs))
+
+    def taken(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
+        self.under_way -= 1
+        queue = self.queue
+        if not queue.in_service():
+            return
+        if error is not None:
+            self.give_back(seqs, queue.turn.now)
+            return
+        namespace = queue.namespace
+        assert namespace is not None
+        batch = _Batch(self, namespace)
+        queue.accessed_at = queue.turn.now
+        for at, (seq, message) in enumerate(zip(seqs, messages, strict=True)):
+            if message is None or queue.index.state(seq) != MOVING:
+                continue
+            try:
+                self._move(batch, seq, message, queue.turn.now)
+            except (Retry, Unavailable):
+                self.give_back(seqs[at:], queue.turn.now)
+                break
+        batch.send_off()
+
+    def give_back(self, seqs: list[int], now: int) -> None:
+        """It did not work now: the messages stay, and are tried again in a moment."""
+        queue = self.queue
+        self.retry_at = now + _RETRY_MS
+        queue.turn.wake(queue, self.retry_at)
+        for seq in seqs:
+            if queue.index.state(seq) == MOVING:
+                queue.make_ready(seq)
+
+    # -- moving ------------------------------------------------------------------------------
+
+    def _move(self, batch: _Batch, seq: int, message: Message, now: int) -> None:
+        queue = self.queue
+        target = batch.target
+        if message.hops >= HOPS_MAX:
+            self._set_aside(seq, message, "MaxTransferHopCountExceeded", _TOO_MANY_HOPS, now)
+            return
+        if target is None:
+            reason = f"The forward target '{self.target}' of '{queue.path}' does not exist."
+            self._set_aside(seq, message, "MessagingEntityNotFound", reason, now)
+            return
+        copy = self._copy(seq, message, now)
+        try:
+            target.check_send(copy, copy.size())
+        except (EntityDisabled, NotAllowed, MessageSizeExceeded, QuotaExceeded) as error:
+            self._set_aside(seq, message, _REASONS[type(error)], error.description, now)
+            return
+        part = target.destination(copy)
+        if not batch.reaches(part):
+            raise Unavailable("The store of the forward target is down.")
+        part.admit(copy, now)
+        target.accessed_at = now
+        if part.journal is queue.journal:
+            queue.settle(seq, facts.FORWARDED, now)
+        else:
+            batch.note(part, seq, now)
+
+    def _copy(self, seq: int, message: Message, now: int) -> Message:
+        """As it arrives: one hop older, knowing where it was first, with the time to live that is left of its own."""
+        queue = self.queue
+        source = queue.parent_path if queue.is_dead_letter else ""
+        copy = queue.rewriter.forwarded(message, seq, source)
+        copy.hops = message.hops + 1
+        expires_at = queue.index.expires_at(seq)
+        if queue.is_dead_letter:
+            # Nothing expires in a dead-letter queue; what was put aside there must not vanish on its way to who looks after it.
+            copy.ttl_ms = NO_TTL
+        elif expires_at and copy.ttl_ms != NO_TTL:
+            copy.ttl_ms = max(expires_at - now, 1)
+        return copy
+
+    def _set_aside(self, seq: int, message: Message, reason: str, description: str, now: int) -> None:
+        """Into the transfer dead-letter queue, which is in the store of the source."""
+        queue = self.queue
+        shelf = queue.transfer_dead_letters
+        assert shelf is not None
+        changes: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        count, enqueued_at = queue.index.count(seq), queue.index.enqueued_at(seq)
+        queue.settle(seq, facts.DEAD_LETTERED, now)
+        shelf.take_over(queue.rewriter.with_properties(message, changes), enqueued_at, count)
+        queue.turn.schedule()
+
+
+_REASONS: Final[dict[type[BusError], str]] = {
+    EntityDisabled: "MessagingEntityDisabled",
+    NotAllowed: "Session ID is null",
+    MessageSizeExceeded: "MessageSizeExceeded",
+    QuotaExceeded: "QuotaExceeded",
+}
+
+
+class _Batch:
+    """What was taken together: at most one arrival per store it goes to."""
+
+    __slots__ = ("_arrivals", "forwarding", "namespace", "target")
+
+    def __init__(self, forwarding: Forwarding, namespace: Namespace) -> None:
+        self.forwarding = forwarding
+        self.namespace = namespace
+        self.target: Queue | None = namespace.forward_target(forwarding.target)
+        self._arrivals: dict[Queue, _Arrival] = {}
+
+    def reaches(self, part: Queue) -> bool:
+        tenant = self.namespace.tenant_of(part)
+        return tenant is not None and tenant.available
+
+    def note(self, part: Queue, seq: int, now: int) -> None:
+        """It goes to another store: remembered there, in the block it arrives in."""
+        arrival = self._arrivals.get(part)
+        if arrival is None:
+            tenant = self.namespace.tenant_of(part)
+            assert tenant is not None
+            arrival = self._arrivals[part] = _Arrival(self.forwarding, tenant)
+        arrival.tenant.note_transfer((self.forwarding.queue.entity_id, seq), part.entity_id, now)
+        arrival.seqs.append(seq)
+
+    def send_off(self) -> None:
+        """The next batch waits for this one's commit: a long backlog must not become one turn."""
+        forwarding = self.forwarding
+        forwarding.under_way += 1
+        for part, arrival in self._arrivals.items():
+            forwarding.under_way += 1
+            part.when_durable(arrival)
+        forwarding.queue.when_durable(_Next(forwarding))
+
+
+class _Arrival(Effect):
+    """Messages that go to another store: they leave their source once that one's disk knows them."""
+
+    __slots__ = ("forwarding", "seqs", "tenant")
+
+    def __init__(self, forwarding: Forwarding, tenant: StoreTenant) -> None:
+        self.forwarding = forwarding
+        self.tenant = tenant
+        self.seqs: list[int] = []
+
+    def done(self, error: BaseException | None) -> None:
+        """They have arrived, or nobody knows: then their store says so when it is back (`settle_transfers`)."""
+        forwarding = self.forwarding
+        queue = forwarding.queue
+        forwarding.under_way -= 1
+        if not queue.in_service():
+            return
+        now = queue.turn.begin()
+        if error is not None:
+            forwarding.give_back(self.seqs, now)
+            return
+        left = _Left(self.tenant)
+        try:
+            for seq in self.seqs:
+                if queue.index.state(seq) == MOVING:
+                    queue.settle(seq, facts.FORWARDED, now)
+                    left.ids.append((queue.entity_id, seq))
+        except StoreUnavailable:
+            return  # the source is down; when it is back, they leave it
+        queue.when_durable(left)
+        queue.turn.touch_queue(queue)
+
+
+class _Next(Effect):
+    """What was moved within the store is on disk: on with the next batch."""
+
+    __slots__ = ("forwarding",)
+
+    def __init__(self, forwarding: Forwarding) -> None:
+        self.forwarding = forwarding
+
+    def done(self, error: BaseException | None) -> None:
+        self.forwarding.under_way -= 1
+        if error is None:
+            self.forwarding.queue.turn.touch_queue(self.forwarding.queue)
+
+
+class _Left(Effect):
+    """The source has forgotten them, durably: nobody will ever ask again whether they arrived."""
+
+    __slots__ = ("ids", "tenant")
+
+    def __init__(self, tenant: StoreTenant) -> None:
+        self.tenant = tenant
+        self.ids: list[TransferId] = []
+
+    def done(self, error: BaseException | None) -> None:
+        if error is None and self.ids:
+            self.tenant.end_transfers(self.ids)
+
+
+def settle_transfers(namespace: Namespace) -> None:
+    """After a store was replayed: what one store received and its source still has leaves the source."""
+    all_up = all(tenant.available for tenant in namespace.stores)
+    for tenant in namespace.stores:
+        if not tenant.transfers or not tenant.available:
+            continue
+        over: list[TransferId] = []
+        leaving: dict[StoreTenant, _Left] = {}
+        for source, seq in tenant.transfers:
+            holder = next((one for one in namespace.stores if source in one.queues), None)
+            if holder is None:
+                if all_up:  # its queue was deleted
+                    over.append((source, seq))
+                continue
+            if not holder.available:
+                continue
+            queue = holder.queues[source]
+            if not queue.index.state(seq):
+                over.append((source, seq))
+                continue
+            queue.settle(seq, facts.FORWARDED, queue.turn.now)
+            leaving.setdefault(holder, _Left(tenant)).ids.append((source, seq))
+        for holder, left in leaving.items():
+            holder.journal.when_durable(left)
+        if over:
+            tenant.end_transfers(over)
+        namespace.turn.schedule()
+
+
+class _Taken(Loaded):
+    __slots__ = ("forwarding", "seqs")
+
+    def __init__(self, forwarding: Forwarding, seqs: list[int]) -> None:
+        self.forwarding = forwarding
+        self.seqs = seqs
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        self.forwarding.taken(self.seqs, messages, error)
