@@ -1,0 +1,445 @@
+"""Our codec and engine against two others: pyamqp inside the official SDK, and Qpid Proton."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import proton
+import pytest
+from azure.servicebus._pyamqp import _decode as sdk_decode
+from azure.servicebus._pyamqp import _encode as sdk_encode
+from azure.servicebus._pyamqp import outcomes as sdk_outcomes
+from azure.servicebus._pyamqp import performatives as sdk
+from azure.servicebus._pyamqp.endpoints import Source, Target
+from azure.servicebus._pyamqp.message import Header, Message, Properties
+from azure.servicebus._pyamqp.types import TYPE, VALUE, AMQPTypes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem import amqp
+from tandem.amqp import frames
+from tandem.amqp.fields import Fields, read_descriptor
+from tandem.amqp.performatives import Attach, Begin, Disposition, Open, Transfer
+from tests.amqp.peers import Notes, notes_of
+from tests.amqp.values import SYMBOLS, TEXT, integers, same
+
+UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+# (value of ours, type name of the SDK, what the SDK decodes it to)
+SDK_TYPES: list[tuple[type, str, st.SearchStrategy[object]]] = [
+    (bool, AMQPTypes.boolean, st.booleans()),
+    (amqp.UByte, AMQPTypes.ubyte, integers(amqp.UByte, 0, 255)),
+    (amqp.UShort, AMQPTypes.ushort, integers(amqp.UShort, 0, 65535)),
+    (amqp.UInt, AMQPTypes.uint, integers(amqp.UInt, 0, 2**32 - 1) | integers(amqp.UInt, 0, 300)),
+    (amqp.ULong, AMQPTypes.ulong, integers(amqp.ULong, 0, 2**64 - 1) | integers(amqp.ULong, 0, 300)),
+    (amqp.Byte, AMQPTypes.byte, integers(amqp.Byte, -128, 127)),
+    (amqp.Short, AMQPTypes.short, integers(amqp.Short, -32768, 32767)),
+    (amqp.Int, AMQPTypes.int, integers(amqp.Int, -(2**31), 2**31 - 1) | integers(amqp.Int, -128, 127)),
+    (int, AMQPTypes.long, st.integers(-(2**63), 2**63 - 1) | st.integers(-130, 130)),
+    (amqp.Float, AMQPTypes.float, st.floats(width=32, allow_nan=False).map(amqp.Float)),
+    (float, AMQPTypes.double, st.floats(allow_nan=False)),
+    (amqp.Timestamp, AMQPTypes.timestamp, integers(amqp.Timestamp, 0, 2**48)),
+    (uuid.UUID, AMQPTypes.uuid, st.uuids()),
+    (bytes, AMQPTypes.binary, st.binary(max_size=300)),
+    (str, AMQPTypes.string, TEXT),
+    (amqp.Symbol, AMQPTypes.symbol, SYMBOLS),
+]
+
+
+def by_sdk(value: object, kind: str) -> bytes:
+    output = bytearray()
+    sdk_encode.encode_value(output, {TYPE: kind, VALUE: value})
+    return bytes(output)
+
+
+def read_by_sdk(data: bytes) -> object:
+    view = memoryview(data)
+    rest, value = sdk_decode._DECODE_BY_CONSTRUCTOR[view[0]](view[1:])
+    assert len(rest) == 0
+    return value
+
+
+def as_sdk_sees(value: object) -> object:
+    """The SDK decodes every text to bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list):
+        return [as_sdk_sees(v) for v in value]
+    if isinstance(value, dict):
+        return {as_sdk_sees(k): as_sdk_sees(v) for k, v in value.items()}
+    return value
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), SDK_TYPES, ids=[t[1] for t in SDK_TYPES])
+def test_primitives_travel_between_us_and_the_sdk(kind: type, name: str, values: st.SearchStrategy[object]) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(values)
+    def check(value: object) -> None:
+        theirs = by_sdk(value, name)
+        decoded, end = amqp.decode_value(theirs, 0)
+        assert end == len(theirs)
+        assert same(decoded, value)
+        assert read_by_sdk(amqp.encode_value(value)) == as_sdk_sees(value)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{"lock-token": UUID, "message": b"x" * 500}]},
+        {"expirations": amqp.Array(0x83, [amqp.Timestamp(1), amqp.Timestamp(2**40)])},
+        {"sequence-numbers": amqp.Array(0x81, [1, 2**40])},
+        {"sessions-ids": amqp.Array(0xA1, ["a", "b" * 300])},
+        [1, None, True, [2], {}],
+        {amqp.Symbol(f"k{i}"): i for i in range(300)},
+    ],
+)
+def test_management_bodies_are_readable_by_the_sdk(value: object) -> None:
+    found = read_by_sdk(amqp.encode_value(value))
+
+    def plain(v: object) -> object:
+        if isinstance(v, amqp.Array):
+            return [plain(x) for x in v.values]
+        if isinstance(v, list):
+            return [plain(x) for x in v]
+        if isinstance(v, dict):
+            return {as_sdk_sees(k): plain(x) for k, x in v.items()}
+        return as_sdk_sees(v)
+
+    assert found == plain(value)
+
+
+def test_a_message_of_the_sdk_is_readable_with_its_annotations_behind_the_body() -> None:
+    message = Message(
+        header=Header(durable=True, priority=3, ttl=5000, delivery_count=2),
+        properties=Properties(message_id=UUID, subject="s", content_type="text/plain", group_id="g"),
+        application_properties={"a": 1, "b": True, "c": "d"},
+        delivery_annotations={b"da": 1},
+        message_annotations={b"x-opt-partition-key": "p"},
+        footer={b"f": 1},
+        data=[b"one", b"two"],
+    )
+    output = bytearray()
+    sdk_encode.encode_payload(output, message)
+    payload = bytes(output)
+    s = amqp.scan(payload)
+    assert s.da_at > s.body_at
+    m = amqp.decode_message(payload)
+    assert m.header == {"durable": True, "priority": 3, "ttl": 5000, "delivery-count": 2}
+    assert (m.properties["message-id"], m.properties["subject"], m.properties["group-id"]) == (UUID, "s", "g")
+    assert m.application_properties["b"] is True
+    assert m.message_annotations == {"x-opt-partition-key": "p"}
+    assert m.delivery_annotations == {"da": 1}
+    assert m.body == [b"one", b"two"]
+
+
+def test_our_messages_are_readable_by_the_sdk() -> None:
+    payload = amqp.encode_message(
+        header={"ttl": 5000, "delivery-count": 0},
+        delivery_annotations={"x-opt-lock-token": UUID},
+        message_annotations={"x-opt-sequence-number": 7, "x-opt-enqueued-time": amqp.Timestamp(1700000000000)},
+        properties={"message-id": "id", "correlation-id": UUID, "group-id": "g", "content-type": "c"},
+        application_properties={"statusCode": amqp.Int(200), "s": "t"},
+        body={"k": [1]},
+        body_kind=0x77,
+    )
+    m = sdk_decode.decode_payload(memoryview(payload))
+    assert (m.header.ttl, m.header.delivery_count) == (5000, 0)
+    assert m.delivery_annotations == {b"x-opt-lock-token": UUID}
+    assert m.message_annotations[b"x-opt-sequence-number"] == 7
+    assert (m.properties.message_id, m.properties.correlation_id, m.properties.group_id) == (b"id", UUID, b"g")
+    assert m.application_properties == {b"statusCode": 200, b"s": b"t"}
+    assert m.value == {b"k": [1]}
+
+
+def fields_of(kind: Any, **values: object) -> Fields:
+    """A frame of the SDK with these fields and no others."""
+    _, body = sdk_encode.encode_frame(kind(**(dict.fromkeys(kind._fields) | values)))
+    assert body is not None
+    data = bytes(body)
+    _, at = read_descriptor(data, 0, len(data))
+    return Fields("theirs", data, at, len(data))
+
+
+def test_performatives_of_the_sdk_are_readable() -> None:
+    opened = Open(fields_of(sdk.OpenFrame, container_id="c", hostname="h", max_frame_size=1048576, channel_max=65535))
+    assert (opened.container_id, opened.hostname, opened.max_frame_size, opened.channel_max) == ("c", "h", 1048576, 65535)
+    windows = {"incoming_window": 65536, "outgoing_window": 65536}
+    begun = Begin(fields_of(sdk.BeginFrame, next_outgoing_id=0, handle_max=4294967295, **windows))
+    assert (begun.remote_channel, begun.incoming_window, begun.handle_max) == (-1, 65536, 4294967295)
+    source = Source(address="amqps://h/q", filters={b"com.microsoft:session-filter": "s"})
+    ends = {"source": source, "target": Target(address="t")}
+    attached = Attach(fields_of(sdk.AttachFrame, name="n", handle=3, role=True, rcv_settle_mode=1, max_message_size=1048576, **ends))
+    assert (attached.name, attached.handle, attached.receiver_role) == ("n", 3, True)
+    assert (attached.rcv_settle_mode, attached.max_message_size) == (1, 1048576)
+    assert attached.source is not None and attached.source.address == "amqps://h/q"
+    assert list(attached.source.filter) == ["com.microsoft:session-filter"]
+    tag = b"\x00\x00\x00\x01"
+    sent = Transfer(fields_of(sdk.TransferFrame, handle=3, delivery_id=300, delivery_tag=tag, settled=False, payload=b""))
+    assert (sent.handle, sent.delivery_id, sent.tag, sent.settled) == (3, 300, tag, False)
+    deferred = sdk_outcomes.Modified(delivery_failed=True, undeliverable_here=True)
+    settled = Disposition(fields_of(sdk.DispositionFrame, role=True, first=5, last=6, settled=False, state=deferred))
+    outcome = amqp.decode_outcome(settled.state)
+    assert (settled.first, settled.last, outcome.code, outcome.delivery_failed, outcome.undeliverable_here) == (5, 6, 0x27, True, True)
+
+
+def read_frame_by_sdk(performative: bytes) -> tuple[int, list[object]]:
+    code, fields = sdk_decode.decode_frame(memoryview(performative))
+    return code, fields
+
+
+def test_our_performatives_are_readable_by_the_sdk() -> None:
+    assert read_frame_by_sdk(frames.encode_open("c", None, 65536, 4999, 120000, None))[1][:5] == [b"c", None, 65536, 4999, 120000]
+    assert read_frame_by_sdk(frames.encode_begin(1, 0x40000000, 5000, 65536, 255))[1][:5] == [1, 0x40000000, 5000, 65536, 255]
+    attached = read_frame_by_sdk(
+        frames.encode_attach(
+            "n",
+            3,
+            False,
+            0,
+            1,
+            amqp.Terminus("q", {amqp.Symbol("f"): "s"}),
+            amqp.Terminus("t"),
+            0,
+            2**64 - 1,
+            [],
+            [],
+            {amqp.Symbol("p"): 2**50},
+        )
+    )[1]
+    assert (attached[0], attached[1], attached[9], attached[10], attached[13]) == (b"n", 3, 0, 2**64 - 1, {b"p": 2**50})
+    assert isinstance(attached[5], list) and attached[5][0] == b"q" and attached[5][7] == {b"f": b"s"}
+    detached = read_frame_by_sdk(frames.encode_detach(3, True, amqp.AmqpError("amqp:not-found", "d")))[1]
+    assert detached == [3, True, [b"amqp:not-found", b"d", None]]
+    assert read_frame_by_sdk(frames.encode_close(amqp.AmqpError("a:b")))[1] == [[b"a:b", None, None]]
+    for flow in (frames.session_flow_frame(1, 2, 3, 4, 5), frames.link_flow_frame(1, 2, 3, 4, 5, 6, 7, 8, True, False)):
+        fields = read_frame_by_sdk(flow[8:])[1]
+        assert fields[:4] == [2, 3, 4, 5]
+        if len(flow) > 40:
+            assert fields[4:10] == [6, 7, 8, None, True, False]
+    accepted = read_frame_by_sdk(frames.disposition_frame(1, True, 300, 305, True, amqp.ACCEPTED)[8:])[1]
+    assert accepted[:4] == [True, 300, 305, True] and accepted[4] == {"accepted": []}
+    rejected = read_frame_by_sdk(frames.disposition_frame(1, True, 3, 3, True, amqp.encode_rejected(amqp.AmqpError("a:b", "x" * 300)))[8:])[
+        1
+    ]
+    assert rejected[4] == {"rejected": [[b"a:b", b"x" * 300, None]]}
+
+
+# -- Proton ------------------------------------------------------------------------------------------------------------
+
+PROTON_VALUES: list[tuple[object, object]] = [
+    (None, None),
+    (True, True),
+    (7, 7),
+    (2**40, 2**40),
+    (1.5, 1.5),
+    ("é", "é"),
+    (b"x", b"x"),
+    (UUID, UUID),
+    (amqp.UByte(7), proton.ubyte(7)),
+    (amqp.UShort(7), proton.ushort(7)),
+    (amqp.UInt(0), proton.uint(0)),
+    (amqp.UInt(70000), proton.uint(70000)),
+    (amqp.ULong(0), proton.ulong(0)),
+    (amqp.ULong(2**63), proton.ulong(2**63)),
+    (amqp.Byte(-7), proton.byte(-7)),
+    (amqp.Short(-7), proton.short(-7)),
+    (amqp.Int(-70000), proton.int32(-70000)),
+    (amqp.Float(1.5), proton.float32(1.5)),
+    (amqp.Timestamp(1700000000000), proton.timestamp(1700000000000)),
+    (amqp.Symbol("s"), proton.symbol("s")),
+    (amqp.Char("A"), proton.char("A")),
+    (amqp.Decimal128(b"\x01" * 16), proton.decimal128(b"\x01" * 16)),
+    ([1, "a", [None]], [1, "a", [None]]),
+    ({"a": {amqp.Symbol("b"): [1]}}, {"a": {proton.symbol("b"): [1]}}),
+    (amqp.Described(amqp.ULong(0x24), []), proton.Described(proton.ulong(0x24), [])),
+    (amqp.Array(0x81, [1, 2]), proton.Array(proton.UNDESCRIBED, proton.Data.LONG, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PROTON_VALUES, ids=[repr(v[0])[:30] for v in PROTON_VALUES])
+def test_values_travel_between_us_and_proton(ours: object, theirs: object) -> None:
+    data = proton.Data()
+    data.put_object(theirs)
+    encoded = bytes(data.encode())
+    decoded, end = amqp.decode_value(encoded, 0)
+    assert end == len(encoded)
+    assert same(decoded, ours)
+    back = proton.Data()
+    assert back.decode(amqp.encode_value(ours)) == len(amqp.encode_value(ours))
+    back.rewind()
+    assert back.next()
+    found = back.get_object()
+    assert found == theirs
+    assert type(found) is (memoryview if type(theirs) is bytes else type(theirs))
+
+
+def test_messages_travel_between_us_and_proton() -> None:
+    theirs = proton.Message(body={"k": 1}, id=UUID, subject="s", ttl=5.0, properties={"p": "q"}, annotations={proton.symbol("x-opt"): 5})
+    m = amqp.decode_message(bytes(theirs.encode()))
+    assert (m.properties["message-id"], m.properties["subject"], m.header["ttl"]) == (UUID, "s", 5000)
+    assert (m.application_properties, m.message_annotations, m.body) == ({"p": "q"}, {"x-opt": 5}, {"k": 1})
+    back = proton.Message()
+    back.decode(
+        amqp.encode_message(
+            header={"ttl": 5000, "delivery-count": 3},
+            properties={"message-id": UUID, "group-id": "g"},
+            message_annotations={"x-opt": 5},
+            body=b"data",
+        )
+    )
+    assert (back.id, back.group_id, back.ttl, back.delivery_count, back.body, back.annotations) == (
+        UUID,
+        "g",
+        5.0,
+        3,
+        b"data",
+        {"x-opt": 5},
+    )
+
+
+class ProtonClient:
+    """Proton's own sans-IO engine, wired to a server engine of ours."""
+
+    def __init__(self, notes: Notes, config: amqp.ConnectionConfig) -> None:
+        self.collector = proton.Collector()
+        self.connection = proton.Connection()
+        self.connection.container = "proton"
+        self.connection.collect(self.collector)
+        self.transport = proton.Transport(proton.Transport.CLIENT)
+        self.transport.max_frame_size = 1024
+        sasl = self.transport.sasl()
+        sasl.allowed_mechs("ANONYMOUS")
+        self.transport.bind(self.connection)
+        self.server = amqp.Connection(notes, config, True)
+
+    def exchange(self) -> None:
+        for _ in range(200):
+            moved = False
+            pending = self.transport.pending()
+            if pending > 0:
+                self.server.receive_bytes(bytes(self.transport.peek(pending)))
+                self.transport.pop(pending)
+                moved = True
+            said = self.server.bytes_to_send()
+            while said:
+                taken = min(self.transport.capacity(), len(said))
+                assert taken > 0
+                self.transport.push(said[:taken])
+                said = said[taken:]
+                moved = True
+            while self.collector.peek():
+                self.collector.pop()
+            if not moved:
+                return
+        raise AssertionError("Proton and we never fall silent")
+
+
+@pytest.fixture
+def proton_client() -> tuple[ProtonClient, Notes]:
+    notes = Notes()
+    config = amqp.ConnectionConfig(sasl=amqp.SaslServer(), sasl_required=True, max_frame_size=1024, next_outgoing_id=0x40000000)
+    return ProtonClient(notes, config), notes
+
+
+def test_proton_opens_sends_receives_and_settles_with_our_engine(proton_client: tuple[ProtonClient, Notes]) -> None:
+    client, notes = proton_client
+    client.connection.open()
+    session = client.connection.session()
+    session.open()
+    sender = session.sender("up")
+    sender.target.address = "queue"
+    sender.open()
+    receiver = session.receiver("down")
+    receiver.source.address = "queue"
+    receiver.open()
+    receiver.flow(10)
+    client.exchange()
+    assert notes.opened == 1 and client.server.remote_container_id == "proton"
+    incoming, outgoing = notes.links
+    assert isinstance(incoming, amqp.ReceiverLink) and isinstance(outgoing, amqp.SenderLink)
+    assert (sender.credit, outgoing.credit) == (100, 10)
+    assert receiver.remote_source.address == "queue"
+
+    sizes = [0, 10, 900, 5000, 100_000]
+    deliveries = []
+    for i, size in enumerate(sizes):
+        deliveries.append(sender.delivery(f"tag{i}"))
+        sender.send(bytes(size))
+        sender.advance()
+    client.exchange()
+    assert [(t[1], len(t[2])) for t in notes_of(incoming).transfers] == [(b"tag%d" % i, size) for i, size in enumerate(sizes)]
+    first = notes_of(incoming).transfers[0][0]
+    incoming.session.send_disposition(True, first, first + 3, True, amqp.ACCEPTED)
+    incoming.session.send_disposition(True, first + 4, first + 4, True, amqp.encode_rejected(amqp.AmqpError("a:b", "why")))
+    client.exchange()
+    assert [d.remote_state for d in deliveries] == [proton.Delivery.ACCEPTED] * 4 + [proton.Delivery.REJECTED]
+    assert all(d.settled for d in deliveries)
+    assert deliveries[4].remote.condition.name == "a:b"
+
+    for i, size in enumerate(sizes):
+        outgoing.send(bytes(size), b"%016d" % i, False, i)
+    client.exchange()
+    for size in sizes:
+        delivery = receiver.current
+        assert delivery is not None and not delivery.partial
+        assert len(receiver.recv(200_000) or b"") == size
+        delivery.update(proton.Delivery.ACCEPTED)
+        delivery.settle()
+    client.exchange()
+    settled = [delivery_id for ids, outcome, s in notes_of(outgoing).dispositions for delivery_id in ids if s and outcome.code == 0x24]
+    assert len(settled) == len(sizes)
+    assert outgoing.session.unsettled == {}
+
+    receiver.drain(0)
+    client.exchange()
+    assert outgoing.drain
+    outgoing.drained()
+    client.exchange()
+    assert receiver.credit == 0
+
+    sender.close()
+    client.exchange()
+    assert notes_of(incoming).detached == [None]
+    client.connection.close()
+    client.exchange()
+    assert client.server.closed
+    assert client.connection.state & proton.Endpoint.REMOTE_CLOSED
+
+
+def refuse(link: amqp.Link) -> None:
+    link.refuse(amqp.AmqpError("amqp:not-found", "no such queue", {amqp.Symbol("k"): "v"}))
+
+
+def close(link: amqp.Link) -> None:
+    link.session.connection.close(amqp.AmqpError("amqp:connection:forced", "maintenance"))
+
+
+def end(link: amqp.Link) -> None:
+    link.session.end(amqp.AmqpError("amqp:internal-error", "oops"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "endpoint", "condition"),
+    [(refuse, "link", "amqp:not-found"), (end, "session", "amqp:internal-error"), (close, "connection", "amqp:connection:forced")],
+)
+def test_proton_learns_why_a_link_session_or_connection_went(
+    proton_client: tuple[ProtonClient, Notes], answer: Callable[[amqp.Link], None], endpoint: str, condition: str
+) -> None:
+    client, notes = proton_client
+    notes.answer = answer
+    client.connection.open()
+    session = client.connection.session()
+    session.open()
+    sender = session.sender("up")
+    sender.target.address = "queue"
+    sender.open()
+    client.exchange()
+    found = {"link": sender, "session": session, "connection": client.connection}[endpoint]
+    assert found.state & proton.Endpoint.REMOTE_CLOSED
+    assert found.remote_condition.name == condition
+    if endpoint == "link":
+        assert sender.remote_target.address is None
