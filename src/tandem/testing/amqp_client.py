@@ -218,7 +218,7 @@ class AmqpClient(amqp.ConnectionHandler):
             self._opened.set_result(None)
 
     def on_close(self, connection: amqp.Connection, error: amqp.AmqpError | None) -> None:
-        _fail(self._opened, Refused(error, "the connection was refused"))
+        _fail(self._opened, Gone("the connection ended") if error is None else Refused(error, "the connection was refused"))
 
 
 class Sender(amqp.LinkHandler):

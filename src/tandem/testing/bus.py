@@ -189,6 +189,10 @@ class Bus:
         """Of a queue, a topic, `topic/Subscriptions/name`, or one of these with `/$DeadLetterQueue` behind it."""
         return self._call(self._counts(name))
 
+    def inside(self, work: Callable[[Server], _T]) -> _T:
+        """For tests of Tandem itself: do something with the server in its own thread, and let what follows from it happen."""
+        return self._call(self._inside(work))
+
     # -- inside the thread -------------------------------------------------------------------
 
     def _running(self) -> Server:
@@ -261,6 +265,12 @@ class Bus:
             total=own.total,
             size_bytes=own.size_bytes,
         )
+
+    async def _inside(self, work: Callable[[Server], _T]) -> _T:
+        try:
+            return work(self._running())
+        finally:
+            await self._come_to_rest()
 
     async def _keep_house(self) -> None:
         self._running().keep_house()

@@ -1,0 +1,258 @@
+"""A broker process that is killed and started again on the same port and data, and clients that come back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import ClassVar
+
+from tandem import amqp
+from tandem.testing.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused
+from tandem.testing.checker import Checker
+
+READY_SECONDS_MAX = 60.0
+SEQUENCE_NUMBER = amqp.Symbol("x-opt-sequence-number")
+
+
+class CrashingBroker:
+    """`tandem serve` as its users run it. Its standard error is kept in `directory/stderr.txt`."""
+
+    def __init__(self, directory: Path, config: str) -> None:
+        self._directory = directory
+        (directory / "tandem.toml").write_text(config)
+        self._process: asyncio.subprocess.Process | None = None
+        self.port = 0
+        self.kills = 0
+
+    async def start(self) -> None:
+        """Returns when it is ready."""
+        await self.spawn()
+        process = self._process
+        assert process is not None and process.stdout is not None
+        async with asyncio.timeout(READY_SECONDS_MAX):
+            async for line in process.stdout:
+                text = line.decode()
+                if text.startswith("connection string:"):
+                    self.port = int(text.split(";")[0].rpartition(":")[2])
+                if text.startswith("ready"):
+                    return
+        raise AssertionError(f"the broker ended before it was ready: {self.last_words()}")
+
+    async def spawn(self) -> None:
+        arguments = ["serve", "--dev", "--config", "tandem.toml", "--data", "data", "--port", str(self.port)]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
+        with (self._directory / "stderr.txt").open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tandem", *arguments, cwd=self._directory, env=kept, stdout=asyncio.subprocess.PIPE, stderr=errors
+            )
+
+    async def kill(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.returncode is None, f"the broker ended by itself with {process.returncode}: {self.last_words()}"
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        self.kills += 1
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def last_words(self) -> str:
+        return (self._directory / "stderr.txt").read_text()[-2000:]
+
+
+class Story:
+    """One entity, the clients that use it, and the checker that is told of everything. Subclasses say what happens."""
+
+    queue = ""
+    properties: ClassVar[dict[str, object]] = {}
+    backlog_max = 200
+    """Producers wait while this many of their messages are in the broker."""
+
+    def __init__(self, broker: CrashingBroker, dice: random.Random) -> None:
+        self.broker = broker
+        self.dice = dice
+        self.checker = Checker(self.queue)
+        self.draining = False
+        """No more sends; the rest is received."""
+        self.ended = False
+        self.waiting = 0
+        """Sent and not settled, roughly: only to hold producers back."""
+        self._number = 0
+
+    def config(self) -> str:
+        lines = ["[[queue]]", f'name = "{self.queue}"', 'lock_duration = "5m"', "max_delivery_count = 2000"]
+        lines += [f"{key} = {str(value).lower() if isinstance(value, bool) else value}" for key, value in self.properties.items()]
+        return "\n".join(lines) + "\n"
+
+    def actors(self) -> list[Callable[[AmqpClient], Awaitable[None]]]:
+        """Each gets a connection of its own, again and again; it returns when there is nothing left to do."""
+        raise AssertionError("say who acts")
+
+    def checkers(self) -> list[Checker]:
+        return [self.checker]
+
+    def crashed(self) -> None:
+        for checker in self.checkers():
+            checker.crashed()
+
+    async def is_empty(self, client: AmqpClient) -> bool:
+        return not await peek(client, self.queue)
+
+    # -- what subclasses use -----------------------------------------------------------------
+
+    def next_key(self) -> str:
+        self._number += 1
+        return f"{self.queue}-{self._number}"
+
+    async def room(self) -> bool:
+        """Wait until a producer may go on; False when it should not any more."""
+        while not self.draining:
+            if self.waiting < self.backlog_max:
+                await asyncio.sleep(self.dice.choice((0, 0, 0, 0.001, 0.003)))
+                return not self.draining
+            await asyncio.sleep(0.005)
+        return False
+
+    def follow_send(self, answer: asyncio.Future[None], keys: list[str]) -> None:
+        """The answer goes to the checker when it comes; no answer leaves everything open."""
+        self.waiting += len(keys)
+
+        def heard(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is None:
+                for key in keys:
+                    self.checker.accepted(key)
+            else:
+                self.waiting -= len(keys)
+                if isinstance(error, Refused):
+                    self.checker.wrong(f"{keys[0]} was refused: {error}")
+
+        answer.add_done_callback(heard)
+
+    def settle(self, receiver: Receiver, incoming: Incoming, key: str, state: bytes = amqp.ACCEPTED) -> asyncio.Future[None]:
+        """Ask for removal and tell the checker before and after."""
+        self.checker.settling(key)
+        answer = receiver.settle(incoming, state)
+
+        def heard(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is None:
+                self.waiting -= 1
+                self.checker.settled(key)
+            elif isinstance(error, Refused):
+                self.checker.wrong(f"settling {key} was refused: {error}")
+
+        answer.add_done_callback(heard)
+        return answer
+
+    # -- the life of an actor ----------------------------------------------------------------
+
+    async def play(self, actor: Callable[[AmqpClient], Awaitable[None]]) -> None:
+        """Come back after every crash until the story ends."""
+        while not self.ended:
+            client: AmqpClient | None = None
+            try:
+                client = await AmqpClient.connect(self.broker.port)
+                await actor(client)
+                await client.close()
+                return
+            except Gone:
+                await asyncio.sleep(0.02)
+            finally:
+                if client is not None:
+                    client.abort()
+
+
+def message(key: str, body: bytes, *, session: str | None = None, annotations: dict[object, object] | None = None) -> bytes:
+    properties: dict[str, object] = {"message-id": key}
+    if session is not None:
+        properties["group-id"] = session
+    return amqp.encode_message(properties=properties, message_annotations=annotations, application_properties={"key": key}, body=[body])
+
+
+def body_of(key: str) -> bytes:
+    """Some hundred bytes that can only belong to this message."""
+    return (key.encode() + b"|") * (1 + (hash_of(key) % 60))
+
+
+def hash_of(key: str) -> int:
+    return sum(ord(char) * (place + 1) for place, char in enumerate(key))
+
+
+def read(checker: Checker, payload: bytes) -> tuple[str, int, amqp.DecodedMessage]:
+    """(key, sequence number, message) of a delivery; a body that is not the one sent is reported."""
+    found = amqp.decode_message(payload)
+    key = str(found.properties.get("message-id"))
+    if found.body != [body_of(key)] or found.application_properties.get("key") != key:
+        checker.wrong(f"{key} came back changed")
+    number = found.message_annotations.get(SEQUENCE_NUMBER)
+    assert isinstance(number, int)
+    return key, int(number), found
+
+
+async def peek(client: AmqpClient, address: str, start: int = 1, count: int = 200) -> list[amqp.DecodedMessage]:
+    status, body = await client.request(
+        address, "com.microsoft:peek-message", {"from-sequence-number": start, "message-count": amqp.Int(count)}
+    )
+    return [] if status == 204 else [amqp.decode_message(entry["message"]) for entry in body["messages"]]
+
+
+class Kills:
+    """The storm: lets the broker live for a moment, kills it, starts it again; now and then it dies while it starts."""
+
+    def __init__(self, broker: CrashingBroker, stories: list[Story], dice: random.Random, life_seconds: tuple[float, float]) -> None:
+        self._broker = broker
+        self._stories = stories
+        self._dice = dice
+        self._life_seconds = life_seconds
+
+    async def rage(self, kills: int) -> None:
+        while self._broker.kills < kills:
+            await asyncio.sleep(self._dice.uniform(*self._life_seconds))
+            await self._kill()
+            while self._dice.random() < 0.15 and self._broker.kills < kills:
+                await self._broker.spawn()
+                await asyncio.sleep(self._dice.uniform(0.1, 0.7))
+                await self._kill()
+            await self._broker.start()
+
+    async def _kill(self) -> None:
+        await self._broker.kill()
+        for story in self._stories:
+            story.crashed()
+
+
+async def run_stories(stories: list[Story], broker: CrashingBroker, kills: Kills, count: int, drain_seconds_max: float) -> None:
+    """Start everybody, let the storm rage, then drain: returns when every entity is empty."""
+    await broker.start()
+    async with asyncio.TaskGroup() as group:
+        for story in stories:
+            for actor in story.actors():
+                group.create_task(story.play(actor))
+        await kills.rage(count)
+        for story in stories:
+            story.draining = True
+        await _drained(stories, broker, time.monotonic() + drain_seconds_max)
+        for story in stories:
+            story.ended = True
+        # Actors wait for messages that will not come: a last kill is how they learn.
+        await broker.kill()
+
+
+async def _drained(stories: list[Story], broker: CrashingBroker, deadline: float) -> None:
+    client = await AmqpClient.connect(broker.port)
+    for story in stories:
+        while not await story.is_empty(client) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+    with contextlib.suppress(Gone):
+        await client.close()
