@@ -7,7 +7,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, READY, SCHEDULED
+from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, GONE, HELD, LOCKED, READY, SCHEDULED
 from tandem.broker.journal import StoreState
 from tandem.broker.leases import Lease
 from tandem.model.errors import Corrupt
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from tandem.broker.topic import Topic
 
 _U64: Final = Struct("<Q")
+
+
+def _stays(queue: Queue, seq: int) -> bool:
+    """The message is there, and not on its way out: the end of one received and deleted stands in the journal already,
+    and written again behind that it would come back after a restart."""
+    return queue.index.state(seq) not in (GONE, HELD)
 
 
 class StoreTenant:
@@ -214,7 +220,7 @@ class StoreTenant:
         if queue is None:
             return
         if kind == facts.ENQUEUED:
-            if queue.index.state(seq) and queue.index.location(seq) == location:
+            if _stays(queue, seq) and queue.index.location(seq) == location:
                 self._relocate_message(queue, flags, seq, at, aux, key, body)
             elif queue.history is not None and not flags & facts.RELOCATED:
                 message_id, _, _, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
@@ -270,7 +276,7 @@ class StoreTenant:
         plain: list[tuple[int, int, int]] = []
         for target, row, expires_at in facts.unpack_targets(key):
             queue = self.queues.get(target)
-            if queue is None or not queue.index.state(row) or queue.index.location(row) != location:
+            if queue is None or not _stays(queue, row) or queue.index.location(row) != location:
                 continue
             if queue.index.state(row) == READY and queue.index.count(row) == 0:
                 plain.append((target, row, expires_at))
