@@ -22,16 +22,16 @@ def flavour(request: pytest.FixtureRequest) -> Iterator[Flavour]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBroker]:
-    """A broker process, fresh for every module."""
-    with ProcessBroker(tmp_path_factory.mktemp("broker")) as broker:
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBroker]:
+    """A broker process, fresh for every module, with the queues the module asks for in QUEUES."""
+    with ProcessBroker(tmp_path_factory.mktemp("broker"), request.module.QUEUES) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedBroker]:
+def clocked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedBroker]:
     """A broker in this process whose clock can jump."""
-    with ClockedBroker(tmp_path_factory.mktemp("clocked")) as broker:
+    with ClockedBroker(tmp_path_factory.mktemp("clocked"), request.module.QUEUES) as broker:
         yield broker
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +21,6 @@ from tests.cli.broker_process import BrokerProcess
 ROOT_NAME = "RootManageSharedAccessKey"
 ROOT_KEY = "SAS_KEY_VALUE"
 
-POOL = {"plain": 64}
-POOL_DEFAULT = 16
 KINDS: dict[str, dict[str, object]] = {
     "plain": {},
     "short": {"lock_duration": "5s"},
@@ -63,13 +60,13 @@ def _rules(table: str) -> list[str]:
     return lines
 
 
-def write_config(directory: Path, extra: str = "") -> Path:
-    """A tandem.toml with a pool of queues of every kind."""
-    lines = [extra]
-    for kind, properties in KINDS.items():
-        for number in range(POOL.get(kind, POOL_DEFAULT)):
+def write_config(directory: Path, wanted: Mapping[str, int]) -> Path:
+    """A tandem.toml with so many queues of each kind, and the guarded one."""
+    lines: list[str] = []
+    for kind, count in wanted.items():
+        for number in range(count):
             lines += ["[[queue]]", f'name = "{kind}-{number}"']
-            lines += [f"{key} = {_toml(value)}" for key, value in properties.items()]
+            lines += [f"{key} = {_toml(value)}" for key, value in KINDS[kind].items()]
     lines += ["[[queue]]", f'name = "{GUARDED}"', *_rules("queue.authorization_rule")]
     lines += _rules("authorization_rule")
     file = directory / "tandem.toml"
@@ -92,22 +89,22 @@ class Broker(Protocol):
 
 
 class _Pool:
-    def __init__(self) -> None:
-        self._used = {kind: itertools.count() for kind in KINDS}
+    def __init__(self, wanted: Mapping[str, int]) -> None:
+        self._free = {kind: [f"{kind}-{number}" for number in reversed(range(count))] for kind, count in wanted.items()}
 
     def take(self, kind: str) -> str:
-        number = next(self._used[kind])
-        assert number < POOL.get(kind, POOL_DEFAULT), f"all queues of kind {kind} are used: raise POOL"
-        return f"{kind}-{number}"
+        free = self._free.get(kind)
+        assert free, f"no queue of kind {kind} is left: raise QUEUES in the test's module"
+        return free.pop()
 
 
 class ProcessBroker:
     """`tandem serve` on a free port, with a data directory of its own."""
 
-    def __init__(self, directory: Path) -> None:
-        config = write_config(directory)
+    def __init__(self, directory: Path, wanted: Mapping[str, int]) -> None:
+        config = write_config(directory, wanted)
         self.process = BrokerProcess(directory, "--port", "0", "--data", "data", "--dev", "--config", str(config))
-        self._pool = _Pool()
+        self._pool = _Pool(wanted)
         self._port = 0
 
     def __enter__(self) -> ProcessBroker:
@@ -146,15 +143,15 @@ class ClockedBroker:
     """The same server in a thread of this process, in memory. `jump` moves its clock, and only its clock: clients keep real time,
     so their own shortcuts ("this lock must have expired") do not hide what the broker says."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, wanted: Mapping[str, int]) -> None:
         self.clock = JumpingClock()
-        flags = Flags(config=write_config(directory), memory=True, dev=True, port=(0,))
+        flags = Flags(config=write_config(directory, wanted), memory=True, dev=True, port=(0,))
         settings = load(flags, {}, directory).server
         ring = keyring.KeyRing(directory / keyring.FILE_NAME)
         settings = replace(settings, namespaces=keyring.fill(settings.namespaces, ring, None, True))
         self.notes: list[str] = []
         self.server = Server(settings, MemoryEngines(), clock=self.clock, connection_clock=SystemClock(), note=self.notes.append)
-        self._pool = _Pool()
+        self._pool = _Pool(wanted)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 

@@ -29,7 +29,8 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(110)
 
     def _wrap(self, value: Any) -> Any:
-        return Proxy(self._loop, value) if type(value).__module__.startswith("azure.servicebus.aio") else value
+        ours = type(value).__module__.startswith("azure.servicebus.aio") or hasattr(value, "__anext__")
+        return Proxy(self._loop, value) if ours else value
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
@@ -140,6 +141,9 @@ class Bus:
     def receiver(self, queue: str, client: Any = None, **options: Any) -> Any:
         """Open already, so that the patience a test shows later is for messages alone."""
         return self._keep((client or self.shared_client).get_queue_receiver(queue, **options)).__enter__()
+
+    def list_sessions(self, queue: str) -> list[str]:
+        return list(self.shared_client.list_queue_sessions(queue))
 
     def _keep(self, thing: Any) -> Any:
         self._opened.append(thing)

@@ -23,6 +23,7 @@ def everything(receiver: Any) -> list[Any]:
     return found
 
 
+QUEUES = {"plain": 48, "short": 8, "twice": 2}
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 

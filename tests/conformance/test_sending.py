@@ -16,6 +16,7 @@ from tandem import amqp
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, bodies, text
 
+QUEUES = {"plain": 40, "short-sessions": 2, "sessions": 4, "disabled": 1, "small": 2, "mebibyte": 2, "roomy": 2}
 KIB = 1024
 
 

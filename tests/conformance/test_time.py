@@ -14,6 +14,7 @@ from tests.conformance.house import ClockedBroker
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, bodies, text
 
+QUEUES = {"plain": 16, "brief": 6, "last-words": 6, "sessions": 4, "dedup": 6}
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 

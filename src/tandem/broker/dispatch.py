@@ -277,20 +277,20 @@ class Dispatcher(QueueState):
         """Each holder gets its own session's messages; a holder with nothing to read keeps waiting without blocking others."""
         for _ in range(len(self.waiting)):
             consumer = self.waiting.popleft()
+            consumer.waiting = False
             session = consumer.session
             room = consumer.room() - consumer.reserved
             if session is None or room <= 0:
-                consumer.waiting = False
                 continue
             self._deliver_session(consumer, session, room, now)
             if consumer.room() - consumer.reserved > 0:
+                consumer.waiting = True
                 self.waiting.append(consumer)
-            else:
-                consumer.waiting = False
 
     def _deliver_session(self, consumer: Consumer, session: MessageSession, room: int, now: int) -> None:
         if session.locked_until <= now:
-            self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
+            if session.first(self.index):
+                self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
             return
         taken: list[bytes] = []
         held: _Held | None = None

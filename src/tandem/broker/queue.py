@@ -205,8 +205,7 @@ class Queue(Leaser):
             session = self.session_of(seq) if self.index.state(seq) == READY else None
             if session is not None and self.sessions is not None:
                 session.ready.append(seq)
-                if session.holder is None:
-                    self.sessions.free[session.id] = session
+                self.session_has_more(session)
         self.turn.touch_queue(self)
 
     # -- scheduling --------------------------------------------------------------------------
@@ -253,6 +252,8 @@ class Queue(Leaser):
         self._activate_due(now)
         if self.sessions is not None:
             for session in self.sessions.ended(now):
+                if not session.locks and not session.first(self.index):
+                    continue  # nothing in hand, nothing to read: its holder is left in peace until somebody wants the session
                 self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
             self.sessions.give_up(now)
         for seq in self.index.expired(now, _DUE_MAX):

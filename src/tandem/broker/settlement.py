@@ -153,7 +153,7 @@ class Settler(Dispatcher):
         session = self.session_of(seq)
         if session is not None and self.sessions is not None:
             session.give_back(seq)
-            self.sessions.refresh(session, self.index)
+            self.session_has_more(session)
         elif seq < self.cursor:
             heapq.heappush(self.returned, seq)
         self.turn.touch_queue(self)
@@ -193,18 +193,27 @@ class Settler(Dispatcher):
     def session_ended(self, session: MessageSession, error: BusError | None, failed: bool, now: int) -> None:
         """The holder loses the session. `failed`: by time, so that the deliveries in its hands count; else by closing its link."""
         holder = session.holder
+        assert self.sessions is not None
+        self.sessions.let_go(session, self.index)
         for lock in list(session.locks.values()):
             if failed:
                 self._drop_lock(lock)
                 self._give_back(lock, lock.count + 1, now)
             else:
                 self.give_up(lock, now)
-        assert self.sessions is not None
-        self.sessions.let_go(session, self.index)
         if holder is not None and error is not None:
             self.remove_consumer(holder)
             holder.lost(error)
         self.turn.touch_queue(self)
+
+    def session_has_more(self, session: MessageSession) -> None:
+        """A message of this session may be delivered. Its holder gets it; one whose lock is over hears of that now, when it matters."""
+        assert self.sessions is not None
+        if session.holder is not None and session.locked_until <= self.turn.now:
+            lost = SessionLockLost("The session lock has expired. Accept the session again.")
+            self.session_ended(session, lost, True, self.turn.now)
+        else:
+            self.sessions.refresh(session, self.index)
 
     # -- moves -------------------------------------------------------------------------------
 
