@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.broker import facts
-from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, HELD, LOCKED, READY, SCHEDULED
+from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, HELD, LEASED, LOCKED, READY, SCHEDULED
 from tandem.broker.message_sessions import SessionAcceptor
 from tandem.broker.settlement import Settler
 from tandem.model.errors import MessageNotFound, NotAllowed, SessionCannotBeLocked, SessionLockLost
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tandem.broker.locks import Lock
     from tandem.broker.message_sessions import MessageSession
 
-_VISIBLE_STATES = (READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, DEFERRED_LOCKED)
+_VISIBLE_STATES = (READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, DEFERRED_LOCKED, LEASED)
 
 
 class Browser(Settler):
@@ -68,6 +68,10 @@ class Browser(Settler):
             taken.append(lock)
         self.wake_for_locks()
         return taken
+
+    def check_deferred(self, seqs: list[int], session_id: str | None, now: int) -> None:
+        """Raises what `receive_deferred` would raise."""
+        self._check_deferred(seqs, self._session_for_deferred(session_id, now))
 
     def delete_deferred(self, seqs: list[int], session_id: str | None, now: int) -> None:
         """Receive-and-delete of deferred messages whose bodies the caller has loaded."""

@@ -71,9 +71,18 @@ class Dispatcher(QueueState):
         self.sessions: SessionTable | None = SessionTable() if description.requires_session else None
         self.has_sessions = self.sessions is not None
         self.paging: bool = False
+        self.front: Dispatcher | None = None
+        """The partitioned queue this one is a fragment of."""
 
     def consumer_ready(self, consumer: Consumer) -> None:
         """The consumer has room: it queues up behind those who asked before."""
+        front = self.front
+        if front is not None:
+            front.consumer_ready(consumer)
+        else:
+            self.ready_here(consumer)
+
+    def ready_here(self, consumer: Consumer) -> None:
         if not consumer.waiting:
             consumer.waiting = True
             self.waiting.append(consumer)
@@ -87,6 +96,10 @@ class Dispatcher(QueueState):
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.lost(error)
+        if self.front is not None and self.sessions is not None:
+            for session in list(self.sessions.by_id.values()):
+                if session.holder is not None:
+                    session.holder.lost(error)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.pop(consumer, None)
@@ -105,12 +118,15 @@ class Dispatcher(QueueState):
             self._serve_waiters(now)
             self._pump_sessions(now)
             return
+        if self.front is not None:
+            self.front.pump(now)
+            return
         waiting = self.waiting
         while waiting:
             consumer = waiting[0]
             room = consumer.room() - consumer.reserved
             if room > 0:
-                if self._deliver_ready(consumer, room, now) < room:
+                if self.deliver_ready(consumer, room, now) < room:
                     return
                 if consumer.room() - consumer.reserved > 0:
                     continue
@@ -134,7 +150,7 @@ class Dispatcher(QueueState):
         self.cursor = seq
         return seq if seq < end else 0
 
-    def _deliver_ready(self, consumer: Consumer, room: int, now: int) -> int:
+    def deliver_ready(self, consumer: Consumer, room: int, now: int) -> int:
         """Up to `room` messages to this consumer. Fewer than `room` means: nothing more is there (yet)."""
         sent = 0
         taken: list[bytes] = []
@@ -162,6 +178,7 @@ class Dispatcher(QueueState):
                 self.remove_spent(seq, now)
                 continue
             enqueued_at: int = chunk.enqueued[row]
+            self.meter.received(message.size())
             if consumer.peek_lock:
                 lock = self.locks.take(seq, now + self.lock_ms, count, None, False)
                 index.set_state(seq, LOCKED)
@@ -309,6 +326,7 @@ class Dispatcher(QueueState):
                 self.remove_spent(seq, now)
                 continue
             enqueued_at = self.index.enqueued_at(seq)
+            self.meter.received(message.size())
             if consumer.peek_lock:
                 lock = self.locks.take(seq, session.locked_until, count, session, False)
                 session.locks[seq] = lock

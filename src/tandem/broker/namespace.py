@@ -8,6 +8,7 @@ from typing import Final
 
 from tandem.broker.forwarding import settle_transfers
 from tandem.broker.journal import Journal
+from tandem.broker.partitions import FRAGMENT_SHIFT, PartitionedQueue
 from tandem.broker.queue import Queue
 from tandem.broker.replay import StoreTenant
 from tandem.broker.state import HotBudget, Rewriter
@@ -18,6 +19,10 @@ from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescrip
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreUnavailable
 from tandem.model.limits import Limits
 
+PARTITIONED: Final = -1
+"""Stands for the store of an entity whose fragments are in several."""
+_FRAGMENT_BITS: Final = 26
+"""Journals name a fragment in the upper bits of the entity's number."""
 _NO_LIMIT: Final = 1 << 62
 _MEGABYTES_UNLIMITED: Final = 1 << 40
 
@@ -111,6 +116,10 @@ class Namespace:
         for entity in self.entities.values():
             if entity.store == store:
                 self._renew(tenant, entity)
+            elif entity.store == PARTITIONED and isinstance(entity, QueueEntity):
+                for number in range(store, entity.description.partition_count, len(self.stores)):
+                    queues = self.build_fragment(tenant, entity.id, number, entity.description.name, entity.description)
+                    tenant.fresh_fragments.append((entity.id, number, queues))
         return tenant
 
     def _renew(self, tenant: StoreTenant, entity: QueueEntity | Topic) -> None:
@@ -143,6 +152,16 @@ class Namespace:
                     tenant.discard(queue)
                     queue.close()
         tenant.fresh.clear()
+        by_id = {entity.id: entity for entity in self.entities.values()}
+        for id_, number, queues in tenant.fresh_fragments:
+            whole = by_id.get(id_)
+            for sub_queue, queue in queues.items():
+                front = whole.queues[sub_queue] if isinstance(whole, QueueEntity) else None
+                if isinstance(front, PartitionedQueue):
+                    front.replace(number, queue)
+                else:
+                    tenant.discard(queue)
+        tenant.fresh_fragments.clear()
         self.stores[store] = tenant
         tenant.finish()
         settle_transfers(self)
@@ -150,17 +169,41 @@ class Namespace:
     # -- entities ----------------------------------------------------------------------------
 
     def add_queue(self, id_: int, store: int, description: QueueDescription) -> QueueEntity:
-        entity = self._build(self.stores[store], id_, store, description.name, description)
+        if description.partition_count > 1:
+            entity = self._build_partitioned(id_, description.name, description)
+        else:
+            entity = self._build(self.stores[store], id_, store, description.name, description)
         self.entities[description.name.casefold()] = entity
         return entity
 
-    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
+    def _build_partitioned(self, id_: int, path: str, description: QueueDescription) -> QueueEntity:
+        """Fragments over all stores, each with dead-letter fragments beside it in the same store."""
+        parts: dict[SubQueue, list[Queue]] = {sub_queue: [] for sub_queue in SubQueue}
+        for number in range(description.partition_count):
+            fragment = self.build_fragment(self.stores[number % len(self.stores)], id_, number, path, description)
+            for sub_queue, queue in fragment.items():
+                parts[sub_queue].append(queue)
+        limit = description.max_message_bytes or self.limits.message_bytes_max
+        queues: dict[SubQueue, Queue] = {}
+        for sub_queue in SubQueue:
+            wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
+            queues[sub_queue] = PartitionedQueue(parts[sub_queue], wish, self._new_nonce(), limit)
+        return QueueEntity(id_, PARTITIONED, description, queues)
+
+    def build_fragment(self, tenant: StoreTenant, id_: int, number: int, path: str, description: QueueDescription) -> dict[SubQueue, Queue]:
+        queues = self._build(tenant, id_, PARTITIONED, path, description, number).queues
+        for queue in queues.values():
+            queue.begin_at(number << FRAGMENT_SHIFT)
+        return queues
+
+    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription, fragment: int = 0) -> QueueEntity:
         queues: dict[SubQueue, Queue] = {}
         for sub_queue in SubQueue:
             wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
             address = Address(path, sub_queue)
             limit = description.max_message_bytes or self.limits.message_bytes_max
-            queue = Queue(4 * id_ + sub_queue.value, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
+            number = fragment << _FRAGMENT_BITS | 4 * id_ + sub_queue.value
+            queue = Queue(number, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
             queue.rewriter = self.rewriter
             queue.is_dead_letter = sub_queue is not SubQueue.MAIN
             queue.namespace = self
@@ -244,7 +287,10 @@ class Namespace:
     def dismantle(self, entity: QueueEntity) -> None:
         gone = EntityNotFound(f"The messaging entity '{entity.main.path}' has been deleted.")
         for queue in entity.queues.values():
-            self.stores[entity.store].discard(queue)
+            parts = queue.fragments if isinstance(queue, PartitionedQueue) else [queue]
+            for tenant in self.stores:
+                for part in parts:
+                    tenant.discard(part)
             queue.close()
             queue.tell_all(gone)
 
@@ -276,6 +322,8 @@ class Namespace:
         return entity if isinstance(entity, Topic) else entity.main
 
     def _must_be_available(self, store: int) -> None:
+        if store == PARTITIONED:
+            return
         tenant = self.stores[store]
         if not tenant.available:
             health = tenant.journal.health

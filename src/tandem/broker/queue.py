@@ -11,6 +11,7 @@ from tandem.broker.forwarding import Forwarding
 from tandem.broker.index import READY, SCHEDULED
 from tandem.broker.journal import Effect
 from tandem.broker.leases import Leaser
+from tandem.broker.meters import DUPLICATE, OK, PING, SCHEDULE, SEND
 from tandem.broker.state import HotBudget, Loaded
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost
@@ -54,6 +55,8 @@ class Queue(Leaser):
         self.pings: int = 0
         self.duplicates_dropped: int = 0
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
+        self.part_used: Queue = self
+        """Where the last message went: this queue, or a fragment of a partitioned one."""
 
     def configure(self, description: QueueDescription) -> None:
         super().configure(description)
@@ -69,6 +72,17 @@ class Queue(Leaser):
         elif self.forwarding is None or self.forwarding.target != target:
             self.forwarding = Forwarding(self, target)
         self.forwards = target is not None
+
+    def begin_at(self, base: int) -> None:
+        """A fragment's sequence numbers carry its number: they begin after `base`."""
+        self.base = base
+        self.next_seq = base + 1
+        self.cursor = base + 1
+        self.durable_seq = base
+
+    def part_of(self, seq: int) -> Queue:
+        """The queue that holds this row."""
+        return self
 
     # -- sending -----------------------------------------------------------------------------
 
@@ -105,12 +119,18 @@ class Queue(Leaser):
         """As `enqueue`, for a message that was checked."""
         if message.is_ping:
             self.pings += 1
+            self.meter.add(PING, OK, 1, message.size())
             return 0
         if self.history is not None:
             if self.history.seen(message.message_id, now):
                 self.duplicates_dropped += 1
+                self.meter.add(SEND, DUPLICATE, 1, message.size())
                 return 0
             self.history.remember(message.message_id, now, now)
+        if message.scheduled_at > now:
+            self.meter.add(SCHEDULE, OK, 1, message.size())
+        else:
+            self.meter.sent(message.size())
         return self.place(message, now)
 
     def place(self, message: Message, now: int) -> int:
@@ -278,7 +298,7 @@ class Queue(Leaser):
         self.durable_seq = self.next_seq - 1
         self.restore_leases()
         if self.sessions is not None:
-            for seq in self.index.seqs_from(1, self.index.total):
+            for seq in self.index.seqs_from(0, self.index.total):
                 session = self.session_of(seq) if self.index.state(seq) == READY else None
                 if session is not None:
                     session.ready.append(seq)
@@ -288,12 +308,18 @@ class Queue(Leaser):
         if self.forwards:
             self.turn.touch_queue(self)
 
+    # -- counting ----------------------------------------------------------------------------
+
+    def metered(self, operation: int, outcome: int) -> None:
+        """One operation without a message of its own."""
+        self.meter.add(operation, outcome, 1, 0)
+
     # -- removal -----------------------------------------------------------------------------
 
     def purge(self, before: int, most: int, now: int) -> int:
         """Remove up to `most` active messages enqueued before this instant; returns how many."""
         removed = 0
-        at = 1
+        at = self.base + 1
         end = self.durable_seq + 1
         while removed < most:
             at = self.index.next_in_state(READY, at, end)

@@ -10,6 +10,7 @@ from tandem.broker import facts
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, GONE, HELD, LOCKED, READY, SCHEDULED
 from tandem.broker.journal import StoreState
 from tandem.broker.leases import Lease
+from tandem.broker.meters import MeterBook
 from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tandem.broker.queue import Queue
     from tandem.broker.state import HotBudget
     from tandem.broker.topic import Topic
+    from tandem.model.address import SubQueue
 
 _U64: Final = Struct("<Q")
 
@@ -37,8 +39,11 @@ class StoreTenant:
         self.budget = budget
         self.fresh: dict[int, QueueEntity | Topic] = {}
         """Entities made for this tenant and not yet in service."""
+        self.fresh_fragments: list[tuple[int, int, dict[SubQueue, Queue]]] = []
+        """(entity id, fragment, its queues), likewise."""
         self.queues: dict[int, Queue] = {}
         self.shared: dict[int, int] = {}
+        self.meters = MeterBook(journal)
         self.available: bool = True
         """False while the store is down: its entities answer at once, retryably."""
         self.transfers: dict[TransferId, int] = {}
@@ -48,6 +53,7 @@ class StoreTenant:
 
     def add(self, queue: Queue) -> None:
         queue.shared = self.shared
+        queue.meter = self.meters.meter(queue.entity_id, queue.path, queue.turn)
         self.queues[queue.entity_id] = queue
 
     def discard(self, queue: Queue) -> None:
@@ -82,6 +88,9 @@ class StoreTenant:
             for source, number in facts.unpack_transfers(key):
                 self.transfers.pop((source, number), None)
             return
+        if kind >= facts.METERED:
+            self.meters.replayed(kind, seq, at, aux, key)
+            return
         queue = self.queues.get(entity)
         if queue is None:
             if body_bytes:
@@ -105,7 +114,7 @@ class StoreTenant:
         elif kind == facts.SEEN:
             if queue.history is not None:
                 queue.history.remember(key, at, at)
-        elif kind in (facts.LEASED, facts.LEASE_RENEWED, facts.LEASE_ENDED):
+        elif kind in (facts.LEASED, facts.LEASE_RENEWED, facts.LEASE_ENDED, facts.LEASE_PART):
             self._replay_lease(queue, kind, flags, aux, key)
         elif kind == facts.COUNTER:
             queue.next_seq = max(queue.next_seq, aux)
@@ -189,11 +198,14 @@ class StoreTenant:
         if kind == facts.LEASE_RENEWED:
             lease.expires_at = aux
             return
+        if kind == facts.LEASE_PART:
+            queue.forget_part(lease, [seq for (seq,) in _U64.iter_unpack(packed)])
+            return
         del queue.leases[lease_id]
         if flags:
             queue.note_lease_ended(lease_id)
             for seq in lease.seqs:
-                if queue.index.state(seq):
+                if seq and queue.index.state(seq):
                     queue.remove_row(seq)
 
     def finish(self) -> None:
@@ -240,10 +252,12 @@ class StoreTenant:
                 self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
 
     def _relocate_lease(self, queue: Queue, key: bytes, at: int) -> None:
-        lease_id, packed = facts.unpack_lease(key)
+        """As it stands now: parts given back since are no longer in it, so their facts may go with their segment."""
+        lease_id, _ = facts.unpack_lease(key)
         lease = queue.leases.get(lease_id)
         if lease is not None:
-            self.journal.append(facts.LEASED, 0, queue.entity_id, 0, at, lease.expires_at, facts.pack_lease(lease_id, packed), b"")
+            fresh = facts.pack_lease(lease_id, queue.packed_lease(lease))
+            self.journal.append(facts.LEASED, 0, queue.entity_id, 0, at, lease.expires_at, fresh, b"")
 
     def _keep_seen(self, queue: Queue, message_id: bytes, at: int) -> None:
         history = queue.history
@@ -296,3 +310,4 @@ class StoreTenant:
             queue = self.queues.get(entity)
             if queue is not None:
                 self.journal.append(facts.COUNTER, 0, entity, 0, queue.turn.now, queue.next_seq, b"", b"")
+        self.meters.write_state()

@@ -12,6 +12,7 @@ from tandem.broker.index import DEFERRED, DELAYED, HELD, LEASED, LOCKED, MOVING,
 from tandem.broker.journal import Effect, FetchEffect
 from tandem.broker.locks import LockTable
 from tandem.broker.message_view import MessageView, view_of
+from tandem.broker.meters import Meter
 from tandem.broker.turn import Pumped, Turn
 from tandem.model.entity import EntityStatus, QueueDescription
 from tandem.model.errors import Corrupt, StoreUnavailable
@@ -71,7 +72,7 @@ class Rewriter:
 class Counts:
     """Messages per state, as an operator sees them."""
 
-    __slots__ = ("active", "deferred", "leased", "locked", "scheduled", "size_bytes", "total")
+    __slots__ = ("active", "deferred", "incomplete", "leased", "locked", "scheduled", "size_bytes", "total")
 
     def __init__(self, active: int, locked: int, deferred: int, scheduled: int, leased: int, total: int, size_bytes: int) -> None:
         self.active = active
@@ -81,6 +82,18 @@ class Counts:
         self.leased = leased
         self.total = total
         self.size_bytes = size_bytes
+        self.incomplete = False
+        """A store that holds part of the entity is down."""
+
+    def add(self, other: Counts) -> None:
+        self.active += other.active
+        self.locked += other.locked
+        self.deferred += other.deferred
+        self.scheduled += other.scheduled
+        self.leased += other.leased
+        self.total += other.total
+        self.size_bytes += other.size_bytes
+        self.incomplete = self.incomplete or other.incomplete
 
 
 class QueueState(Pumped):
@@ -104,7 +117,13 @@ class QueueState(Pumped):
         self.hot: dict[int, Message] = {}
         self.hot_bytes: int = 0
         self.budget: HotBudget = budget
+        self.meter: Meter = Meter(entity_id, None)
+        """Counts operations; its store gives it one that is written."""
         self.deleted: bool = False
+        self.out_of_service: bool = False
+        """Its store is down; only a partitioned queue asks, of its fragments."""
+        self.base: int = 0
+        """Sequence numbers begin after this: a fragment's number stands in the upper bits."""
         self.accessed_at: int = 0
         self.lock_ms: int = 0
         self.max_delivery_count: int = 0

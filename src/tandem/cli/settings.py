@@ -80,6 +80,7 @@ BASIC: Final = (
 
 _STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
     "count": ("--store-count", Integer(low=1, high=64)),
+    "fragments": ("", Integer(low=2, high=64)),
     "segment_bytes": ("", Integer(low=1_048_576, high=4_294_967_295)),
     "audit_retention_ms": ("", Duration(0, 3650 * DAY_MS)),
     "stall_ms_max": ("", Duration(100, DAY_MS)),

@@ -52,7 +52,9 @@ class Catalog(Protocol):
 class NamespaceAdmin:
     """Implements `AdminPort`. Changes to one namespace happen one after another."""
 
-    def __init__(self, site: Site, catalog: Catalog) -> None:
+    def __init__(self, site: Site, catalog: Catalog, fragments: int = 16) -> None:
+        self._fragments = fragments
+        """Of a partitioned entity created from now on."""
         self._site = site
         self._namespace = site.namespace
         self._limits = site.limits
@@ -143,6 +145,7 @@ class NamespaceAdmin:
             now = self._site.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
             self._must_be_new(kept.name)
+            kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
             store = self._namespace.choose_store()
             stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_queue(stored.id, store, kept)
@@ -152,7 +155,9 @@ class NamespaceAdmin:
         async with self._changing:
             entity = self._queue(description.name)
             now = self._site.turn.begin()
-            wish = dataclasses.replace(description, name=entity.description.name)
+            wish = dataclasses.replace(
+                description, name=entity.description.name, partition_count=entity.description.partition_count
+            )
             kept = administration.validate_queue(wish, entity.description, self._limits, now=now, find=self._lookup)
             await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
             entity.configure(kept)

@@ -23,6 +23,8 @@ from tandem.amqp.outcomes import (
 from tandem.broker.dispatch import Consumer
 from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock
+from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
+from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
 from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded
 from tandem.model.message import Message
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tandem.broker.message_sessions import MessageSession
     from tandem.broker.queue import Queue
     from tandem.gateway.client import Client
+    from tandem.model.address import Address
 
 BATCH_FORMAT: Final = 0x80013700
 _MODIFIED: Final = encode_modified(True, False, None)
@@ -43,13 +46,15 @@ _NOTHING: Final = Effect()
 class Confirming(Effect):
     """A run of deliveries of one session that get the same answer once the disk knows."""
 
-    __slots__ = ("client", "entity", "first", "last", "receiver_role", "session", "state", "turn_number")
+    __slots__ = ("client", "entity", "first", "last", "part", "receiver_role", "session", "state", "turn_number")
 
     def __init__(
-        self, client: Client, session: Session, entity: str, receiver_role: bool, first: int, state: bytes, turn_number: int
+        self, client: Client, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
     ) -> None:
         self.client = client
-        self.entity: str = entity
+        self.part: Queue = part
+        """The queue, or the fragment, whose journal is waited for."""
+        self.entity: str = part.path
         self.session = session
         self.receiver_role: bool = receiver_role
         self.first: int = first
@@ -79,9 +84,10 @@ class Confirming(Effect):
 class Sending(LinkHandler):
     """A client sends to an entity."""
 
-    def __init__(self, client: Client, queue: Queue) -> None:
+    def __init__(self, client: Client, queue: Queue, address: Address) -> None:
         self.client = client
         self.queue: Queue = queue
+        self._address = address
         self._confirming: Confirming | None = None
 
     def on_transfer(
@@ -94,6 +100,10 @@ class Sending(LinkHandler):
         if site.troubled and site.trouble is not None and site.trouble.at_send(client, queue, link, delivery_id, settled):
             return
         try:
+            if queue.out_of_service:
+                # Its store went down, and came back with the same queue replayed; or it is still down, which raises.
+                queue = site.namespace.resolve_sender(self._address)
+                self.queue = queue
             if message_format == BATCH_FORMAT:
                 messages = [client.translator.message(part) for part in split_batch(payload)]
                 self._check_batch(messages)
@@ -105,17 +115,23 @@ class Sending(LinkHandler):
             self._reject(link, delivery_id, settled, error)
             return
         client.meter_send(queue, len(payload))
+        part = queue if message_format == BATCH_FORMAT else queue.part_used
         if settled:
-            queue.when_durable(_NOTHING)
+            part.when_durable(_NOTHING)
             return
         turn_number = client.turn.number
         confirming = self._confirming
-        if confirming is not None and confirming.turn_number == turn_number and confirming.last + 1 == delivery_id:
+        if (
+            confirming is not None
+            and confirming.turn_number == turn_number
+            and confirming.last + 1 == delivery_id
+            and confirming.part is part
+        ):
             confirming.last = delivery_id
             return
-        confirming = Confirming(client, link.session, queue.path, True, delivery_id, ACCEPTED, turn_number)
+        confirming = Confirming(client, link.session, part, True, delivery_id, ACCEPTED, turn_number)
         self._confirming = confirming
-        queue.when_durable(confirming)
+        part.when_durable(confirming)
 
     def _check_batch(self, messages: list[Message]) -> None:
         """A batch is taken whole or not at all, so everything that may refuse it is asked first."""
@@ -128,6 +144,7 @@ class Sending(LinkHandler):
 
     def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
         client = self.client
+        self.queue.metered(SEND, REFUSED)
         if settled:
             client.note_lost(link, error)
             return
@@ -224,17 +241,40 @@ class Receiving(LinkHandler):
         self.queue: Queue = queue
         self.consumer: LinkConsumer = consumer
         self._confirming: Confirming | None = None
+        self._asks: int = 0
+        self._asked: bool = False
+        """A receive is under way: the peer gave credit and waits."""
+        self._count_asked: int = 0
 
     def on_flow(self, link: Link) -> None:
         consumer = self.consumer
         queue = self.queue
+        if consumer.link.asks != self._asks:
+            self._peer_asked(consumer.link)
         if consumer.link.credit > 0:
             queue.consumer_ready(consumer)
         if consumer.link.drain:
             queue.pump(self.client.turn.now)
             if consumer.reserved == 0 and not queue.paging and consumer.link.attached:
+                self._receive_ended()
                 consumer.link.drained()
                 self.client.touch()
+
+    def _peer_asked(self, link: SenderLink) -> None:
+        """Asking again without having got anything ends one receive and begins another; a drain only ends it."""
+        self._asks = link.asks
+        if link.drain and self._asked:
+            return
+        self._receive_ended()
+        if link.credit > 0:
+            self._asked = True
+            self._count_asked = link.delivery_count
+
+    def _receive_ended(self) -> None:
+        if self._asked:
+            self._asked = False
+            if self.consumer.link.delivery_count == self._count_asked:
+                self.queue.metered(RECEIVE, EMPTY)
 
     def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
         now = self.client.turn.now
@@ -262,11 +302,11 @@ class Receiving(LinkHandler):
             if settled:
                 waits = True
             else:
-                self._confirm(link, delivery.delivery_id, ACCEPTED)
+                self._confirm(link, delivery.delivery_id, ACCEPTED, queue.part_of(lock.seq))
         if waits:
             queue.when_durable(_NOTHING)
 
-    def _confirm(self, link: SenderLink, delivery_id: int, state: bytes) -> None:
+    def _confirm(self, link: SenderLink, delivery_id: int, state: bytes, part: Queue) -> None:
         """Answer once the disk knows; runs of equal answers leave as one."""
         link.settle_locally(delivery_id)
         turn_number = self.client.turn.number
@@ -276,14 +316,15 @@ class Receiving(LinkHandler):
             and confirming.turn_number == turn_number
             and confirming.last + 1 == delivery_id
             and confirming.state is state
+            and confirming.part is part
         ):
             confirming.last = delivery_id
             return
-        self._confirming = self._answer(link, delivery_id, state, turn_number)
-        self.queue.when_durable(self._confirming)
+        self._confirming = self._answer(link, delivery_id, state, turn_number, part)
+        part.when_durable(self._confirming)
 
-    def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int) -> Confirming:
-        return Confirming(self.client, link.session, self.queue.path, False, delivery_id, state, turn_number)
+    def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int, part: Queue) -> Confirming:
+        return Confirming(self.client, link.session, part, False, delivery_id, state, turn_number)
 
     def _refuse(self, link: SenderLink, delivery: Delivery, settled: bool, error: BusError) -> None:
         if settled:
@@ -307,9 +348,10 @@ class Receiving(LinkHandler):
             state = _DEFERRED
         effect: Effect = _NOTHING
         if not settled:
-            effect = self._answer(link, delivery.delivery_id, state, self.client.turn.number)
+            effect = self._answer(link, delivery.delivery_id, state, self.client.turn.number, queue.part_of(lock.seq))
         try:
             if code == RELEASED_CODE:
+                queue.metered(SETTLE, RELEASED_OUTCOME)
                 queue.give_up(lock, now)
                 queue.when_durable(effect)
             elif code == REJECTED_CODE:
@@ -330,6 +372,7 @@ class Receiving(LinkHandler):
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         """Message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once."""
         session: MessageSession | None = self.consumer.session
+        self._receive_ended()
         self.queue.remove_consumer(self.consumer)
         if session is not None:
             self.queue.close_session(session, self.consumer, self.client.turn.now)

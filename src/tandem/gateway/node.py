@@ -99,7 +99,7 @@ class Node:
         queue = client.site.namespace.resolve_sender(address)
         if not queue.may_send:
             raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
-        link.handler = Sending(client, queue)
+        link.handler = Sending(client, queue, address)
         client.keep_link(link, address, Right.SEND)
         queue.accessed_at = client.turn.now
         link.auto_credit = client.site.limits.link_credit

@@ -21,6 +21,7 @@ from tandem.gateway.data import DataPlane
 from tandem.gateway.faults import Faults
 from tandem.gateway.http_types import Site as HttpSite
 from tandem.gateway.idle_entities import IdleEntities
+from tandem.gateway.metering import MeterKeeper
 from tandem.gateway.peer import AmqpPeer
 from tandem.gateway.settings import NamespaceSettings, ServerSettings
 from tandem.gateway.site import Site
@@ -34,6 +35,7 @@ from tandem.wire.sniff import Doors, SniffProtocol
 
 if TYPE_CHECKING:
     from tandem.gateway.http import HttpFront
+    from tandem.gateway.metering import MeterFiles
 
 _HOUSEKEEPING_SECONDS = 0.25
 
@@ -44,6 +46,8 @@ class Engines(Protocol):
     def open_catalog(self, namespace: str) -> Catalog: ...
 
     def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal: ...
+
+    def open_meters(self, namespace: str, index: int) -> MeterFiles: ...
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
 
@@ -78,6 +82,7 @@ class Server:
         self.admins: list[NamespaceAdmin] = []
         self.ports: list[int] = []
         self.keepers: list[StoreKeeper] = []
+        self.meters: list[MeterKeeper] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=10_000)
         """State changes with their instants, oldest first; `number` only grows."""
         self._event_number = 0
@@ -124,6 +129,9 @@ class Server:
             self._housekeeper.cancel()
         for site in self.sites:
             await site.drain()
+        self.run_turn()
+        for meters in self.meters:
+            await meters.close()
         if self._timer is not None:
             self._timer.cancel()
         for journal in self._journals:
@@ -149,7 +157,7 @@ class Server:
             self._plan,
             self._connection_clock,
         )
-        admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name))
+        admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name), settings.stores.fragments)
         site.admin = admin
         await admin.load(wish)
         namespace.replay()
@@ -159,6 +167,8 @@ class Server:
         self._idle.append(IdleEntities(site))
         keeper = StoreKeeper(site, settings.stores.stall_ms_max, self._note_event)
         self.keepers.append(keeper)
+        files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
+        self.meters.append(MeterKeeper(namespace, files, site.spawn, self._note))
         if settings.faults or settings.dev:
             site.trouble = Trouble(site, Faults(_chance, settings.stores.count))
             site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
@@ -261,6 +271,8 @@ class Server:
             if site.trouble is not None:
                 site.trouble.look_after(now)
             keeper.look_after(now)
+        for meters in self.meters:
+            meters.look_after(self.turn.now)
         for idle in self._idle:
             idle.look_after(self.turn.now)
         for journal in self._journals:

@@ -39,6 +39,8 @@ class StoreSettings:
 
     count: int = 4
     """Stores (failure domains) per namespace."""
+    fragments: int = 16
+    """Fragments of a partitioned entity, spread over the stores; fixed for an entity when it is created."""
     segment_bytes: int = 67_108_864
     """A journal segment is sealed and a new one begun beyond this."""
     audit_retention_ms: int = 0

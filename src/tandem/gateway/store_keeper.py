@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tandem.amqp.link import Link
 from tandem.broker.journal import StoreHealth, StoreState
-from tandem.broker.queue import Queue
-from tandem.gateway.client import Client
 from tandem.gateway.faults import FaultKind
 from tandem.gateway.site import Site
 from tandem.model.errors import BusError, StoreUnavailable
@@ -82,20 +79,13 @@ class StoreKeeper:
             self._take_down(index, health)
 
     def _take_down(self, index: int, health: StoreHealth) -> None:
-        """Everybody attached to an entity of this store is told at once; nobody else notices."""
+        """Whoever receives from an entity of this store is told at once, senders with their next message; nobody else notices."""
         tenant = self._site.namespace.stores[index]
         tenant.available = False
         error = StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
         for queue in list(tenant.queues.values()):
+            queue.out_of_service = True
             queue.tell_all(error)
-        for client, link in self._links_of(set(tenant.queues.values())):
-            link.detach(client.error_of(error, ""))
-            client.touch()
-
-    def _links_of(self, queues: set[Queue]) -> list[tuple[Client, Link]]:
-        return [
-            (client, link) for client in self._site.clients for link in list(client.links) if getattr(link.handler, "queue", None) in queues
-        ]
 
     async def _reopen(self, index: int) -> None:
         """Read the journal again into fresh queues, beside the loop; swap them in when they are complete."""

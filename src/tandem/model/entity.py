@@ -64,6 +64,8 @@ class QueueDescription:
     status: EntityStatus = EntityStatus.ACTIVE
     auto_delete_on_idle_ms: int = MAX_DURATION_MS
     enable_partitioning: bool = False
+    partition_count: int = 0
+    """Fragments, fixed when the queue is created; 0 for a queue that is not partitioned."""
     enable_express: bool = False
     forward_to: str | None = None
     forward_dead_lettered_messages_to: str | None = None

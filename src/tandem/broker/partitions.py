@@ -1,0 +1,447 @@
+"""Partitioned queues: fragments in several stores that look like one queue, and go on when one of the stores is down."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker.journal import Effect
+from tandem.broker.message_sessions import MessageSession, SessionAcceptor
+from tandem.broker.queue import Queue
+from tandem.broker.state import Counts, Loaded
+from tandem.model.errors import BusError, MessageNotFound, StoreUnavailable
+
+if TYPE_CHECKING:
+    from tandem.broker.dispatch import Consumer
+    from tandem.broker.leases import Lease
+    from tandem.broker.locks import Lock
+    from tandem.model.entity import QueueDescription
+    from tandem.model.message import Message
+
+FRAGMENT_SHIFT: Final = 48
+"""The upper 16 bits of a sequence number name the fragment, as in the service."""
+_QUANTUM: Final = 128
+"""Messages one fragment may give to a receiver before the next fragment has its turn."""
+
+
+def fragment_of_key(key: str | bytes, count: int) -> int:
+    """Where a key belongs: the same for ever, in every process."""
+    return zlib.crc32(key.encode() if isinstance(key, str) else key) % count
+
+
+class PartitionedQueue(Queue):
+    """A front for fragments. It holds no messages of its own; what concerns one message goes to its fragment."""
+
+    def __init__(self, fragments: list[Queue], description: QueueDescription, nonce: int, message_bytes_max: int) -> None:
+        first = fragments[0]
+        self.fragments: list[Queue] = fragments
+        super().__init__(first.entity_id, first.path, description, first.journal, first.turn, first.budget, nonce, message_bytes_max)
+        self._next: int = 0
+        self._sticky: int = 0
+        self._sticky_turn: int = 0
+        self._start: int = 0
+        for fragment in fragments:
+            fragment.front = self
+
+    def configure(self, description: QueueDescription) -> None:
+        super().configure(description)
+        for fragment in self.fragments:
+            fragment.configure(description)
+
+    def replace(self, number: int, fragment: Queue) -> None:
+        """A store came back with its fragment replayed."""
+        self.fragments[number] = fragment
+        fragment.front = self
+        fragment.consumers = self.consumers
+        self.turn.touch_queue(self)
+
+    def part_of(self, seq: int) -> Queue:
+        number = seq >> FRAGMENT_SHIFT
+        if number >= len(self.fragments):
+            raise MessageNotFound(f"There is no message with sequence number {seq} in '{self.path}'.")
+        return self.fragments[number]
+
+    def _usable(self) -> list[Queue]:
+        """Fragments whose store is up."""
+        return [fragment for fragment in self.fragments if not fragment.out_of_service]
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def _key(self, message: Message) -> str | bytes | None:
+        """What ties a message to a fragment: session id, else partition key, else message id where duplicates are detected."""
+        if message.session_id is not None:
+            return message.session_id
+        if message.partition_key is not None:
+            return message.partition_key
+        return message.message_id if self.description.requires_duplicate_detection else None
+
+    def choose(self, message: Message) -> Queue:
+        """The fragment this message goes to. One without a key goes anywhere that works; all of a turn go the same way."""
+        key = self._key(message)
+        if key is not None:
+            chosen = self.fragments[fragment_of_key(key, len(self.fragments))]
+            if chosen.out_of_service:
+                raise StoreUnavailable(
+                    f"The fragment of '{self.path}' that holds this message's key is in a store that is down. Try again, or send without a key."
+                )
+            return chosen
+        if self._sticky_turn != self.turn.number or self.fragments[self._sticky].out_of_service:
+            self._sticky_turn = self.turn.number
+            self._advance()
+        return self.fragments[self._sticky]
+
+    def _advance(self) -> None:
+        for _ in range(len(self.fragments)):
+            self._next = (self._next + 1) % len(self.fragments)
+            if not self.fragments[self._next].out_of_service:
+                self._sticky = self._next
+                return
+        raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
+
+    def check_room(self, body_bytes: int) -> None:
+        """The size limit holds for each fragment alike: a share of the whole."""
+
+    def enqueue(self, message: Message, now: int) -> int:
+        self.check_send(message, message.size())
+        while True:
+            part = self.choose(message)
+            try:
+                number = part.enqueue(message, now)
+            except StoreUnavailable:
+                part.out_of_service = True  # found out before whoever watches the stores did
+                if self._key(message) is not None:
+                    raise
+                continue
+            self.part_used = part
+            return number
+
+    def place(self, message: Message, now: int) -> int:
+        return self.choose(message).place(message, now)
+
+    def when_durable(self, effect: Effect) -> None:
+        """Whatever any fragment appended so far."""
+        journals: list[Queue] = []
+        usable = self._usable()
+        for part in usable:
+            if part.journal.pending_bytes and all(part.journal is not other.journal for other in journals):
+                journals.append(part)
+        journals = journals or usable[:1]
+        if not journals:
+            effect.done(StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again."))
+            return
+        joint = _AllOf(effect, len(journals))
+        for part in journals:
+            part.when_durable(joint)
+
+    def metered(self, operation: int, outcome: int) -> None:
+        for part in self._usable()[:1]:
+            part.metered(operation, outcome)
+
+    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
+        for number, some in self._by_fragment(seqs).items():
+            self.fragments[number].cancel_scheduled(some, now)
+
+    def _by_fragment(self, seqs: list[int]) -> dict[int, list[int]]:
+        groups: dict[int, list[int]] = {}
+        for seq in seqs:
+            self.part_of(seq)
+            groups.setdefault(seq >> FRAGMENT_SHIFT, []).append(seq)
+        return groups
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers[consumer] = None
+
+    def consumer_ready(self, consumer: Consumer) -> None:
+        if consumer.session is not None:
+            self._of_session(consumer.session.id).ready_here(consumer)
+            return
+        self.ready_here(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        super().remove_consumer(consumer)
+        for fragment in self.fragments:
+            fragment.consumers.pop(consumer, None)
+
+    def pump(self, now: int) -> None:
+        """Fragments take turns, so that none starves and one that is down is simply not asked."""
+        if not self.may_receive or self.deleted or self.has_sessions:
+            return
+        waiting = self.waiting
+        while waiting:
+            consumer = waiting[0]
+            room = consumer.room() - consumer.reserved
+            if room <= 0:
+                waiting.popleft()
+                consumer.waiting = False
+                continue
+            if self._round(consumer, room, now) == 0:
+                return
+
+    def _round(self, consumer: Consumer, room: int, now: int) -> int:
+        count = len(self.fragments)
+        sent = 0
+        for step in range(count):
+            if sent >= room:
+                break
+            part = self.fragments[(self._start + step) % count]
+            if part.out_of_service or not part.may_receive:
+                continue
+            try:
+                sent += part.deliver_ready(consumer, min(room - sent, _QUANTUM), now)
+            except StoreUnavailable:
+                part.out_of_service = True
+        self._start = (self._start + 1) % count
+        return sent
+
+    def due(self, now: int) -> None:
+        """Each fragment keeps its own time."""
+
+    # -- one message, one fragment -------------------------------------------------------------
+
+    def find_lock(self, token: bytes) -> Lock:
+        number = int.from_bytes(token[8:16], "big") >> FRAGMENT_SHIFT
+        return self.fragments[number if number < len(self.fragments) else 0].find_lock(token)
+
+    def require(self, lock: Lock, now: int) -> None:
+        self.part_of(lock.seq).require(lock, now)
+
+    def renew(self, lock: Lock, now: int) -> int:
+        return self.part_of(lock.seq).renew(lock, now)
+
+    def complete(self, lock: Lock, now: int) -> None:
+        self.part_of(lock.seq).complete(lock, now)
+
+    def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
+        self.part_of(lock.seq).abandon(lock, now, deliver_at, properties, effect)
+
+    def give_up(self, lock: Lock, now: int) -> None:
+        self.part_of(lock.seq).give_up(lock, now)
+
+    def defer(self, lock: Lock, now: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
+        self.part_of(lock.seq).defer(lock, now, properties, effect)
+
+    def dead_letter(
+        self, lock: Lock, reason: str, description: str, properties: dict[str, object], now: int, effect: Effect | None
+    ) -> None:
+        self.part_of(lock.seq).dead_letter(lock, reason, description, properties, now, effect)
+
+    def lose_locks(self, error: BusError, now: int) -> None:
+        for fragment in self.fragments:
+            fragment.lose_locks(error, now)
+
+    # -- browsing ----------------------------------------------------------------------------
+
+    def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
+        found: list[int] = []
+        for number, part in enumerate(self.fragments):
+            if len(found) >= most or part.out_of_service:
+                continue
+            base = number << FRAGMENT_SHIFT
+            if start < base + (1 << FRAGMENT_SHIFT):
+                found.extend(part.peek(max(start, base), most - len(found), session_id, now))
+        return found
+
+    def load(self, seqs: list[int], then: Loaded) -> None:
+        groups = self._by_fragment(seqs)
+        if not groups:
+            then.loaded([], None)
+            return
+        gathering = _Gathering(seqs, len(groups), then)
+        for number, some in groups.items():
+            self.fragments[number].load(some, _Share(gathering, some))
+
+    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
+        groups = self._by_fragment(seqs)
+        for number, some in groups.items():
+            self.fragments[number].check_deferred(some, session_id, now)
+        locks: dict[int, Lock] = {}
+        for number, some in groups.items():
+            for lock in self.fragments[number].receive_deferred(some, session_id, now):
+                locks[lock.seq] = lock
+        return [locks[seq] for seq in seqs]
+
+    def counts(self) -> Counts:
+        total = Counts(0, 0, 0, 0, 0, 0, 0)
+        for part in self.fragments:
+            if part.out_of_service:
+                total.incomplete = True
+                continue
+            total.add(part.counts())
+        return total
+
+    def purge(self, before: int, most: int, now: int) -> int:
+        removed = 0
+        for part in self._usable():
+            removed += part.purge(before, most - removed, now)
+        return removed
+
+    def close(self) -> None:
+        self.deleted = True
+        for fragment in self.fragments:
+            fragment.close()
+
+    # -- sessions ----------------------------------------------------------------------------
+
+    def _of_session(self, session_id: str) -> Queue:
+        part = self.fragments[fragment_of_key(session_id, len(self.fragments))]
+        if part.out_of_service:
+            raise StoreUnavailable(f"The store that holds session '{session_id}' of '{self.path}' is down. Try again.")
+        return part
+
+    def held_session(self, session_id: str, now: int) -> MessageSession:
+        return self._of_session(session_id).held_session(session_id, now)
+
+    def accept_session(self, session_id: str, consumer: Consumer, now: int) -> MessageSession:
+        return self._of_session(session_id).accept_session(session_id, consumer, now)
+
+    def await_session(self, acceptor: SessionAcceptor) -> None:
+        """It waits in every fragment; the first that has a session for it wins."""
+        parts = self._usable()
+        shares = [_Waiting(acceptor, self) for _ in parts]
+        for part, share in zip(parts, shares, strict=True):
+            share.siblings = list(zip(parts, shares, strict=True))
+            part.await_session(share)
+
+    def forget_acceptor(self, acceptor: SessionAcceptor) -> None:
+        for part in self.fragments:
+            if part.sessions is not None:
+                for share in list(part.sessions.waiters):
+                    if isinstance(share, _Waiting) and share.acceptor is acceptor:
+                        part.sessions.waiters.remove(share)
+
+    def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
+        self._of_session(session.id).close_session(session, consumer, now)
+
+    def renew_session(self, session_id: str, now: int) -> int:
+        return self._of_session(session_id).renew_session(session_id, now)
+
+    def session_state(self, session_id: str, now: int) -> bytes | None:
+        return self._of_session(session_id).session_state(session_id, now)
+
+    def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
+        self._of_session(session_id).set_session_state(session_id, state, now)
+
+    def list_sessions(self, updated_after: int | None, skip: int, top: int) -> list[str]:
+        found: list[str] = []
+        for part in self._usable():
+            found.extend(part.list_sessions(updated_after, 0, skip + top))
+        return sorted(found)[skip : skip + top]
+
+    # -- leases ------------------------------------------------------------------------------
+
+    def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int) -> Lease:
+        """One lease over several fragments: each remembers its part under the same id."""
+        whole: Lease | None = None
+        for part in self._usable():
+            taken = part.lease(lease_id, messages_max, bytes_max, duration_ms, now)
+            messages_max -= len(taken.seqs)
+            bytes_max -= taken.size_bytes
+            whole = taken if whole is None else whole.joined(taken)
+            if messages_max <= 0 or bytes_max <= 0:
+                break
+        if whole is None:
+            raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
+        return whole
+
+    def find_lease(self, lease_id: str, now: int) -> Lease:
+        parts = [part for part in self.fragments if lease_id in part.leases]
+        if not parts:
+            return self.fragments[0].find_lease(lease_id, now)
+        whole = parts[0].find_lease(lease_id, now)
+        for part in parts[1:]:
+            whole = whole.joined(part.find_lease(lease_id, now))
+        return whole
+
+    def renew_lease(self, lease_id: str, duration_ms: int, now: int) -> Lease:
+        whole = self.find_lease(lease_id, now)
+        for part in self.fragments:
+            if lease_id in part.leases:
+                whole.expires_at = part.renew_lease(lease_id, duration_ms, now).expires_at
+        return whole
+
+    def complete_lease(self, lease_id: str, now: int) -> int:
+        holders = [part for part in self.fragments if lease_id in part.leases]
+        if not holders:
+            return self.fragments[0].complete_lease(lease_id, now)
+        return sum(part.complete_lease(lease_id, now) for part in holders)
+
+    def abandon_lease(self, lease_id: str, now: int) -> int:
+        return sum(part.abandon_lease(lease_id, now) for part in self.fragments)
+
+
+class _AllOf(Effect):
+    """Done when all are; with the first error, if there was one."""
+
+    __slots__ = ("_effect", "_error", "_left")
+
+    def __init__(self, effect: Effect, left: int) -> None:
+        self._effect = effect
+        self._left: int = left
+        self._error: BaseException | None = None
+
+    def done(self, error: BaseException | None) -> None:
+        self._left -= 1
+        if error is not None and self._error is None:
+            self._error = error
+        if self._left == 0:
+            self._effect.done(self._error)
+
+
+class _Gathering:
+    """Messages asked of several fragments, put together in the order asked for."""
+
+    def __init__(self, seqs: list[int], left: int, then: Loaded) -> None:
+        self._seqs = seqs
+        self._left = left
+        self._then = then
+        self._found: dict[int, Message | None] = {}
+        self._error: BaseException | None = None
+
+    def take(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
+        self._left -= 1
+        if error is not None:
+            self._error = error
+        else:
+            for seq, message in zip(seqs, messages, strict=True):
+                self._found[seq] = message
+        if self._left == 0:
+            if self._error is not None:
+                self._then.loaded([], self._error)
+            else:
+                self._then.loaded([self._found.get(seq) for seq in self._seqs], None)
+
+
+class _Share(Loaded):
+    __slots__ = ("_gathering", "_seqs")
+
+    def __init__(self, gathering: _Gathering, seqs: list[int]) -> None:
+        self._gathering = gathering
+        self._seqs = seqs
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        self._gathering.take(self._seqs, messages, error)
+
+
+class _Waiting(SessionAcceptor):
+    """One client's place in one fragment's line for sessions."""
+
+    __slots__ = ("_front", "acceptor", "siblings")
+
+    def __init__(self, acceptor: SessionAcceptor, front: PartitionedQueue) -> None:
+        super().__init__(acceptor.consumer, acceptor.deadline)
+        self.acceptor = acceptor
+        self.siblings: list[tuple[Queue, _Waiting]] = []
+        self._front = front
+
+    def _leave_all(self) -> None:
+        self._front.forget_acceptor(self.acceptor)
+
+    def accepted(self, session: MessageSession) -> None:
+        self._leave_all()
+        self.acceptor.accepted(session)
+
+    def timed_out(self) -> None:
+        self._leave_all()
+        self.acceptor.timed_out()

@@ -1,0 +1,209 @@
+"""Partitioned queues over real stores: what goes on, what waits, and what is refused while one store is down."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from tandem.model.sas_token import make_token
+from tests.cli.broker_process import BrokerProcess
+
+CONFIG = """
+[[queue]]
+name = "plain-0"
+
+[[queue]]
+name = "plain-1"
+
+[[queue]]
+name = "plain-2"
+
+[[queue]]
+name = "plain-3"
+
+[[queue]]
+name = "spread"
+enable_partitioning = true
+
+[[queue]]
+name = "grouped"
+enable_partitioning = true
+requires_session = true
+"""
+
+
+class House:
+    def __init__(self, directory: Path) -> None:
+        (directory / "tandem.toml").write_text(CONFIG)
+        self._directory = directory
+        self.start()
+
+    def start(self) -> None:
+        self.broker = BrokerProcess(self._directory, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml").__enter__()
+        self.client = ServiceBusClient.from_connection_string(self.broker.connection_string, retry_total=0)
+
+    def kill(self) -> None:
+        self.broker.__exit__(None, None, None)
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        base = f"http://localhost:{self.broker.port}/"
+        token = make_token(base, "RootManageSharedAccessKey", "SAS_KEY_VALUE", int(time.time() * 1000) + 600_000)
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{base}$tandem/{path}", data, {"Authorization": token}, method=method)
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return json.loads(reply.read())
+
+    def store_states(self) -> list[str]:
+        return [store["state"] for store in self.call("GET", "health")["namespaces"][0]["stores"]]
+
+    def await_states(self, wanted: list[str]) -> None:
+        deadline = time.monotonic() + 15
+        while self.store_states() != wanted:
+            assert time.monotonic() < deadline, f"stores are {self.store_states()}, not {wanted}"
+            time.sleep(0.05)
+
+    def receive_all(self, queue: str, count: int) -> list[str]:
+        got: list[str] = []
+        with self.client.get_queue_receiver(queue) as receiver:
+            while len(got) < count:
+                messages = receiver.receive_messages(50, max_wait_time=1)
+                if not messages:
+                    break
+                for message in messages:
+                    got.append(str(message))
+                    receiver.complete_message(message)
+        return got
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.kill()
+
+
+def test_sequence_numbers_carry_the_fragment_and_survive_a_kill(house: House) -> None:
+    with house.client.get_queue_sender("spread") as sender:
+        for number in range(40):
+            sender.send_messages(ServiceBusMessage(str(number)))
+    with house.client.get_queue_receiver("spread") as receiver:
+        seen = receiver.peek_messages(100)
+    fragments = {message.sequence_number >> 48 for message in seen}
+    assert len(seen) == 40
+    assert len(fragments) == 16
+    house.kill()
+    house.start()
+    assert sorted(house.receive_all("spread", 40), key=int) == [str(n) for n in range(40)]
+
+
+def test_keyless_sends_go_on_while_a_store_is_down_and_its_messages_come_back(house: House) -> None:
+    with house.client.get_queue_sender("spread") as sender:
+        for number in range(32):
+            sender.send_messages(ServiceBusMessage(f"before-{number}"))
+        house.call("POST", "faults", {"kind": "store-down", "store": 1})
+        for number in range(32):
+            sender.send_messages(ServiceBusMessage(f"during-{number}"))
+    house.await_states(["up", "down", "up", "up"])
+    during = house.receive_all("spread", 64)
+    assert {text for text in during if text.startswith("during")} == {f"during-{n}" for n in range(32)}
+    assert len(during) == 32 + 24
+    house.call("DELETE", "faults")
+    house.await_states(["up"] * 4)
+    after = house.receive_all("spread", 8)
+    assert sorted(during + after) == sorted([f"before-{n}" for n in range(32)] + [f"during-{n}" for n in range(32)])
+
+
+def test_keyed_send_to_a_fragment_that_is_down_is_refused_and_order_within_a_key_holds(house: House) -> None:
+    with house.client.get_queue_sender("spread") as sender:
+        for number in range(20):
+            sender.send_messages(ServiceBusMessage(f"{number}", partition_key="one"))
+        house.call("POST", "faults", {"kind": "store-down", "store": 0})
+        house.await_states(["down", "up", "up", "up"])
+        outcomes: dict[str, bool] = {}
+        for key in ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"):
+            try:
+                sender.send_messages(ServiceBusMessage("x", partition_key=key))
+                outcomes[key] = True
+            except ServiceBusError as error:
+                assert "TrackingId" in str(error)
+                outcomes[key] = False
+        assert True in outcomes.values()
+        assert False in outcomes.values()
+    house.call("DELETE", "faults")
+    house.await_states(["up"] * 4)
+    received = house.receive_all("spread", 20 + sum(outcomes.values()))
+    assert [text for text in received if text != "x"] == [str(n) for n in range(20)]
+
+
+def test_a_store_that_is_down_takes_down_its_own_queue_and_no_other(house: House) -> None:
+    """Four plain queues, four stores: whichever store fails, exactly one queue does, at once, and it comes back."""
+    names = [f"plain-{n}" for n in range(4)]
+    senders = {name: house.client.get_queue_sender(name) for name in names}
+    failed: list[str] = []
+    for store in range(4):
+        house.call("POST", "faults", {"kind": "store-down", "store": store})
+        for name, sender in senders.items():
+            try:
+                sender.send_messages(ServiceBusMessage(f"{store}"))
+            except ServiceBusError as error:
+                assert "amqp:internal-error" in str(error)
+                failed.append(name)
+        house.call("DELETE", "faults")
+        house.await_states(["up"] * 4)
+    assert sorted(failed) == names
+    for name in names:
+        assert len(house.receive_all(name, 3)) == 3
+
+
+def test_sessions_of_a_partitioned_queue_keep_order_state_and_one_holder(house: House) -> None:
+    with house.client.get_queue_sender("grouped") as sender:
+        for number in range(5):
+            for session in ("red", "green", "blue"):
+                sender.send_messages(ServiceBusMessage(f"{session}-{number}", session_id=session))
+    with house.client.get_queue_receiver("grouped", session_id="green") as receiver:
+        receiver.session.set_state(b"half way")
+        texts = []
+        for message in receiver.receive_messages(5, max_wait_time=3):
+            texts.append(str(message))
+            receiver.complete_message(message)
+    assert texts == [f"green-{n}" for n in range(5)]
+    found = set()
+    for _ in range(2):
+        with house.client.get_queue_receiver("grouped", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=3) as receiver:
+            found.add(receiver.session.session_id)
+            for message in receiver.receive_messages(5, max_wait_time=3):
+                receiver.complete_message(message)
+    assert found == {"red", "blue"}
+
+
+def test_defer_dead_letter_schedule_and_counts_span_fragments(house: House) -> None:
+    with house.client.get_queue_sender("spread") as sender:
+        for number in range(6):
+            sender.send_messages(ServiceBusMessage(str(number)))
+    with house.client.get_queue_receiver("spread") as receiver:
+        messages = receiver.receive_messages(6, max_wait_time=3)
+        while len(messages) < 6:
+            messages += receiver.receive_messages(6 - len(messages), max_wait_time=3)
+        receiver.defer_message(messages[0])
+        receiver.defer_message(messages[1])
+        receiver.dead_letter_message(messages[2], reason="why")
+        receiver.abandon_message(messages[3])
+        deferred = receiver.receive_deferred_messages([messages[0].sequence_number, messages[1].sequence_number])
+        assert [str(m) for m in deferred] == [str(messages[0]), str(messages[1])]
+        for message in deferred:
+            receiver.complete_message(message)
+        receiver.complete_message(messages[4])
+        receiver.complete_message(messages[5])
+    with house.client.get_queue_receiver("spread", sub_queue="deadletter") as receiver:
+        (dead,) = receiver.receive_messages(1, max_wait_time=3)
+        assert dead.dead_letter_reason == "why"
+        receiver.complete_message(dead)
+    assert house.receive_all("spread", 1) == [str(messages[3])]
