@@ -12,9 +12,7 @@ from tests.conformance.raw import Raw
 
 
 def rule(name: str, filter: str, action: str | None = None) -> RuleDescription:
-    return RuleDescription(
-        name=name, filter=SqlFilter(expression=filter), action=None if action is None else SqlAction(expression=action)
-    )
+    return RuleDescription(name=name, filter=SqlFilter(expression=filter), action=None if action is None else SqlAction(expression=action))
 
 
 def active(bus: Bus, topic: str, *subscriptions: str) -> list[int]:

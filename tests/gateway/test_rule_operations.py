@@ -151,7 +151,9 @@ def test_changing_rules_needs_manage_and_listing_needs_listen(bus: Bus) -> None:
 
 
 def test_explain_says_which_rules_match_and_what_stands_in_the_way(bus: Bus, raw: Raw) -> None:
-    wanted = RuleDescription(name="big", filter=SqlFilter(expression="region = 'eu' AND total > 100"), action=SqlAction(expression="SET a = 1"))
+    wanted = RuleDescription(
+        name="big", filter=SqlFilter(expression="region = 'eu' AND total > 100"), action=SqlAction(expression="SET a = 1")
+    )
     bus.create_subscription("orders", "big", rules=[wanted])
     payload = message("body", application_properties={"region": "eu", "total": 12})
     status, reply = raw.request("orders", "com.tandem:explain-rules", {"message": payload})

@@ -61,6 +61,8 @@ class NamespaceAdmin:
         self._catalog = catalog
         self._changing = asyncio.Lock()
         self._opened_at = site.turn.now
+        self._coming: dict[str, QueueDescription | TopicDescription] = {}
+        """What the configuration asks for, while it is being created: entities may name each other in any order."""
 
     async def load(self, wish: NamespaceSettings) -> None:
         """What is stored, then what the configuration asks for and is not there yet."""
@@ -76,6 +78,7 @@ class NamespaceAdmin:
         rules = {rule.key_name: rule for rule in snapshot.authorization_rules}
         rules.update({rule.key_name: rule for rule in wish.authorization_rules})
         self._namespace.authorization_rules.update(rules)
+        self._coming = {entity.name.casefold(): entity for entity in (*wish.queues, *wish.topics)}
         for queue in wish.queues:
             if self._namespace.find(queue.name) is None:
                 await self.create_queue(queue)
@@ -85,6 +88,7 @@ class NamespaceAdmin:
         for subscription in wish.subscriptions:
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
                 await self.create_subscription(subscription)
+        self._coming.clear()
 
     def close(self) -> None:
         self._catalog.close()
@@ -110,7 +114,7 @@ class NamespaceAdmin:
     def _lookup(self, name: str) -> QueueDescription | TopicDescription | None:
         entity = self._namespace.find(name)
         if entity is None:
-            return None
+            return self._coming.get(name.casefold())
         return entity.topic_description if isinstance(entity, Topic) else entity.description
 
     def _queue(self, name: str) -> QueueEntity:
