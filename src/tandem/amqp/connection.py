@@ -146,10 +146,11 @@ class Connection:
                 self._complete_partial(data)
             else:
                 self._take_frames(data, 0)
-        except ProtocolError as error:
-            self._fail(error.error)
-        except DecodeError as error:
-            self._fail(AmqpError(DECODE_ERROR, error.description))
+        except ProtocolError as broken:
+            self._fail(broken.error)
+        except DecodeError as unreadable:
+            # a name of its own: compiled, one name cannot hold exceptions of two types
+            self._fail(AmqpError(DECODE_ERROR, unreadable.description))
 
     def tick(self, now: int) -> int:
         """Heartbeats and idle expiry. Returns when to be called next, 0 = never."""

@@ -44,7 +44,7 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
     if not COMPILED and end - at > 14:
         # what our own ids and every client make of it: both ids as full uints
         list_code, list_bytes, count, role, first_code, first, last_code, last = _USUAL_DISPOSITION.unpack_from(buf, at)
-        if list_code == 0xC0 and role == 0x41 and first_code == 0x70 and last_code == 0x70:
+        if list_code == 0xC0 and role == 0x41 and first_code == 0x70 and last_code == 0x70 and list_bytes >= 12:
             list_end = at + 2 + list_bytes
             known = session.disposition_tails.get(buf[at + 14 : list_end])
             if known is not None and known.count == count and list_end <= end:
@@ -84,9 +84,12 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
             at += 1
     except IndexError:
         list_end = 0
+    if first < 0 or last < 0 or at > list_end or list_end > end:
+        _take_disposition_slowly(session, buf, start, end, -1)
+        return
     tail = session.disposition_tails.get(buf[at:list_end])
-    if tail is None or tail.count != count or first < 0 or last < 0 or list_end > end or at > list_end:
-        _take_disposition_slowly(session, buf, start, end, at if first >= 0 and last >= 0 and list_end > 0 else -1)
+    if tail is None or tail.count != count:
+        _take_disposition_slowly(session, buf, start, end, at)
         return
     _apply_disposition(session, first, last, tail.settled, tail.outcome)
 

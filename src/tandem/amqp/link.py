@@ -173,6 +173,8 @@ class SenderLink(Link):
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle, False)
+        self.asks: int = 0
+        """How often the peer has spoken about credit on this link."""
         self._tag_bytes = -1
         self._head: Struct = _ANY_HEAD
         self._prefix = b""

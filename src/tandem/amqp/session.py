@@ -359,6 +359,7 @@ class Session:
                 link.credit = credit if credit > 0 else 0
             link.drain = flow.drain
             link.echo = flow.echo
+            link.asks += 1
         elif isinstance(link, ReceiverLink):
             if flow.delivery_count != ABSENT:
                 skipped = difference(flow.delivery_count, link.delivery_count)

@@ -118,6 +118,9 @@ def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
             _take_slowly(session, buf, start, end, -1)
             return
     tag_end: i64 = at + 2 + buf[at + 1]
+    if tag_end > list_end:
+        _take_slowly(session, buf, start, end, -1)
+        return
     tail = session.tails.get(buf[tag_end:list_end])
     link = session.receivers.get(handle)
     if (
@@ -129,7 +132,6 @@ def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
         or end - list_end > link.size_limit
         or not link.attached
         or list_end > end
-        or tag_end > list_end
     ):
         _take_slowly(session, buf, start, end, tag_end)
         return
@@ -154,7 +156,7 @@ def _take_slowly(session: Session, buf: bytes, at: i64, end: i64, tag_end: i64) 
     count: i64 = fields.left
     transfer = Transfer(fields)
     list_end: i64 = fields.list_end
-    if tag_end > 0 and list_end - tag_end <= _TAIL_BYTES_MAX and not transfer.state and len(session.tails) < _TAILS_MAX:
+    if 0 < tag_end <= list_end and list_end - tag_end <= _TAIL_BYTES_MAX and not transfer.state and len(session.tails) < _TAILS_MAX:
         session.tails[buf[tag_end:list_end]] = TransferTail(count, transfer)
     session.next_incoming_id += 1
     session.incoming_left -= 1
