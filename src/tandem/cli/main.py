@@ -9,6 +9,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "serve": ("tandem.cli.serve", "serve", "Run a broker."),
     "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
     "rule": ("tandem.cli.rule", "app", "Ask which rules of a topic a message matches, and why not."),
+    "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
+    "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),
     "keys": ("tandem.cli.keys", "keys", "Show the keys and connection strings of a broker."),
 }
 """name -> (module, function or Typer application, one line of help). A module is imported when its command runs."""

@@ -1,0 +1,112 @@
+"""`tandem store`: is it whole, what does it hold, and a copy that opens; on a live or a stopped broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tandem.model.errors import ConfigurationError, Corrupt
+from tandem.stores import inspect
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into messaging stores.")
+
+_Data = Annotated[Path, typer.Argument(help="Data directory of the broker, of one namespace, or of one store.", metavar="DIR")]
+
+
+@app.callback()
+def store() -> None:
+    """Look into messaging stores, live or stopped. Nothing is changed.
+
+    Example: tandem store check tandem-data
+    """
+
+
+def stores_below(directory: Path) -> list[Path]:
+    """The store directories a path means."""
+    if directory.name.startswith("store-"):
+        return [directory]
+    found = sorted(directory.glob("store-*")) or sorted(directory.glob("*/store-*"))
+    if not found:
+        raise ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
+    return found
+
+
+@app.command(name="check")
+def check(directory: _Data, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Verify every checksum and invariant. Exit code 1 when anything is wrong.
+
+    Example: tandem store check tandem-data
+    """
+    reports = [(path, inspect.verify(path)) for path in stores_below(directory)]
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {"store": str(path), "segments": r.segments, "records": r.records, "bytes": r.bytes, "problems": r.problems}
+                    for path, r in reports
+                ]
+            )
+        )
+    else:
+        for path, report in reports:
+            verdict = "whole" if not report.problems else f"{len(report.problems)} problems"
+            print(f"{path}: {verdict}; {report.segments} segments, {report.records} records, {report.bytes} bytes")
+            for line in report.problems + report.notes:
+                print(f"  {line}")
+    if any(report.problems for _, report in reports):
+        raise typer.Exit(1)
+
+
+@app.command(name="dump")
+def dump(directory: _Data) -> None:
+    """Print every fact as a line of JSON.
+
+    Example: tandem store dump tandem-data/tandem/store-0 | head
+    """
+    try:
+        for path in stores_below(directory):
+            for fact in inspect.dump(path):
+                print(json.dumps({"store": path.name, **fact}, default=_text))
+    except Corrupt as error:
+        print(json.dumps({"damage": error.description}))
+        raise typer.Exit(1) from error
+    except BrokenPipeError:
+        raise typer.Exit(0) from None
+
+
+@app.command(name="backup")
+def backup(
+    directory: _Data, target: Annotated[Path, typer.Argument(help="A directory that does not exist yet.", metavar="TARGET")]
+) -> None:
+    """Copy stores so that the copy opens: every fact that was durable when the copy began is in it.
+
+    Example: tandem store backup tandem-data backup-monday
+    """
+    if target.exists():
+        raise ConfigurationError(f"{target} exists already; name a new directory")
+    for path in stores_below(directory):
+        place = target / path.relative_to(directory) if path != directory else target
+        place.parent.mkdir(parents=True, exist_ok=True)
+        inspect.backup(path, place)
+        print(f"{path} -> {place}")
+        catalog = path.parent / "metadata.sqlite"
+        if catalog.exists() and path != directory and not (place.parent / catalog.name).exists():
+            _copy_catalog(catalog, place.parent / catalog.name)
+            print(f"{catalog} -> {place.parent / catalog.name}")
+
+
+def _copy_catalog(source: Path, target: Path) -> None:
+    """SQLite copies a database that is in use consistently; the keys in it stay private."""
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with contextlib.closing(sqlite3.connect(source)) as live, contextlib.closing(sqlite3.connect(target)) as copy:
+        live.backup(copy)
+
+
+def _text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
