@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,8 @@ from tandem.gateway.settings import ServerSettings, TlsSettings
 from tandem.model.errors import BusError, ConfigurationError
 
 TLS_PORT: Final = 5671
+STALLS_VARIABLE: Final = "TANDEM_STALLS"
+"""Environment variable with the name of a file: measure how long the event loop keeps anybody waiting, for benchmarks."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 """Messages are freed by reference counting; the collector only has to look for rare cycles, so it may look rarely."""
 
@@ -127,9 +130,33 @@ async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Brok
         for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True))):
             print(line)
         sys.stdout.flush()
-        await stopping.wait()
+        with _watched(loop, os.environ.get(STALLS_VARIABLE)):
+            await stopping.wait()
     finally:
         await server.stop()
+
+
+@contextlib.contextmanager
+def _watched(loop: asyncio.AbstractEventLoop, file: str | None) -> Iterator[None]:
+    """With a file: stalls and pauses go there, one line of JSON at the end and one for each SIGUSR1."""
+    if not file:
+        yield
+        return
+    from tandem.gateway.stalls import StallMonitor
+
+    monitor = StallMonitor(loop)
+
+    def report() -> None:
+        with Path(file).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(monitor.report()) + "\n")
+
+    loop.add_signal_handler(signal.SIGUSR1, report)
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.stop()
+        report()
 
 
 def greeting(settings: ServerSettings, addresses: tuple[tuple[str, int], ...]) -> list[str]:
