@@ -127,10 +127,10 @@ async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Brok
     try:
         _settle_garbage_collector()
         hosts = (listener.host for listener in settings.listeners)
-        for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True))):
-            print(line)
-        sys.stdout.flush()
         with _watched(loop, os.environ.get(STALLS_VARIABLE)):
+            for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True))):
+                print(line)
+            sys.stdout.flush()
             await stopping.wait()
     finally:
         await server.stop()
