@@ -300,3 +300,19 @@ def test_settlements_are_not_offered_to_the_tenant_again(house: House) -> None:
     assert len(sink.left) >= 2
     assert {fact[0] for fact in sink.offered} == {STATE}
     assert sink.left[0] == {4, 8}
+
+
+def test_a_counter_outlives_the_segment_that_held_its_last_message(house: House) -> None:
+    shop = Shop()
+    store = house.open(shop)
+    for _ in range(5):
+        shop.settle(8, shop.put(8, b"", b"short lived"))
+    for _ in range(20):
+        for seq in [shop.put(4, b"", b"x" * 400) for _ in range(20)]:
+            shop.settle(4, seq)
+        house.settle_down(store)
+    house.compact(store)
+    store.close()
+    again = Shop()
+    store = house.open(again)
+    assert again.counters == {8: 5, 4: 400}

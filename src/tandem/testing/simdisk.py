@@ -88,8 +88,7 @@ class SimDisk(Disk):
     def restart(self, random: Random | None) -> None:
         """Power comes back. With `random` whatever was not synced is lost by chance; without, only the process died."""
         if random is not None:
-            kept = random.randint(0, len(self._renames))
-            for change in self._renames[:kept]:
+            for change in self._surviving_renames(random):
                 self._rename_in(self._durable_names, change)
             self._names = dict(self._durable_names)
             for inode in self._names.values():
@@ -100,6 +99,20 @@ class SimDisk(Disk):
         self._locked.clear()
         self.dead = False
         self.before = None
+
+    def _surviving_renames(self, random: Random) -> list[tuple[str, str | None, Inode | None]]:
+        """The first few, as a journalling file system keeps them, or any of them, as POSIX allows; on one path never out of order."""
+        if random.random() < 0.5:
+            return self._renames[: random.randint(0, len(self._renames))]
+        lost: set[str | None] = set()
+        kept = []
+        for change in self._renames:
+            path, before, _ = change
+            if path in lost or (before is not None and before in lost) or random.random() < 0.5:
+                lost.update((path, before) if before is not None else (path,))
+            else:
+                kept.append(change)
+        return kept
 
     def flip(self, path: str, offset: int, bit: int) -> None:
         inode = self._names[path]
