@@ -35,6 +35,7 @@ HOT_MODULES = (
     "amqp/handlers.py",
     "amqp/sasl.py",
     "amqp/link.py",
+    "amqp/answers.py",
     "amqp/idle.py",
     "amqp/transfers.py",
     "amqp/dispositions.py",

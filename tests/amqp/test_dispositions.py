@@ -5,7 +5,7 @@ import pytest
 from tandem import amqp
 from tandem.amqp import errors
 from tandem.amqp.performatives import Disposition
-from tests.amqp.peers import LinkNotes, Pair, Raw, RawPeer, attach, frame, notes_of, performative
+from tests.amqp.peers import AMQP_HEADER, LinkNotes, Pair, Raw, RawPeer, attach, frame, notes_of, parse, performative
 
 FIRST = 0x40000000
 ACCEPTED = Raw(amqp.ACCEPTED)
@@ -195,6 +195,18 @@ def test_states_of_any_size_are_written_whole(size: int) -> None:
     state = amqp.encode_rejected(amqp.AmqpError("a:b", "x" * size))
     peer.notes.sessions[0].send_disposition(True, 300, 300, True, state)
     assert given(peer) == [(True, 300, 300, True, state)]
+
+
+def test_an_error_in_a_state_is_cut_to_what_the_peer_can_take() -> None:
+    peer = RawPeer().send(AMQP_HEADER, frame(0, performative(0x10, "small", None, 512)), frame(0, performative(0x11, None, 0, 9, 9)))
+    peer.server.bytes_to_send()
+    state = amqp.encode_rejected(amqp.AmqpError("a:b", "x" * 5000, {amqp.Symbol("k"): "v" * 500}))
+    peer.notes.sessions[0].send_disposition(True, 3, 3, True, state)
+    said = peer.server.bytes_to_send()
+    assert len(said) <= 512
+    ((_, sent),) = parse(said)
+    assert isinstance(sent, Disposition)
+    assert amqp.decode_outcome(sent.state).error == amqp.AmqpError("a:b", "x" * 96)
 
 
 def test_no_state_is_written_as_none() -> None:

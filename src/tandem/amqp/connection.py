@@ -8,6 +8,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from tandem.amqp import dispositions, transfers
+from tandem.amqp.answers import Answers
 from tandem.amqp.codec import COMPILED
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.errors import (
@@ -28,7 +29,6 @@ from tandem.amqp.frames import (
     EMPTY_FRAME,
     MIN_MAX_FRAME_SIZE,
     SASL_HEADER,
-    disposition_frame,
     encode_close,
     encode_end,
     encode_open,
@@ -95,12 +95,7 @@ class Connection:
         self.ended_channels: set[int] = set()
         """Remote channels whose session is over: what still comes on them is ignored."""
         self.unfinished_bytes = 0
-        self.disposition_session: Session | None = None
-        self.disposition_first = 0
-        self.disposition_last = 0
-        self.disposition_role = False
-        self.disposition_settled = False
-        self.disposition_state = b""
+        self.answers = Answers(self)
         self.sasl = SaslExchange(handler, config.sasl, config.hostname)
         self._phase = _AWAIT_HEADER
         self._frame_bytes_max: i64 = config.max_frame_size
@@ -113,12 +108,12 @@ class Connection:
 
     @property
     def has_output(self) -> bool:
-        return len(self.out) > 0 or self.disposition_session is not None or len(self.sasl.out) > 0
+        return len(self.out) > 0 or self.answers.session is not None or len(self.sasl.out) > 0
 
     def bytes_to_send(self) -> bytes:
         """Everything queued since last time."""
-        if self.disposition_session is not None:
-            self.flush_disposition()
+        if self.answers.session is not None:
+            self.answers.flush()
         out = self.out
         sasl = self.sasl
         if sasl.out or not sasl.done:
@@ -169,8 +164,11 @@ class Connection:
                 AmqpError(CONNECTION_FORCED, f"nothing received for {self._idle.silent_ms(now)} ms; the idle timeout is {idle_ms} ms")
             )
             return 0
-        if self.remote_idle_timeout_ms > 0 and self._idle.must_speak() and not self.has_output:
+        if self._idle.must_speak(now, self.remote_idle_timeout_ms) and not self.has_output:
             self.out.append(EMPTY_FRAME)
+            # whether or not it is taken at once: one is enough until then
+            self._idle.spoke = True
+            self._idle.must_speak(now, self.remote_idle_timeout_ms)
         return self._idle.next_at(now, idle_ms, self.remote_idle_timeout_ms)
 
     def lost(self, error: AmqpError | None = None) -> None:
@@ -225,24 +223,9 @@ class Connection:
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def emit(self, channel: int, performative: bytes) -> None:
-        if self.disposition_session is not None:
-            self.flush_disposition()
+        if self.answers.session is not None:
+            self.answers.flush()
         self.out.append(frame(channel, performative))
-
-    def flush_disposition(self) -> None:
-        session = self.disposition_session
-        if session is not None:
-            self.disposition_session = None
-            self.out.append(
-                disposition_frame(
-                    session.channel,
-                    self.disposition_role,
-                    self.disposition_first,
-                    self.disposition_last,
-                    self.disposition_settled,
-                    self.disposition_state,
-                )
-            )
 
     def fitting(self, error: AmqpError | None) -> AmqpError | None:
         """The error, cut short if the peer takes only small frames: the condition must arrive."""

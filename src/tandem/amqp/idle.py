@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 _BEAT_MS_MIN: Final = 100
-"""A peer that wants to hear from us more often than four times this asks too much."""
+"""A peer that wants to hear from us more often than this asks too much."""
 
 
 class Idle:
-    """The engine has no clock: traffic sets flags, and a tick turns them into instants."""
+    """The engine has no clock: traffic sets flags, and ticks, at whatever pace they come, turn them into instants."""
 
     def __init__(self) -> None:
         self.heard = True
         self.spoke = True
         self.heard_at = 0
+        self.spoke_at = 0
 
     def expired(self, now: int, idle_ms: int) -> bool:
         """Nothing came for twice what the peer was told."""
-        if self.heard or self.heard_at == 0:
+        if self.heard:
             self.heard = False
             self.heard_at = now
             return False
@@ -27,16 +28,18 @@ class Idle:
     def silent_ms(self, now: int) -> int:
         return now - self.heard_at
 
-    def must_speak(self) -> bool:
-        """Looked at four times per interval, so that our silence never lasts beyond half of it."""
-        quiet = not self.spoke
-        self.spoke = False
-        return quiet
+    def must_speak(self, now: int, beat_ms: int) -> bool:
+        """A quarter of the interval has passed since a tick saw us speak, which was at most a tick's distance before that."""
+        if self.spoke:
+            self.spoke = False
+            self.spoke_at = now
+            return False
+        return beat_ms > 0 and now - self.spoke_at >= max(beat_ms // 4, _BEAT_MS_MIN)
 
     def next_at(self, now: int, idle_ms: int, beat_ms: int) -> int:
         """0 = never."""
         expiry_at = now + max(idle_ms // 2, 1) if idle_ms > 0 else 0
-        beat_at = now + max(beat_ms // 4, _BEAT_MS_MIN) if beat_ms > 0 else 0
+        beat_at = max(now + 1, self.spoke_at + max(beat_ms // 4, _BEAT_MS_MIN)) if beat_ms > 0 else 0
         if expiry_at == 0 or beat_at == 0:
             return expiry_at or beat_at
         return min(expiry_at, beat_at)

@@ -387,23 +387,7 @@ class Session:
                 dispositions.forget_unsettled(self, first, last)
             elif self.tracked:
                 dispositions.forget_tracked(self, first, last)
-        connection = self.connection
-        if (
-            connection.disposition_session is self
-            and (connection.disposition_last + 1) & _MASK == first
-            and connection.disposition_role == receiver_role
-            and connection.disposition_settled == settled
-            and connection.disposition_state == state
-        ):
-            connection.disposition_last = last
-            return
-        connection.flush_disposition()
-        connection.disposition_session = self
-        connection.disposition_first = first
-        connection.disposition_last = last
-        connection.disposition_role = receiver_role
-        connection.disposition_settled = settled
-        connection.disposition_state = state
+        self.connection.answers.give(self, receiver_role, first, last, settled, state)
 
     def send_slowly(self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int) -> None:
         """What `SenderLink.send` cannot put in one ordinary frame right now."""
