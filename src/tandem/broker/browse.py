@@ -65,6 +65,7 @@ class Browser(Settler):
             if session is not None:
                 session.locks[seq] = lock
             self.index.set_state(seq, DEFERRED_LOCKED)
+            self.meter.received(self.index.size(seq))
             taken.append(lock)
         self.wake_for_locks()
         return taken

@@ -26,6 +26,14 @@ TRANSFERRED: Final = 12
 TRANSFER_ENDED: Final = 13
 """The source has forgotten these messages, so this store need not remember them: key = (queue, number) of each."""
 
+LEASE_PART: Final = 14
+"""Messages given back out of a living lease: key = lease id and sequence numbers. What was settled out of it is SETTLED."""
+
+METERED: Final = 20
+"""Operations of one turn: key = (what, count, bytes) of each. See broker/meters.py."""
+METERS: Final = 21
+"""All that was counted and is in no file yet, in place of every METERED before it: seq = file number, aux = bytes of that file."""
+
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",
     SETTLED: "settled",
@@ -38,6 +46,9 @@ KIND_NAMES: Final = {
     LEASED: "leased",
     LEASE_RENEWED: "lease-renewed",
     LEASE_ENDED: "lease-ended",
+    METERED: "metered",
+    METERS: "meters",
+    LEASE_PART: "lease-part",
     TRANSFERRED: "transferred",
     TRANSFER_ENDED: "transfer-ended",
 }

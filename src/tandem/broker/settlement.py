@@ -6,9 +6,10 @@ import heapq
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker import facts
+from tandem.broker import facts, meters
 from tandem.broker.dispatch import Dispatcher
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, MOVING, READY
+from tandem.broker.meters import ABANDONED, DEAD_LETTERED, OK, RENEW, SETTLE
 from tandem.broker.state import HotBudget, Loaded, Rewriter
 from tandem.model.errors import BusError, MessageLockLost, SessionLockLost
 from tandem.model.message import encode_body
@@ -65,6 +66,7 @@ class Settler(Dispatcher):
     def renew(self, lock: Lock, now: int) -> int:
         self.require(lock, now)
         self.locks.renew(lock, now + self.lock_ms)
+        self.meter.add(RENEW, OK, 1, 0)
         self.wake_for_locks()
         return lock.locked_until
 
@@ -79,6 +81,7 @@ class Settler(Dispatcher):
         self.require(lock, now)
         self._drop_lock(lock)
         self.settle(lock.seq, facts.COMPLETED, now)
+        self.meter.completed()
 
     def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
         """Give the message back; the failed delivery counts. With `deliver_at` it stays away until then.
@@ -87,6 +90,7 @@ class Settler(Dispatcher):
         """
         self.require(lock, now)
         self._drop_lock(lock)
+        self.meter.add(SETTLE, ABANDONED, 1, 0)
         count = lock.count + 1
         if properties:
             self._rewrite(lock.seq, lock, properties, deliver_at if deliver_at > now else 0, count, effect)
@@ -110,6 +114,7 @@ class Settler(Dispatcher):
     def defer(self, lock: Lock, now: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
         self.require(lock, now)
         self._drop_lock(lock)
+        self.meter.add(SETTLE, meters.DEFERRED, 1, 0)
         seq = lock.seq
         count = lock.count + 1
         self.index.set_count(seq, count)
@@ -127,6 +132,7 @@ class Settler(Dispatcher):
         """Move it to the dead-letter queue in one fact; `effect` follows when the disk knows."""
         self.require(lock, now)
         self._drop_lock(lock)
+        self.meter.add(SETTLE, DEAD_LETTERED, 1, 0)
         self.index.set_count(lock.seq, lock.count + 1)
         changes: dict[str, object] = dict(properties)
         if reason:

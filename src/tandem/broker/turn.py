@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tandem.broker.journal import Journal
+    from tandem.broker.meters import Recorded
     from tandem.model.clock import Clock
 
 
@@ -53,6 +54,7 @@ class Turn:
         self._scheduled: bool = False
         self._queues: list[Pumped] = []
         self._connections: list[Flushed] = []
+        self._records: list[Recorded] = []
         self._journals: list[Journal] = []
         self._timers: list[tuple[int, int, Pumped]] = []
         self._timer_number: int = 0
@@ -81,6 +83,10 @@ class Turn:
             self._connections.append(connection)
             if not self._scheduled:
                 self.schedule()
+
+    def touch_record(self, record: Recorded) -> None:
+        """It has facts to write at the end of this turn, or of the next one if nobody asks for it sooner."""
+        self._records.append(record)
 
     def schedule(self) -> None:
         """Ask for a run. Facts were appended, or somebody is dirty."""
@@ -118,6 +124,8 @@ class Turn:
                 except Unavailable:
                     continue  # its store is down: its receivers are told by whoever watches stores
         self.number += 1
+        if self._records:
+            self._record(now)
         for journal in self._journals:
             journal.flush()
         connections = self._connections
@@ -128,6 +136,15 @@ class Turn:
         self._scheduled = False
         if self._queues or self._connections:
             self.schedule()
+
+    def _record(self, now: int) -> None:
+        records = self._records
+        self._records = []
+        for record in records:
+            try:
+                record.record(now)
+            except Unavailable:
+                continue  # what its store did not commit did not happen, and is not counted
 
     def _due(self, now: int) -> None:
         timers = self._timers

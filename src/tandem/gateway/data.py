@@ -10,6 +10,7 @@ from tandem.amqp.sections import DATA, decode_message, encode_message
 from tandem.amqp.types import Symbol, Timestamp
 from tandem.broker.dispatch import Consumer
 from tandem.broker.locks import Lock
+from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.queue import Queue
 from tandem.gateway.admin import NamespaceAdmin
 from tandem.gateway.data_port import HttpMessage, PropertyValue, ReceivedMessage, Settlement
@@ -68,6 +69,7 @@ class DataPlane:
             visitor.wanted = 0
             if visitor.reserved:
                 return await visitor.future  # chosen already: it is leaving the queue and must reach somebody
+            queue.metered(RECEIVE, EMPTY)
             return None
         except asyncio.CancelledError:
             visitor.wanted = 0

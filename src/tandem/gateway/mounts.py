@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from tandem.broker.journal import StoreState
+from tandem.broker.meters import MINUTE_MS
 from tandem.broker.topic import Topic
 from tandem.gateway.faults import FaultWish
 from tandem.model.entity import Right
@@ -33,6 +34,7 @@ class Mounts:
         front.mount("metrics", self.metrics)
         front.mount("faults", self.faults)
         front.mount("events", self.events)
+        front.mount("meters", self.meters)
 
     async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """200 while the process serves; each store with its state, so that one failing store does not condemn the rest."""
@@ -66,6 +68,8 @@ class Mounts:
                     for state in ("active", "locked", "deferred", "scheduled", "leased"):
                         label = f'namespace="{space}",entity="{queue.path}",state="{state}"'
                         lines.append(f"tandem_messages{{{label}}} {getattr(counts, state)}")
+        for meters in self._server.meters:
+            lines.extend(meters.samples())
         return lines
 
     async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
@@ -75,6 +79,16 @@ class Mounts:
     async def _events(self, request: web.BaseRequest) -> object:
         after = int(request.query.get("after", "0"))
         return {"events": [event for event in self._server.events if event["number"] > after]}
+
+    async def meters(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """Operations per minute, entity, operation, outcome and size unit of the last hour; `?minutes=5` for less."""
+        return await self._authorized(request, self._meters)
+
+    async def _meters(self, request: web.BaseRequest) -> object:
+        number = self._server.namespace_of(request.headers.get("Host", ""))
+        minutes = int(request.query.get("minutes", "60"))
+        since = self._server.turn.begin() // MINUTE_MS - minutes + 1
+        return {"namespace": self._server.sites[number].namespace.name, "rows": self._server.meters[number].rows(since)}
 
     async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists, POST injects, DELETE heals all or `/<id>`."""

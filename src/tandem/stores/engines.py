@@ -7,9 +7,12 @@ from pathlib import Path
 
 from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
-from tandem.stores.fault_disk import FaultDisk
+from tandem.stores.disk import Disk
+from tandem.stores.fault_disk import FaultDisk, FaultRemoteDisk
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.metadata import Metadata
+from tandem.stores.meter_files import CsvMeterFiles, NoMeterFiles
+from tandem.stores.remote_disk import RemoteDisk
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
 
@@ -19,8 +22,10 @@ LoopCall = Callable[[Callable[[], None]], None]
 class DiskEngines:
     """`<data>/<namespace>/metadata.sqlite` and `<data>/<namespace>/store-<n>/`."""
 
-    def __init__(self, data_dir: Path, settings: StoreSettings, clock: Clock, *, faults: bool = False) -> None:
+    def __init__(self, data_dir: Path, settings: StoreSettings, clock: Clock, *, faults: bool = False, isolated: bool = False) -> None:
         self._data_dir = data_dir
+        self._isolated = isolated
+        """Each store's disk in a process of its own."""
         self._faults = faults
         self._disks: dict[tuple[str, int], FaultDisk] = {}
         self._settings = settings
@@ -36,8 +41,18 @@ class DiskEngines:
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
         directory = self._directory(namespace) / f"store-{index}"
-        disk = self._disks.setdefault((namespace, index), FaultDisk()) if self._faults else None
-        return SegmentStore(directory, loop_call, self._settings, self._clock, disk)
+        return SegmentStore(directory, loop_call, self._settings, self._clock, self._disk(namespace, index))
+
+    def _disk(self, namespace: str, index: int) -> Disk:
+        name = f"{namespace} store-{index}"
+        if not self._faults:
+            return RemoteDisk(name) if self._isolated else Disk()
+        disk = FaultRemoteDisk(name) if self._isolated else FaultDisk()
+        self._disks[namespace, index] = disk
+        return disk
+
+    def open_meters(self, namespace: str, index: int) -> CsvMeterFiles:
+        return CsvMeterFiles(self._directory(namespace) / "meters", index)
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
         """Make one store's disk fail, or heal it. Only with `faults`."""
@@ -63,6 +78,9 @@ class MemoryEngines:
         store = MemoryStore(loop_call, self._settings, shelf)
         self._stores[namespace, index] = store
         return store
+
+    def open_meters(self, namespace: str, index: int) -> NoMeterFiles:
+        return NoMeterFiles()
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
         """A store in memory can only be down."""

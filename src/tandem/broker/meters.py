@@ -1,0 +1,300 @@
+"""Counts every operation: per minute, entity, operation, outcome and 64 KB size unit, exact through a crash to the last commit.
+
+What a turn counted is written at its end as one fact, METERED, into the same block as the facts it counts. METERS, written with every
+roll-up and before a segment leaves, says all that is not in a file yet: a replay starts over with it and adds what follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+from tandem.broker import facts
+
+if TYPE_CHECKING:
+    from tandem.broker.journal import Journal
+    from tandem.broker.turn import Turn
+
+UNIT_BYTES: Final = 65_536
+"""Operations are priced by started units of this size."""
+MINUTE_MS: Final = 60_000
+_UNIT_MAX: Final = 0xFFFF
+_RECENT_MINUTES: Final = 60
+
+# operations: numbers are on disk
+SEND: Final = 1
+PING: Final = 2
+SCHEDULE: Final = 3
+CANCEL: Final = 4
+RECEIVE: Final = 5
+SETTLE: Final = 6
+RENEW: Final = 7
+PEEK: Final = 8
+SESSION: Final = 9
+LEASE: Final = 10
+PURGE: Final = 11
+RULE: Final = 12
+
+OPERATION_NAMES: Final = {
+    SEND: "send",
+    PING: "ping",
+    SCHEDULE: "schedule",
+    CANCEL: "cancel",
+    RECEIVE: "receive",
+    SETTLE: "settle",
+    RENEW: "renew",
+    PEEK: "peek",
+    SESSION: "session",
+    LEASE: "lease",
+    PURGE: "purge",
+    RULE: "rule",
+}
+
+# outcomes: numbers are on disk
+OK: Final = 0
+EMPTY: Final = 1
+"""A receive, peek or lease that ended with nothing. It is an operation like any other."""
+DUPLICATE: Final = 2
+"""Accepted and dropped by duplicate detection."""
+REFUSED: Final = 3
+COMPLETED: Final = 4
+ABANDONED: Final = 5
+DEFERRED: Final = 6
+DEAD_LETTERED: Final = 7
+RELEASED: Final = 8
+
+OUTCOME_NAMES: Final = {
+    OK: "ok",
+    EMPTY: "empty",
+    DUPLICATE: "duplicate",
+    REFUSED: "refused",
+    COMPLETED: "completed",
+    ABANDONED: "abandoned",
+    DEFERRED: "deferred",
+    DEAD_LETTERED: "dead-lettered",
+    RELEASED: "released",
+}
+
+_DELTA: Final = Struct("<QIQ")
+"""slot, count, bytes."""
+_PENDING: Final = Struct("<IQQQ")
+"""minute, slot, count, bytes."""
+
+Row = tuple[int, int, int, int]
+"""Minute, slot, count, bytes."""
+
+
+def slot_of(entity: int, operation: int, outcome: int, unit: int) -> int:
+    """What is counted, as one number: entity, operation, outcome, size unit."""
+    return entity << 32 | operation << 24 | outcome << 16 | unit
+
+
+def unpack_deltas(key: bytes) -> list[tuple[int, int, int]]:
+    """(slot, count, bytes) of a METERED fact."""
+    return list(_DELTA.iter_unpack(key))
+
+
+def unpack_pending(key: bytes) -> list[Row]:
+    """What a METERS fact says is in no file yet."""
+    return list(_PENDING.iter_unpack(key))
+
+
+def pack_pending(rows: list[Row]) -> bytes:
+    return b"".join([_PENDING.pack(minute, slot, count, size) for minute, slot, count, size in rows])
+
+
+class Meter:
+    """One queue's counts since the end of the last turn. The three that every message passes are plain numbers."""
+
+    __slots__ = ("book", "completes", "dirty", "entity", "others", "receive_bytes", "receives", "send_bytes", "sends")
+
+    def __init__(self, entity: int, book: MeterBook | None) -> None:
+        self.entity: int = entity
+        self.book: MeterBook | None = book
+        self.dirty: bool = False
+        self.sends: int = 0
+        self.send_bytes: int = 0
+        self.receives: int = 0
+        self.receive_bytes: int = 0
+        self.completes: int = 0
+        self.others: dict[int, list[int]] = {}
+
+    def sent(self, size: int) -> None:
+        if size > UNIT_BYTES:
+            self.add(SEND, OK, 1, size)
+            return
+        self.sends += 1
+        self.send_bytes += size
+        if not self.dirty:
+            self._touch()
+
+    def received(self, size: int) -> None:
+        if size > UNIT_BYTES:
+            self.add(RECEIVE, OK, 1, size)
+            return
+        self.receives += 1
+        self.receive_bytes += size
+        if not self.dirty:
+            self._touch()
+
+    def completed(self) -> None:
+        self.completes += 1
+        if not self.dirty:
+            self._touch()
+
+    def add(self, operation: int, outcome: int, count: int, size: int) -> None:
+        """`count` operations of `size` bytes each."""
+        unit = (size + UNIT_BYTES - 1) // UNIT_BYTES
+        slot = slot_of(self.entity, operation, outcome, min(max(unit, 1), _UNIT_MAX))
+        entry = self.others.get(slot)
+        if entry is None:
+            self.others[slot] = [count, count * size]
+        else:
+            entry[0] += count
+            entry[1] += count * size
+        if not self.dirty:
+            self._touch()
+
+    def _touch(self) -> None:
+        self.dirty = True
+        if self.book is not None:
+            self.book.touched(self)
+
+    def drain(self) -> list[tuple[int, int, int]]:
+        """(slot, count, bytes) of everything counted since the last time."""
+        found = [(slot, count, size) for slot, (count, size) in self.others.items()]
+        entity = self.entity
+        if self.sends:
+            found.append((slot_of(entity, SEND, OK, 1), self.sends, self.send_bytes))
+        if self.receives:
+            found.append((slot_of(entity, RECEIVE, OK, 1), self.receives, self.receive_bytes))
+        if self.completes:
+            found.append((slot_of(entity, SETTLE, COMPLETED, 1), self.completes, 0))
+        self.sends = self.send_bytes = self.receives = self.receive_bytes = self.completes = 0
+        if self.others:
+            self.others = {}
+        self.dirty = False
+        return found
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Recorded:
+    """Something that writes facts of its own at the end of a turn."""
+
+    __slots__ = ()
+
+    def record(self, now: int) -> None:
+        """Before the journals commit."""
+
+
+class MeterBook(Recorded):
+    """The meters of one store: what was counted and is not in a file yet, and where the file ends."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._turn: Turn | None = None
+        self._touched: list[Meter] = []
+        self.paths: dict[int, str] = {}
+        """Of every entity this store has known since it was opened."""
+        self.pending: dict[int, dict[int, list[int]]] = {}
+        """minute -> slot -> [count, bytes]."""
+        self.totals: dict[int, list[int]] = {}
+        """slot -> [count, bytes] since this process began."""
+        self.recent: deque[Row] = deque(maxlen=100_000)
+        """Rows that are in files already, of the last hour, to be shown."""
+        self.file_number: int = 1
+        self.file_bytes: int = 0
+        """How much of the file `file_number` is accounted for; anything behind it was written just before a crash and is written again."""
+
+    def meter(self, entity: int, path: str, turn: Turn) -> Meter:
+        self._turn = turn
+        self.paths[entity] = path
+        return Meter(entity, self)
+
+    def touched(self, meter: Meter) -> None:
+        if not self._touched and self._turn is not None:
+            self._turn.touch_record(self)
+        self._touched.append(meter)
+
+    def record(self, now: int) -> None:
+        meters, self._touched = self._touched, []
+        deltas: list[tuple[int, int, int]] = []
+        for meter in meters:
+            deltas.extend(meter.drain())
+        if not deltas:
+            return
+        self._journal.append(facts.METERED, 0, 0, 0, now, 0, b"".join([_DELTA.pack(*delta) for delta in deltas]), b"")
+        minute = self.pending.setdefault(now // MINUTE_MS, {})
+        for slot, count, size in deltas:
+            _count(minute, slot, count, size)
+            _count(self.totals, slot, count, size)
+
+    # -- roll-up -----------------------------------------------------------------------------
+
+    def take(self, before_minute: int) -> list[Row]:
+        """Rows of all minutes before this one, oldest first; they stay here until `rolled`."""
+        rows: list[Row] = []
+        for minute in sorted(self.pending):
+            if minute < before_minute:
+                rows.extend((minute, slot, count, size) for slot, (count, size) in self.pending[minute].items())
+        return rows
+
+    def rolled(self, rows: list[Row], file_number: int, file_bytes: int, now: int) -> None:
+        """These rows are durable in a file that now has so many bytes."""
+        for minute, slot, count, size in rows:
+            slots = self.pending[minute]
+            entry = slots[slot]
+            entry[0] -= count
+            entry[1] -= size
+            if not entry[0]:
+                del slots[slot]
+                if not slots:
+                    del self.pending[minute]
+        oldest = now // MINUTE_MS - _RECENT_MINUTES
+        while self.recent and self.recent[0][0] < oldest:
+            self.recent.popleft()
+        self.recent.extend(rows)
+        self.file_number = file_number
+        self.file_bytes = file_bytes
+        self.write_state()
+
+    def write_state(self) -> None:
+        """METERS: replaces, on replay, everything before it."""
+        if self._turn is not None and (self.pending or self.file_bytes):
+            now = self._turn.now
+            key = pack_pending(self.take(1 << 32))
+            self._journal.append(facts.METERS, 0, 0, self.file_number, now, self.file_bytes, key, b"")
+
+    # -- replay ------------------------------------------------------------------------------
+
+    def replayed(self, kind: int, seq: int, at: int, aux: int, key: bytes) -> None:
+        if kind == facts.METERED:
+            minute = self.pending.setdefault(at // MINUTE_MS, {})
+            for slot, count, size in unpack_deltas(key):
+                _count(minute, slot, count, size)
+            return
+        self.pending = {}
+        self.file_number = seq
+        self.file_bytes = aux
+        for number, slot, count, size in unpack_pending(key):
+            _count(self.pending.setdefault(number, {}), slot, count, size)
+
+
+def _count(slots: dict[int, list[int]], slot: int, count: int, size: int) -> None:
+    entry = slots.get(slot)
+    if entry is None:
+        slots[slot] = [count, size]
+    else:
+        entry[0] += count
+        entry[1] += size
+
+
+def describe(slot: int, paths: dict[int, str]) -> tuple[str, str, str, int]:
+    """(entity path, operation, outcome, unit) of a slot; an entity that is gone is shown by its number."""
+    entity = slot >> 32
+    operation, outcome = slot >> 24 & 0xFF, slot >> 16 & 0xFF
+    path = paths.get(entity) or f"#{entity}"
+    return path, OPERATION_NAMES.get(operation, str(operation)), OUTCOME_NAMES.get(outcome, str(outcome)), slot & 0xFFFF

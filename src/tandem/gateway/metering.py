@@ -1,0 +1,172 @@
+"""Takes what the stores have counted to files, minute by minute, and shows it. What is counted where: broker/meters.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tandem.broker.meters import (
+    CANCEL,
+    EMPTY,
+    LEASE,
+    MINUTE_MS,
+    OK,
+    PEEK,
+    PURGE,
+    RULE,
+    SESSION,
+    MeterBook,
+    Row,
+    describe,
+)
+from tandem.model.errors import BusError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from tandem.broker.namespace import Namespace
+    from tandem.model.address import Address
+
+COLUMNS: Final = "minute_ms,namespace,store,entity,operation,outcome,unit,count,bytes,check"
+"""`check` is unit + count + bytes: a reader that meets a line still being written drops it."""
+_FILE_BYTES_MAX: Final = 16_777_216
+_RETRY_MS: Final = 5_000
+_NO_CONTENT: Final = 204
+
+_OPERATIONS: Final = {
+    "com.microsoft:peek-message": PEEK,
+    "com.microsoft:cancel-scheduled-message": CANCEL,
+    "com.microsoft:renew-session-lock": SESSION,
+    "com.microsoft:set-session-state": SESSION,
+    "com.microsoft:get-session-state": SESSION,
+    "com.microsoft:get-message-sessions": SESSION,
+    "com.microsoft:batch-delete-messages": PURGE,
+    "com.microsoft:add-rule": RULE,
+    "com.microsoft:remove-rule": RULE,
+    "com.microsoft:enumerate-rules": RULE,
+    "com.tandem:lease-batch": LEASE,
+    "com.tandem:renew-lease": LEASE,
+    "com.tandem:settle-lease-part": LEASE,
+    "com.tandem:complete-lease": LEASE,
+    "com.tandem:abandon-lease": LEASE,
+}
+"""Requests that are operations of their own. Those about single messages are counted where the message is."""
+
+
+class MeterFiles(Protocol):
+    """Where one store's rows go. Blocks: called from a thread."""
+
+    def append(self, number: int, length: int, rows: bytes) -> int:
+        """Make file `number` end at `length`, add the rows, and return its new length once all is durable."""
+        ...
+
+
+def count_request(namespace: Namespace, address: Address, operation: str, status: int) -> None:
+    """A request to a management node was answered."""
+    kind = _OPERATIONS.get(operation)
+    if kind is None:
+        return
+    try:
+        namespace.resolve(address).metered(kind, EMPTY if status == _NO_CONTENT else OK)
+    except BusError:
+        return  # the entity went while it was being asked: there is nothing to count it on
+
+
+def text_of(namespace: str, store: int, book: MeterBook, rows: Iterable[Row]) -> str:
+    """Lines of a meter file."""
+    lines: list[str] = []
+    for minute, slot, count, size in rows:
+        path, operation, outcome, unit = describe(slot, book.paths)
+        quoted = '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
+        start = f"{minute * MINUTE_MS},{namespace},store-{store},{quoted},{operation},{outcome}"
+        lines.append(f"{start},{unit},{count},{size},{unit + count + size}\n")
+    return "".join(lines)
+
+
+class MeterKeeper:
+    """One per namespace. `look_after` is called a few times a second and does something once a minute."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        files: list[MeterFiles],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._namespace = namespace
+        self._files = files
+        self._spawn = spawn
+        self._note = note
+        self._busy: set[int] = set()
+        self._retry_at: dict[int, int] = {}
+
+    def look_after(self, now: int) -> None:
+        minute = now // MINUTE_MS
+        for index, tenant in enumerate(self._namespace.stores):
+            pending = tenant.meters.pending
+            if not pending or index in self._busy or not tenant.available or now < self._retry_at.get(index, 0):
+                continue
+            if min(pending) < minute:
+                self._busy.add(index)
+                self._spawn(self._roll(index, minute))
+
+    async def close(self) -> None:
+        """All that was counted goes to the files, the minute under way too."""
+        for index, tenant in enumerate(self._namespace.stores):
+            if tenant.available and index not in self._busy:
+                await self._roll(index, 1 << 32)
+
+    async def _roll(self, index: int, before_minute: int) -> None:
+        book = self._namespace.stores[index].meters
+        rows = book.take(before_minute)
+        number, length = book.file_number, book.file_bytes
+        if length >= _FILE_BYTES_MAX:
+            number, length = number + 1, 0
+        try:
+            text = ("" if length else COLUMNS + "\n") + text_of(self._namespace.name, index, book, rows)
+            if rows:
+                written = await asyncio.to_thread(self._files[index].append, number, length, text.encode())
+                book.rolled(rows, number, written, self._namespace.turn.begin())
+                self._namespace.turn.schedule()
+        except OSError as error:
+            self._retry_at[index] = self._namespace.turn.now + _RETRY_MS
+            self._note(f"{self._namespace.name} store-{index}: meters cannot be written ({error}); they stay in the journal")
+        except StoreUnavailable:
+            return  # the store went down meanwhile: it will find the rows in its journal, and the file as long as it was
+        finally:
+            self._busy.discard(index)
+
+    def rows(self, since_minute: int) -> list[dict[str, object]]:
+        """What was counted in and after this minute, as far back as it is kept in memory, equal rows of all stores added up."""
+        found: dict[tuple[int, str, str, str, int], list[int]] = {}
+        for tenant in self._namespace.stores:
+            book = tenant.meters
+            for minute, slot, count, size in [*book.recent, *book.take(1 << 32)]:
+                if minute >= since_minute:
+                    entry = found.setdefault((minute, *describe(slot, book.paths)), [0, 0])
+                    entry[0] += count
+                    entry[1] += size
+        return [
+            {
+                "minute_ms": minute * MINUTE_MS,
+                "entity": path,
+                "operation": operation,
+                "outcome": outcome,
+                "unit": unit,
+                "count": count,
+                "bytes": size,
+            }
+            for (minute, path, operation, outcome, unit), (count, size) in sorted(found.items())
+        ]
+
+    def samples(self) -> list[str]:
+        """Totals since the broker began, for Prometheus."""
+        totals: dict[tuple[str, str, str], int] = {}
+        for tenant in self._namespace.stores:
+            for slot, (count, _) in tenant.meters.totals.items():
+                path, operation, outcome, _ = describe(slot, tenant.meters.paths)
+                totals[path, operation, outcome] = totals.get((path, operation, outcome), 0) + count
+        lines = ["# TYPE tandem_operations_total counter"] if totals else []
+        for (path, operation, outcome), count in sorted(totals.items()):
+            label = f'namespace="{self._namespace.name}",entity="{path}",operation="{operation}",outcome="{outcome}"'
+            lines.append(f"tandem_operations_total{{{label}}} {count}")
+        return lines

@@ -1,0 +1,56 @@
+"""Files of counted operations, one line a row: durable when `append` returns, and repeatable after a crash without doubling a line."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from tandem.stores.disk import Disk, write_fully
+
+
+class CsvMeterFiles:
+    """`<directory>/store-<n>-<number>.csv`. Numbers only grow, so that a clock set back can never overwrite what was counted."""
+
+    def __init__(self, directory: Path, store: int, disk: Disk | None = None) -> None:
+        self._directory = str(directory)
+        self._store = store
+        self._disk = disk or Disk()
+        self._mutex = threading.Lock()
+
+    def path(self, number: int) -> str:
+        return f"{self._directory}/store-{self._store}-{number:06d}.csv"
+
+    def append(self, number: int, length: int, rows: bytes) -> int:
+        """What stands behind `length` was written just before a crash; the journal still has it, so it comes again and the old goes."""
+        disk = self._disk
+        with self._mutex:  # one that was given up on may still be at it
+            disk.mkdir(self._directory)
+            self._drop_later(number)
+            descriptor = disk.open(self.path(number), os.O_RDWR | os.O_CREAT)
+            try:
+                if disk.size(descriptor) > length:
+                    disk.truncate(descriptor, length)
+                write_fully(disk, descriptor, [rows], length)
+                disk.fsync(descriptor)
+            finally:
+                disk.close(descriptor)
+            if not length:
+                disk.sync_directory(self._directory)
+        return length + len(rows)
+
+    def _drop_later(self, number: int) -> None:
+        later = number + 1
+        while True:
+            try:
+                self._disk.unlink(self.path(later))
+            except FileNotFoundError:
+                return
+            later += 1
+
+
+class NoMeterFiles:
+    """For stores in memory: counted, shown, and gone with the process."""
+
+    def append(self, number: int, length: int, rows: bytes) -> int:
+        return length + len(rows)
