@@ -60,9 +60,9 @@ def _rules(table: str) -> list[str]:
     return lines
 
 
-def write_config(directory: Path, wanted: Mapping[str, int]) -> Path:
+def write_config(directory: Path, wanted: Mapping[str, int], *lines_before: str) -> Path:
     """A tandem.toml with so many queues of each kind, and the guarded one."""
-    lines: list[str] = []
+    lines = list(lines_before)
     for kind, count in wanted.items():
         for number in range(count):
             lines += ["[[queue]]", f'name = "{kind}-{number}"']
@@ -143,14 +143,17 @@ class ClockedBroker:
     """The same server in a thread of this process, in memory. `jump` moves its clock, and only its clock: clients keep real time,
     so their own shortcuts ("this lock must have expired") do not hide what the broker says."""
 
-    def __init__(self, directory: Path, wanted: Mapping[str, int]) -> None:
+    def __init__(self, directory: Path, wanted: Mapping[str, int], connections_too: bool = False) -> None:
+        """`connections_too`: tokens age with the clock as well; then silence is forgiven, or every jump would hang up."""
         self.clock = JumpingClock()
-        flags = Flags(config=write_config(directory, wanted), memory=True, dev=True, port=(0,))
+        patience = ("[limits]", "idle_timeout_ms = 1_000_000_000") if connections_too else ()
+        flags = Flags(config=write_config(directory, wanted, *patience), memory=True, dev=True, port=(0,))
         settings = load(flags, {}, directory).server
         ring = keyring.KeyRing(directory / keyring.FILE_NAME)
         settings = replace(settings, namespaces=keyring.fill(settings.namespaces, ring, None, True))
         self.notes: list[str] = []
-        self.server = Server(settings, MemoryEngines(), clock=self.clock, connection_clock=SystemClock(), note=self.notes.append)
+        real = self.clock if connections_too else SystemClock()
+        self.server = Server(settings, MemoryEngines(), clock=self.clock, connection_clock=real, note=self.notes.append)
         self._pool = _Pool(wanted)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
