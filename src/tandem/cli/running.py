@@ -215,7 +215,8 @@ def _make_server(settings: ServerSettings) -> Broker:
     clock = SystemClock()
     stores = StoreSettings(segment_bytes=settings.stores.segment_bytes, audit_retention_ms=settings.stores.audit_retention_ms)
     faults = settings.faults or settings.dev
-    engines = DiskEngines(settings.data_dir, stores, clock, faults=faults) if settings.data_dir else MemoryEngines()
+    isolated = settings.stores.isolation == "process"
+    engines = DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated) if settings.data_dir else MemoryEngines()
     tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
     return Server(settings, engines, clock=clock, note=_note, tls=tls)
 

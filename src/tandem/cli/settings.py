@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from tandem.cli.documents import Document, Section, read, show
 from tandem.cli.entities import read_emulator, read_namespaces
-from tandem.cli.kinds import DAY_MS, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
+from tandem.cli.kinds import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
 from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings, TlsSettings
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
@@ -80,10 +80,11 @@ BASIC: Final = (
 
 _STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
     "count": ("--store-count", Integer(low=1, high=64)),
+    "isolation": ("", Choice(("thread", "process"))),
     "fragments": ("", Integer(low=2, high=64)),
     "segment_bytes": ("", Integer(low=1_048_576, high=4_294_967_295)),
     "audit_retention_ms": ("", Duration(0, 3650 * DAY_MS)),
-    "stall_ms_max": ("", Duration(100, DAY_MS)),
+    "stall_deadline_ms": ("", Duration(100, DAY_MS)),
 }
 STORES: Final = tuple(
     Setting("stores", field.name.removesuffix("_ms"), _STORE_KINDS[field.name][1], _STORE_KINDS[field.name][0], default=field.default)

@@ -165,7 +165,7 @@ class Server:
         self.admins.append(admin)
         self._data.append(DataPlane(site, admin))
         self._idle.append(IdleEntities(site))
-        keeper = StoreKeeper(site, settings.stores.stall_ms_max, self._note_event)
+        keeper = StoreKeeper(site, settings.stores.stall_deadline_ms, self._note_event)
         self.keepers.append(keeper)
         files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
         self.meters.append(MeterKeeper(namespace, files, site.spawn, self._note))

@@ -39,13 +39,15 @@ class StoreSettings:
 
     count: int = 4
     """Stores (failure domains) per namespace."""
+    isolation: str = "thread"
+    """`thread`: disks are driven inside the broker. `process`: each store has a process of its own that may be killed or stopped."""
     fragments: int = 16
     """Fragments of a partitioned entity, spread over the stores; fixed for an entity when it is created."""
     segment_bytes: int = 67_108_864
     """A journal segment is sealed and a new one begun beyond this."""
     audit_retention_ms: int = 0
     """How long segments stay readable for audit after compaction would delete them; everything sent meanwhile stays on disk."""
-    stall_ms_max: int = 5_000
+    stall_deadline_ms: int = 5_000
     """A commit that has not returned for so long takes its store down; it comes back when the disk answers."""
 
 

@@ -103,6 +103,9 @@ class Disk:
         _held.add(descriptor)
         return descriptor
 
+    def abandon(self) -> None:
+        """A call has not returned for too long. A disk in the same process can only wait for it."""
+
     def unlock(self, descriptor: int) -> None:
         _held.discard(descriptor)
         os.close(descriptor)

@@ -7,6 +7,7 @@ import os
 import threading
 
 from tandem.stores.disk import Disk
+from tandem.stores.remote_disk import RemoteDisk
 
 
 class FaultDisk(Disk):
@@ -43,3 +44,11 @@ class FaultDisk(Disk):
         if self.failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO) + " (injected)")
         super().fdatasync(descriptor)
+
+
+class FaultRemoteDisk(FaultDisk, RemoteDisk):
+    """The same for a disk in a process of its own."""
+
+    def __init__(self, name: str) -> None:
+        RemoteDisk.__init__(self, name)
+        FaultDisk.__init__(self)

@@ -302,6 +302,7 @@ class SegmentStore:
         group = self._group
         if group is not None and not group.finished and self._clock.now_ms() - group.started_at > stall_ms_max:
             self.fail(f"the disk has not answered for more than {stall_ms_max} ms")
+            self._disk.abandon()
 
     def reopen(self, tenant: Tenant) -> None:
         if self._limit != _STOPPED:
@@ -325,6 +326,7 @@ class SegmentStore:
             self._state, self._cause = StoreState.DOWN, "closed"
         if self._stop_workers():
             self._release_files()
+        self._disk.abandon()
 
     def _wait_for_committer(self) -> None:
         self._committer.stop(_STOP_SECONDS)
