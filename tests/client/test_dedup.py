@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -73,7 +72,7 @@ async def test_ids_on_disk_survive_sigkill(tmp_path: Path):
         "asyncio.run(main())\n"
     )
     path = tmp_path / "seen.db"
-    done = subprocess.run([sys.executable, "-c", program, str(path)], env={**os.environ, "PYTHONPATH": "src"}, check=False)
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
     seen = SqliteSeenIds(path)
     assert all([await seen.seen("q", str(i), 1) for i in range(20)])

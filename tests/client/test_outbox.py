@@ -286,7 +286,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("after", [1, 7, 40])
 async def test_sigkill_while_sending_loses_nothing_that_was_acknowledged(primary, tmp_path, after):
     path = tmp_path / "outbox.db"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], env={**os.environ, "PYTHONPATH": "src"}, stdout=subprocess.PIPE)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     acknowledged = [int(writer.stdout.readline()) for _ in range(after)]
     writer.send_signal(signal.SIGKILL)

@@ -15,7 +15,7 @@ from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace
 
 def test_importing_tandem_loads_neither_the_sdk_nor_the_client():
     program = "import sys, tandem; print(sorted(m for m in sys.modules if m.startswith(('azure', 'tandem.'))))"
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"})
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 
 

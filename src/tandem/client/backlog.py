@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
-from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.servicebus.exceptions import ServiceBusError
 
 from tandem.client.errors import SendAvailabilityBacklogError, Verdict, classify, describe
 
@@ -139,6 +139,11 @@ class SdkAdministration:
             # Another process of the same application was faster, which is what we wanted; the look makes sure.
             if not await self.exists(name):
                 raise
+        except HttpResponseError as error:
+            if message_kilobytes_max is None or error.status_code != 400:
+                raise
+            # A namespace of the standard tier has one size for all; the sender keeps the head-room free instead.
+            await self.create(name, None)
 
     async def depth(self, name: str) -> int:
         properties = await self._client.get_queue_runtime_properties(name)
@@ -185,8 +190,8 @@ async def provision(
             causes.append(error)
             if classify(error) is Verdict.UNREACHABLE:
                 break  # the others are in the same namespace; the next attempt asks again
-        if not causes or all(isinstance(cause, MessagingEntityNotFoundError) for cause in causes):
-            break
+        if all(classify(cause) is Verdict.REFUSED for cause in causes):
+            break  # also if there are none: asking again would bring the same answer
     for cause in causes:
         log.warning("a backlog queue cannot be used: %s", describe(cause))
     if not usable:

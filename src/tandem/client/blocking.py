@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from tandem.amqp import (
     encode_message,
 )
 from tandem.amqp.sections import VALUE
-from tandem.amqp.types import Timestamp, UInt
+from tandem.amqp.types import Array, Int, Timestamp, UInt
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.sas_token import make_token
 
@@ -214,17 +214,17 @@ class BlockingClient(ConnectionHandler):
 
     def request(self, path: str, operation: str, body: dict[str, object], timeout: float | None = None) -> dict[str, Any] | None:
         """A management operation on an entity: its reply's body, or None for "nothing there". Raises TransportError."""
-        self.authorize(path)
         wait = self.timeout if timeout is None else timeout
-        properties: dict[object, object] = {"operation": operation, "com.microsoft:server-timeout": UInt(int(wait * 1000))}
-        reply = self._node(f"{path}/$management").call(properties, body, wait)
-        said = reply.application_properties
-        status = said.get("statusCode")
-        if status == 204:
-            return None
-        if not isinstance(status, int) or not 200 <= status < 300:
-            raise TransportError(str(said.get("errorCondition") or status), str(said.get("statusDescription")))
-        return {str(key): value for key, value in reply.body.items()} if isinstance(reply.body, dict) else {}
+        pending = self.post(path, operation, body, wait)
+        self.pump_until(pending.done, operation, wait)
+        return pending.result()
+
+    def post(self, path: str, operation: str, body: dict[str, object], server_seconds: float) -> Pending:
+        """Like `request`, without waiting: the answer is in the returned object once `pump` has read it."""
+        self.authorize(path)
+        properties: dict[object, object] = {"operation": operation, "com.microsoft:server-timeout": UInt(int(server_seconds * 1000))}
+        node = self._node(f"{path}/$management")
+        return Pending(node, node.send(properties, body))
 
     def _node(self, address: str) -> _Requests:
         node = self._nodes.get(address)
@@ -232,6 +232,35 @@ class BlockingClient(ConnectionHandler):
             node = _Requests(self, address)
             self._nodes[address] = node
         return node
+
+    # -- wire types, for those who may not import the engine ---------------------------------
+
+    @staticmethod
+    def int32(value: int) -> Int:
+        return Int(value)
+
+    @staticmethod
+    def uint32(value: int) -> UInt:
+        return UInt(value)
+
+    @staticmethod
+    def longs(values: Sequence[int]) -> Array:
+        return Array(0x81, values)
+
+    @staticmethod
+    def uuids(values: Sequence[uuid.UUID]) -> Array:
+        return Array(0x98, values)
+
+    # -- links -------------------------------------------------------------------------------
+
+    def receive(self, path: str, most: int, wait: float) -> list[tuple[uuid.UUID, bytes]]:
+        """Up to so many messages under peek-lock, as (lock token, payload), waiting for the first. Settle them by request."""
+        self.authorize(path)
+        receiver = _Receiving(self, path, most)
+        try:
+            return receiver.receive(wait)
+        finally:
+            receiver.close()
 
     def sender(self, path: str, max_in_flight: int = 1_000) -> BlockingSender:
         self.authorize(path)
@@ -242,7 +271,7 @@ class _Requests(LinkHandler):
     """A pair of links to `$cbs` or a management node."""
 
     def __init__(self, client: BlockingClient, address: str) -> None:
-        self._client = client
+        self.client = client
         self._replies: dict[object, Any] = {}
         self._error: AmqpError | None = None
         self._gone = False
@@ -263,6 +292,11 @@ class _Requests(LinkHandler):
         return not self._gone and self._sender.attached and self._receiver.attached
 
     def call(self, properties: dict[object, object], body: object, timeout: float) -> Any:
+        message_id = self.send(properties, body)
+        self.client.pump_until(lambda: self.answered(message_id), str(properties.get("operation")), timeout)
+        return self.take(message_id)
+
+    def send(self, properties: dict[object, object], body: object) -> uuid.UUID:
         message_id = uuid.uuid4()
         payload = encode_message(
             properties={"message-id": message_id, "reply-to": self._reply_to},
@@ -271,8 +305,14 @@ class _Requests(LinkHandler):
             body_kind=VALUE,
         )
         self._sender.send(payload, message_id.bytes[:4], True, None)
-        self._client.pump_until(lambda: self._gone or message_id in self._replies, str(properties.get("operation")), timeout)
-        self._check()
+        return message_id
+
+    def answered(self, message_id: uuid.UUID) -> bool:
+        return self._gone or message_id in self._replies
+
+    def take(self, message_id: uuid.UUID) -> Any:
+        if message_id not in self._replies:
+            self._check()
         return self._replies.pop(message_id)
 
     def on_transfer(
@@ -291,6 +331,81 @@ class _Requests(LinkHandler):
             raise TransportError(error.condition if error else "detached", (error.description if error else "") or "the link was closed")
 
 
+class _Receiving(LinkHandler):
+    """A link for one round of receiving; what it has handed out stays locked after it closes."""
+
+    QUIET_SECONDS = 0.05
+
+    def __init__(self, client: BlockingClient, path: str, most: int) -> None:
+        self._client = client
+        self._path = path
+        self._most = most
+        self._found: list[tuple[uuid.UUID, bytes]] = []
+        self._gone = False
+        self._error: AmqpError | None = None
+        name = f"receiver-{uuid.uuid4()}"
+        self._link = client.session.attach_receiver(name, Terminus(path), Terminus(name), self, snd_settle_mode=0)
+        client.pump_until(lambda: self._gone or self._link.attached, f"attach to {path}")
+        self._check()
+
+    def receive(self, wait: float) -> list[tuple[uuid.UUID, bytes]]:
+        self._link.grant(self._most)
+        if self._client.pump(wait) or self._found:
+            while len(self._found) < self._most and self._client.pump(self.QUIET_SECONDS):
+                self._check()
+        self._link.ask_drain()
+        while self._client.pump(self.QUIET_SECONDS):
+            self._check()
+        return self._found
+
+    def on_transfer(
+        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
+    ) -> None:
+        self._found.append((uuid.UUID(bytes_le=tag), payload))
+
+    def on_detach(self, link: Link, error: AmqpError | None) -> None:
+        self._gone = True
+        self._error = error
+
+    def _check(self) -> None:
+        if self._gone:
+            error = self._error
+            raise TransportError(error.condition if error else "detached", (error.description if error else "") or f"{self._path}: closed")
+
+    def close(self) -> None:
+        if not self._gone:
+            self._link.detach()
+            self._client.flush()
+
+
+class Pending:
+    """An answer that may have come."""
+
+    __slots__ = ("_id", "_node")
+
+    def __init__(self, node: _Requests, message_id: uuid.UUID) -> None:
+        self._node = node
+        self._id = message_id
+
+    def done(self) -> bool:
+        return self._node.answered(self._id)
+
+    def belongs_to(self, client: BlockingClient) -> bool:
+        """False for a question asked on a connection that is gone: it will not be answered."""
+        return self._node.client is client
+
+    def result(self) -> dict[str, Any] | None:
+        """The body of the answer, None for "nothing there"; once. Raises TransportError with what the broker said."""
+        reply = self._node.take(self._id)
+        said = reply.application_properties
+        status = said.get("statusCode")
+        if status == 204:
+            return None
+        if not isinstance(status, int) or not 200 <= status < 300:
+            raise TransportError(str(said.get("errorCondition") or status), str(said.get("statusDescription")))
+        return {str(key): value for key, value in reply.body.items()} if isinstance(reply.body, dict) else {}
+
+
 class BlockingSender(LinkHandler):
     """Pipelined sends with at most `max_in_flight` unanswered; every outcome is awaited, failures are kept per message."""
 
@@ -299,6 +414,8 @@ class BlockingSender(LinkHandler):
         self.accepted = 0
         self.failed: list[tuple[object, AmqpError]] = []
         """(context given to `send`, what the broker said) of each refused message; the caller empties it."""
+        self.answered: list[object] = []
+        """Contexts, unless None, of what was accepted; the caller empties it."""
         self._client = client
         self._max_in_flight = max_in_flight
         self._in_flight = 0
@@ -322,6 +439,14 @@ class BlockingSender(LinkHandler):
         if self._number % 64 == 0:
             self._client.flush()
 
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def check(self) -> None:
+        """Raises TransportError when the link is gone."""
+        self._check()
+
     def _has_room(self) -> bool:
         return self._gone or (self._in_flight < self._max_in_flight and self._link.credit > 0)
 
@@ -339,6 +464,7 @@ class BlockingSender(LinkHandler):
         self._in_flight -= len(deliveries)
         if outcome.code == _ACCEPTED:
             self.accepted += len(deliveries)
+            self.answered.extend([delivery.context for delivery in deliveries if delivery.context is not None])
             return
         error = outcome.error or AmqpError("amqp:internal-error", f"outcome 0x{outcome.code:02x}")
         self.failed.extend((delivery.context, error) for delivery in deliveries)

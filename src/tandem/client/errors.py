@@ -104,7 +104,9 @@ def classify(error: BaseException) -> Verdict:
         return Verdict.UNREACHABLE
     condition = condition_of(error)
     if isinstance(error, (ServiceBusAuthenticationError, ServiceBusAuthorizationError, ClientAuthenticationError)):
-        return Verdict.UNAUTHORIZED
+        # A token is asked for before anything else, so its refusal can mean more than a wrong key: 404 no such entity, 5xx not now.
+        status = getattr(getattr(error, "inner_exception", None), "status_code", None)
+        return _classify_status(status) if isinstance(status, int) else Verdict.UNAUTHORIZED
     if condition in _UNAUTHORIZED_CONDITIONS:
         return Verdict.UNAUTHORIZED
     if isinstance(error, ServiceBusServerBusyError) or condition == "com.microsoft:server-busy":
@@ -122,6 +124,17 @@ def classify(error: BaseException) -> Verdict:
     if isinstance(error, ServiceBusError):
         return _classify_unnamed(error, condition)
     return Verdict.REFUSED
+
+
+def classify_condition(condition: str) -> Verdict:
+    """The same for an error of our own transport, which names an AMQP condition, or a step of ours that the socket did not survive."""
+    if condition in _UNAUTHORIZED_CONDITIONS:
+        return Verdict.UNAUTHORIZED
+    if condition == "com.microsoft:server-busy":
+        return Verdict.BUSY
+    if condition == "amqp:resource-limit-exceeded":
+        return Verdict.QUOTA
+    return Verdict.REFUSED if condition in _REFUSED_CONDITIONS else Verdict.UNREACHABLE
 
 
 def _classify_status(status: int) -> Verdict:

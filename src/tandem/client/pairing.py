@@ -128,6 +128,7 @@ class PairedNamespaces:
         self.rotation = self._make_rotation([])
         self.syphon: Syphon | None = None
         self._coupling: Coupling | None = None
+        self._own_administration: SdkAdministration | None = None
         self._monitors: dict[str, PathMonitor] = {}
         self._senders: set[PairedSender] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,7 +170,7 @@ class PairedNamespaces:
     async def _pair(self) -> int:
         options = self.options
         names = [queue_name(self.primary_namespace, i) for i in range(options.backlog_queue_count)]
-        administration, owned = self._administrate()
+        administration = self._administrate()
         try:
             usable = await provision(
                 self.secondary.namespace,
@@ -182,9 +183,11 @@ class PairedNamespaces:
                 ),
             )
             self.backlog_message_bytes_max = await self._learn_backlog_limit(usable[0])
-        finally:
-            if owned is not None and not options.enable_syphon:
-                await owned.close()
+        except BaseException:
+            await self._close_administration()
+            raise
+        if not options.enable_syphon:
+            await self._close_administration()
         self.rotation = self._make_rotation(usable)
         self._paired = True
         if options.enable_syphon:
@@ -193,18 +196,22 @@ class PairedNamespaces:
         self.events.tell("paired", self.primary.host, f"with {self.secondary.host}, {found}")
         return len(usable)
 
-    def _administrate(self) -> tuple[Administration | None, SdkAdministration | None]:
-        """What creates queues, and the same again if it is ours to close."""
+    def _administrate(self) -> Administration | None:
+        """What creates queues, if there is something."""
         given = self._administration
         if isinstance(given, ServiceBusAdministrationClient):
-            return SdkAdministration(given), None
-        if given is not None:
-            return given, None
-        if self._secondary_string is None:
-            return None, None
+            return SdkAdministration(given)
+        if given is not None or self._secondary_string is None:
+            return given
         extra: dict[str, Any] = {k: v for k, v in self._sdk_options.items() if k == "connection_verify"}
-        made = SdkAdministration(ServiceBusAdministrationClient.from_connection_string(self._secondary_string, retry_total=2, **extra))
-        return made, made
+        client = ServiceBusAdministrationClient.from_connection_string(self._secondary_string, retry_total=2, **extra)
+        self._own_administration = SdkAdministration(client)
+        return self._own_administration
+
+    async def _close_administration(self) -> None:
+        made, self._own_administration = self._own_administration, None
+        if made is not None:
+            await made.close()
 
     def _kilobytes_max(self) -> int | None:
         """Self-hosted queues get room for the envelope; Azure's standard tier has no such setting, so there the sender keeps it free."""
@@ -236,6 +243,8 @@ class PairedNamespaces:
             administration=administration,
             failed_over=self._failed_over,
         )
+        syphon = self.syphon
+        self.events.subscribe(lambda event: syphon.wake(event.path) if event.kind == "path-healthy" else None)
         self._coupling = Coupling(self.primary, self.secondary, self.syphon.stop, self.events.tell)
         self.syphon.start()
 
@@ -341,6 +350,7 @@ class PairedNamespaces:
             await self.syphon.stop()
         if self._coupling is not None:
             await self._coupling.end()
+        await self._close_administration()
         self._leave_roles()
         await self._release(secondary_too=self.syphon is not None)
 

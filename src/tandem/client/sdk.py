@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 
 from tandem.client.errors import NamespaceClosedError, Verdict, classify
 from tandem.client.sdk_codec import encode_message
@@ -27,6 +34,21 @@ _GRACE_SECONDS = 1.0
 """The SDK watches its own timeout; a call that overstays it by this much is cut off and its connection thrown away."""
 _CLOSE_SECONDS = 5.0
 _QUEUED_MAX = 10 * IN_FLIGHT_MAX
+
+
+def precise(error: BaseException) -> BaseException:
+    """The SDK reports an entity that does not exist as a failed authentication, because the token for it is refused first. Name it."""
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(error, ServiceBusAuthenticationError) and getattr(inner, "status_code", None) == 404:
+        text = getattr(inner, "status_description", None) or str(error)
+        missing: BaseException = MessagingEntityNotFoundError(message=text, error=inner)
+        return missing
+    return error
+
+
+def new_batch(bytes_max: int | None = None) -> ServiceBusMessageBatch:
+    """An empty batch that asynchronous senders take as it is; one of the other kind they would pack again."""
+    return ServiceBusMessageBatch(max_size_in_bytes=bytes_max, amqp_transport=PyamqpTransportAsync)
 
 
 class SdkNamespace:
@@ -155,7 +177,8 @@ class SdkSender:
 
     async def open(self, timeout: float) -> None:
         async def opening(sender: ServiceBusSender, left: float) -> None:
-            await sender._open(left)
+            # Not _open itself: what the AMQP layer raises becomes one of the SDK's own exceptions on this way.
+            await sender._do_retryable_operation(sender._open, timeout=left, operation_requires_timeout=True)
 
         await self._exclusive(opening, timeout)
 
@@ -171,7 +194,7 @@ class SdkSender:
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         """One batch whose data sections are the encoded messages themselves, as the service defines a batch."""
-        batch = ServiceBusMessageBatch()
+        batch = new_batch()
         batch._message[5].extend(payloads)
         batch._count = len(payloads)
         await self.send(batch, timeout)
@@ -223,7 +246,7 @@ class SdkSender:
             raise OperationTimeoutError(message=f"{self.path}: no answer within {timeout:.3g} s") from error
         except Exception as error:
             if classify(error) is not Verdict.UNREACHABLE:
-                raise
+                raise precise(error) from error.__cause__
             self._discard(sender)
             left = deadline - asyncio.get_running_loop().time()
             if not was_open or left <= 0 or isinstance(error, OperationTimeoutError):
@@ -253,7 +276,7 @@ class SdkSender:
             self._pump = asyncio.ensure_future(self._run_pump())
 
     async def _run_pump(self) -> None:
-        """Send everything queued over one link. A link that went stale while idle is replaced once, before anything was in flight."""
+        """Send everything queued over one link. If it breaks, nobody knows what became of what was in flight, and all are told so."""
         pump: LinkPump | None = None
         sender: ServiceBusSender | None = None
         try:
@@ -267,7 +290,7 @@ class SdkSender:
             pump = LinkPump(sender, self._queue)
             await pump.run()
         except Exception as error:  # noqa: BLE001 - told to every waiting caller
-            known = error if isinstance(error, (ServiceBusError, ValueError)) else _translate(sender, error)
+            known = precise(error) if isinstance(error, (ServiceBusError, ValueError)) else precise(_translate(sender, error))
             self._fail(pump, known, sender)
         except BaseException:
             self._fail(pump, ServiceBusConnectionError(message=f"the sender for {self.path} was closed"), sender)
@@ -355,10 +378,13 @@ class SdkReceiver:
         receiver = self._current()
         try:
             async with asyncio.timeout(timeout + _GRACE_SECONDS):
-                await receiver._open(timeout)
+                await receiver._do_retryable_operation(receiver._open, timeout=timeout, operation_requires_timeout=True)
         except TimeoutError as error:
             self._discard()
             raise OperationTimeoutError(message=f"{self.path}: the link did not open within {timeout:.3g} s") from error
+        except ServiceBusError as error:
+            self._discard()
+            raise precise(error) from error.__cause__
         except BaseException:
             self._discard()
             raise

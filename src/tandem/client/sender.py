@@ -22,6 +22,7 @@ from tandem.client.errors import (
     describe,
 )
 from tandem.client.health import PathState
+from tandem.client.sdk import new_batch
 from tandem.client.sdk_codec import encode_message, ensure_message_id
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class PairedSender:
         limit = self._limit(self._primary.batch_bytes_max or MESSAGE_BYTES_DEFAULT)
         if max_size_in_bytes and max_size_in_bytes > limit:
             raise ValueError(f"Max message size: {max_size_in_bytes} is too large, acceptable max batch size is: {limit} bytes.")
-        return ServiceBusMessageBatch(max_size_in_bytes=max_size_in_bytes or limit)
+        return new_batch(max_size_in_bytes or limit)
 
     async def __aenter__(self) -> PairedSender:
         self._check_live()

@@ -106,6 +106,7 @@ class Syphon:
         self._pauses: dict[str, Pause] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
+        self._resting: set[asyncio.Event] = set()
 
     @property
     def running(self) -> bool:
@@ -114,9 +115,17 @@ class Syphon:
     def start(self) -> None:
         self._tasks = [asyncio.ensure_future(self._pump(queue)) for queue in self.queues]
 
+    def wake(self, path: str) -> None:
+        """The path can be reached again: end every pause now."""
+        self._pauses.pop(path.casefold(), None)
+        for resting in self._resting:
+            resting.set()
+
     async def stop(self) -> None:
         """Let each pump finish the message it is moving, give the others back, and end."""
         self._stopping.set()
+        for resting in self._resting:
+            resting.set()
         mine = [task for task in self._tasks if task is not asyncio.current_task()]
         if mine:
             _, late = await asyncio.wait(mine, timeout=self.settings.stop_grace)
@@ -212,11 +221,17 @@ class Syphon:
         return min(self.settings.read_ahead_max, count * 2)
 
     async def _rest(self, pause: float, blocked: set[str]) -> None:
+        if self._stopping.is_set():
+            return
+        woken = asyncio.Event()
+        self._resting.add(woken)
         try:
             async with asyncio.timeout(pause):
-                await self._stopping.wait()
+                await woken.wait()
         except TimeoutError:
             log.debug("rested %.3g s for %s", pause, sorted(blocked) or "an error")
+        finally:
+            self._resting.discard(woken)
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
@@ -246,7 +261,7 @@ class Syphon:
         path = lane[0].unwrapped.destination.path
         left = list(lane)
         while left:
-            if self._stopping.is_set() or self._resting(path):
+            if self._stopping.is_set() or self._is_resting(path):
                 await self._give_back(receiver, left, path, outcome)
                 return
             chunk = self._chunk(path, left)
@@ -317,7 +332,7 @@ class Syphon:
 
     # -- paths that cannot be reached ----------------------------------------------------------------------------------
 
-    def _resting(self, path: str) -> bool:
+    def _is_resting(self, path: str) -> bool:
         if self._failed_over(path):
             return True
         pause = self._pauses.get(path.casefold())

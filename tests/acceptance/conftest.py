@@ -1,0 +1,88 @@
+"""Two data centres: brokers of their own for each test, entities made through the administration client."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from tandem.aio import PairedNamespaces
+from tests.acceptance.brokers import Broker
+
+
+@pytest.fixture
+def data_centres(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
+    brokers = (Broker(tmp_path, "west"), Broker(tmp_path, "east"))
+    for broker in brokers:
+        broker.launch()
+    for broker in brokers:
+        broker.wait_ready()
+    yield brokers
+    for broker in brokers:
+        broker.stop()
+
+
+@pytest.fixture
+def west(data_centres: tuple[Broker, Broker]) -> Broker:
+    return data_centres[0]
+
+
+@pytest.fixture
+def east(data_centres: tuple[Broker, Broker]) -> Broker:
+    return data_centres[1]
+
+
+@contextlib.asynccontextmanager
+async def administration(broker: Broker) -> AsyncIterator[ServiceBusAdministrationClient]:
+    async with ServiceBusAdministrationClient.from_connection_string(broker.connection_string, connection_verify=broker.ca) as client:
+        yield client
+
+
+async def create_queue(broker: Broker, name: str, **properties) -> None:
+    async with administration(broker) as client:
+        await client.create_queue(name, **properties)
+
+
+async def drain(broker: Broker, path: str, wait: float = 1.0, **options) -> list[ServiceBusReceivedMessage]:
+    """Every message of a queue, taken out of it in order."""
+    received: list[ServiceBusReceivedMessage] = []
+    topic, _, subscription = path.partition("/Subscriptions/")
+    async with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        options.setdefault("receive_mode", ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+        if subscription:
+            receiver = client.get_subscription_receiver(topic, subscription, **options)
+        else:
+            receiver = client.get_queue_receiver(path, **options)
+        async with receiver:
+            while True:
+                batch = await receiver.receive_messages(max_message_count=500, max_wait_time=wait)
+                if not batch:
+                    return received
+                received.extend(batch)
+
+
+@pytest.fixture
+async def make_pair(west: Broker, east: Broker):
+    pairs: list[PairedNamespaces] = []
+
+    async def make(primary: Broker = west, secondary: Broker = east, **options) -> PairedNamespaces:
+        options.setdefault("primary_namespace", "contoso")
+        options.setdefault("backlog_queue_count", 2)
+        options.setdefault("failover_interval", 0)
+        options.setdefault("ping_primary_interval", 1)
+        options.setdefault("operation_timeout", 20)
+        pair = PairedNamespaces(
+            primary.connection_string, secondary.connection_string, sdk_options={"connection_verify": secondary.ca}, **options
+        )
+        pairs.append(pair)
+        await pair.pair()
+        return pair
+
+    yield make
+    for pair in pairs:
+        await pair.close()
