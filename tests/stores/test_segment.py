@@ -482,3 +482,34 @@ def test_settling_everything_leaves_a_small_store(room: Room) -> None:
     room.loop.run_until(lambda: not room.store.step_compaction())
     room.store.close()
     assert sum(path.stat().st_size for path in room.directory.glob("*.seg")) <= 5 * 34_000
+
+
+def test_who_waits_for_a_commit_in_flight_is_told_once_when_the_store_stops_for_another_reason(room: Room) -> None:
+    location = room.put(1, b"x" * 100)
+    room.settle_down()
+    path = min(room.directory.glob("*.seg"))
+    raw = bytearray(path.read_bytes())
+    raw[(location & 0xFFFF_FFFF) + 60] ^= 1
+    path.write_bytes(raw)
+    log: Log = []
+    room.disk.gate.clear()
+    room.disk.syncing.clear()
+    room.put(2)
+    room.store.when_durable(Note(log, "in flight"))
+    room.store.flush()
+    assert room.disk.syncing.wait(20)
+    effect = Fetched()
+    room.store.fetch([location], effect)
+    room.loop.run_until(lambda: effect.arrived)
+    assert isinstance(effect.error, Corrupt)
+    assert [(name, type(error)) for name, error in log] == [("in flight", StoreUnavailable)]
+    with pytest.raises(StoreUnavailable, match="has not returned yet"):
+        room.store.reopen(Sink())
+    room.disk.gate.set()
+    room.loop.run_until(lambda: room.store.pending_bytes == 0)
+    assert len(log) == 1
+    raw[(location & 0xFFFF_FFFF) + 60] ^= 1
+    path.write_bytes(raw)
+    sink = Sink()
+    room.store.reopen(sink)
+    assert [fact[3] for fact in sink.replayed_facts] == [1], "nobody was told of the second, so it is not there"

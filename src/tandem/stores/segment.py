@@ -28,6 +28,8 @@ _STOPPED: Final = -1
 _BLOCK_END_MAX: Final = 0x8000_0000
 """A pending block that reaches this offset takes no more records: locations have 32 bits for the offset."""
 _STOP_SECONDS: Final = 30.0
+_REOPEN_SECONDS: Final = 1.0
+"""Reopening is tried again soon anyway; the loop must not wait long for a thread that hangs in a call."""
 
 
 class SegmentStore:
@@ -158,10 +160,10 @@ class SegmentStore:
         if group is None or not group.finished:
             return
         self._group = None
+        if self._limit == _STOPPED:
+            return  # those who waited for it know already
         if group.error is not None:
             self._stop(group.error, group.effects)
-            return
-        if self._limit == _STOPPED:
             return
         self._trusted = self._start - BLOCK_BYTES
         between_turns = self._next == self._flushed
@@ -282,21 +284,22 @@ class SegmentStore:
             self._cause = str(error) or type(error).__name__
         refusal = self._refusal()
         refusal.__cause__ = error
-        waiting = effects + self._waiters
+        waiting = effects
+        group = self._group
+        if group is not None:
+            # It may still reach the disk; but whoever waited is told that nobody knows, and on reopening it is cut off.
+            waiting = waiting + group.effects
+            group.effects = []
+        waiting = waiting + self._waiters
         self._waiters = []
         self._parts = []
         self._next = self._flushed = self._start
         run_effects(waiting, refusal)
 
     def fail(self, cause: str) -> None:
-        if self._limit == _STOPPED:
-            return
-        effects: list[Effect] = []
-        group = self._group
-        if group is not None:
-            # It may still reach the disk: whoever waited is told that nobody knows, and a replay will find out.
-            effects, group.effects = group.effects, []
-        self._stop(StoreUnavailable(cause), effects)
+        """Stop from outside: a stalled disk, an injected fault."""
+        if self._limit != _STOPPED:
+            self._stop(StoreUnavailable(cause), [])
 
     def check_stalled(self, stall_ms_max: int) -> None:
         group = self._group
@@ -307,7 +310,8 @@ class SegmentStore:
     def reopen(self, tenant: Tenant) -> None:
         if self._limit != _STOPPED:
             raise StoreUnavailable("the store is up; only a store that stopped can be reopened")
-        if not self._stop_workers():
+        stuck = self._group is not None and not self._group.finished
+        if stuck or not self._stop_workers(_REOPEN_SECONDS):
             raise StoreUnavailable(f"{self._directory}: a call to the disk has not returned yet; reopen the store when it has")
         self._completed()
         self._release_files()
@@ -324,7 +328,7 @@ class SegmentStore:
         self._limit = _STOPPED
         if self._state in (StoreState.UP, StoreState.RECOVERING):
             self._state, self._cause = StoreState.DOWN, "closed"
-        if self._stop_workers():
+        if self._stop_workers(_STOP_SECONDS):
             self._release_files()
         self._disk.abandon()
 
@@ -332,22 +336,21 @@ class SegmentStore:
         self._committer.stop(_STOP_SECONDS)
         group = self._group
         if group is not None and not group.finished:
-            self._stop(StoreUnavailable("the last commit did not return in time"), group.effects)
-            self._group = None
+            self._stop(StoreUnavailable("the last commit did not return in time"), [])
         self._committer = self._new_worker("tandem-committer")
 
-    def _stop_workers(self) -> bool:
+    def _stop_workers(self, seconds: float) -> bool:
         """In the order in which they hand work to each other."""
         if not self._workers_made:
             return True
-        if not self._committer.stop(_STOP_SECONDS) or not self._upkeep.end(_STOP_SECONDS):
+        if not self._committer.stop(seconds) or not self._upkeep.end(seconds):
             return False
         self._workers_made = False
         return True
 
     def _release_files(self) -> None:
         if self._workers_made:
-            self._stop_workers()
+            self._stop_workers(_STOP_SECONDS)
         if hasattr(self, "_files"):
             self._files.put_back_all()
         if self._lock_descriptor >= 0:
