@@ -394,7 +394,7 @@ class _Held(Effect):
         queue = self.queue
         consumer = self.consumer
         consumer.reserved -= len(self.seqs)
-        if error is not None:
+        if error is not None or queue.deleted:
             return  # the store is down and will be replayed; memory is rebuilt from what it knows
         for seq, (message, enqueued_at, count, expires_at) in zip(self.seqs, self.messages, strict=True):
             queue.remove_row(seq)

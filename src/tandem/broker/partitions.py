@@ -279,6 +279,7 @@ class PartitionedQueue(Queue):
 
     def close(self) -> None:
         self.deleted = True
+        self.out_of_service = True
         for fragment in self.fragments:
             fragment.close()
 

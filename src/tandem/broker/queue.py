@@ -334,6 +334,9 @@ class Queue(Leaser):
     def close(self) -> None:
         """The queue is deleted: nobody receives from it any more, its bodies are free."""
         self.deleted = True
+        self.out_of_service = True  # who still sends looks it up again, and is told
+        for lock in list(self.locks.by_token.values()):
+            self._drop_lock(lock)
         for seq in self.index.seqs_from(0, self.index.total):
             self.remove_row(seq)
 

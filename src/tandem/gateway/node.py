@@ -26,6 +26,10 @@ _TIMEOUT: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 _EPOCH_TICKS: Final = 621_355_968_000_000_000
 _SETTLED_MODE: Final = 1
+_TOKEN_BYTES_MAX: Final = 65_536
+"""A request to `$cbs`, which anybody may make: a token and its envelope, generously."""
+_MESSAGES_PER_REQUEST: Final = 16
+"""How many messages of full size one management request may carry, to be scheduled."""
 
 
 class Node:
@@ -51,7 +55,7 @@ class Node:
 
     def _attach(self, link: Link, address: Address, terminus: Terminus) -> None:
         if address.entity.casefold() == addresses.CBS:
-            self._attach_requests(link, addresses.CBS, TokenNode(self._client))
+            self._attach_requests(link, addresses.CBS, TokenNode(self._client), _TOKEN_BYTES_MAX)
         elif self._left_alone(address):
             return
         elif address.management:
@@ -74,16 +78,18 @@ class Node:
             client.require(address, Right.LISTEN)
         except BusError:
             client.require(address, Right.SEND)
-        client.site.namespace.resolve(address)
-        self._attach_requests(link, address.path.casefold(), ManagementNode(client, address))
+        limits = client.site.limits
+        largest = _MESSAGES_PER_REQUEST * client.site.namespace.resolve(address).message_bytes_max
+        node = ManagementNode(client, address)
+        self._attach_requests(link, address.path.casefold(), node, min(largest, limits.message_bytes_ceiling))
 
-    def _attach_requests(self, link: Link, node: str, requests: Requests) -> None:
+    def _attach_requests(self, link: Link, node: str, requests: Requests, bytes_max: int) -> None:
         if isinstance(link, ReceiverLink):
             link.handler = requests
             requests.replies = self._replies
             requests.node = node
             link.auto_credit = self._client.site.limits.link_credit
-            link.accept(max_message_size=self._client.site.limits.message_bytes_ceiling)
+            link.accept(max_message_size=bytes_max)
         elif isinstance(link, SenderLink):
             link.handler = self._replies
             self._replies.add(node, link)

@@ -10,7 +10,7 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
 from tandem.amqp.sections import VALUE, decode_message, encode_message
-from tandem.model.errors import DecodeFailed
+from tandem.model.errors import DecodeFailed, MessageSizeExceeded
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
@@ -95,6 +95,13 @@ class Requests(LinkHandler):
                 message.body,
             )
         )
+
+    def on_oversize(self, link: ReceiverLink, delivery_id: int, tag: bytes, settled: bool) -> None:
+        if not settled:
+            large = MessageSizeExceeded(f"The request exceeds the limit of {link.max_message_size} bytes of '{self.node}'.")
+            refused = self.client.error_of(large, self.node)
+            link.session.send_disposition(True, delivery_id, delivery_id, True, encode_rejected(refused))
+            self.client.touch()
 
     def reply(self, request: Request, application_properties: dict[object, object], body: object) -> None:
         """The correlation id has the type of the request's message id. Sent settled, whatever credit is left."""

@@ -13,6 +13,7 @@ from tandem.amqp.codec import decode_value, skip_value, uint32
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
+from tandem.amqp.types import Symbol
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
@@ -211,7 +212,7 @@ def _scan_properties(buf: bytes, at: i64, found: _Scan) -> None:
                     found.is_ping = True
             elif field == 10:
                 value, _ = decode_value(buf, at)
-                if not isinstance(value, str):
+                if not isinstance(value, str) or isinstance(value, Symbol):
                     raise InvalidField(f"The property group-id (SessionId) must be a string, found {type(value).__name__}.")
                 found.session_id = value
         at = end
@@ -238,7 +239,7 @@ class Translator(Rewriter):
         if not found.message_id:
             found.message_id = encode_value(str(self._new_id()))
             bare = _with_message_id(bare, found.message_id)
-        elif len(found.message_id) > _ID_CHARS_MAX + 5:
+        elif len(found.message_id) > _ID_CHARS_MAX + 2:
             _check_id(found.message_id)
         session_id = found.session_id
         if session_id is not None:
