@@ -6,15 +6,17 @@ import heapq
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from tandem.broker import facts
 from tandem.broker.browse import Browser
 from tandem.broker.dispatch import Consumer
 from tandem.broker.index import LEASED, READY
 from tandem.broker.state import HotBudget
-from tandem.model.errors import ArgumentRefused, LeaseLost
+from tandem.model.errors import ArgumentRefused, EntityDisabled, LeaseLost
 
 if TYPE_CHECKING:
-    from tandem.broker.journal import Journal
+    from tandem.broker.journal import Effect, Journal
     from tandem.broker.message_sessions import MessageSession
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
@@ -27,16 +29,43 @@ _ENDED_MAX: Final = 10_000
 class Lease:
     """Who asked, what it holds, until when."""
 
-    __slots__ = ("expires_at", "holder", "id", "seqs", "sessions", "size_bytes")
+    __slots__ = ("expires_at", "holder", "id", "places", "seqs", "sessions", "size_bytes")
 
     def __init__(self, lease_id: str, seqs: list[int], expires_at: int, size_bytes: int) -> None:
         self.id: str = lease_id
         self.seqs: list[int] = seqs
+        """In order, each at its place for as long as the lease lives; 0 where a message was settled or returned before the others."""
+        self.places: dict[int, int] = {}
+        """Sequence number to place, made when the first part is settled."""
         self.expires_at: int = expires_at
         self.size_bytes: int = size_bytes
         self.holder: Consumer = Consumer(True)
         """Stands in as the holder of leased sessions."""
         self.sessions: list[MessageSession] = []
+
+    def remaining(self) -> int:
+        return len(self.seqs) - self.seqs.count(0)
+
+    def place(self, seq: int) -> int:
+        """Where it stands; -1 when it is not (or no longer) part of this lease."""
+        if not self.places:
+            self.places = {seq: at for at, seq in enumerate(self.seqs) if seq}
+        at = self.places.get(seq, -1)
+        return at if at >= 0 and self.seqs[at] == seq else -1
+
+    def joined(self, other: Lease) -> Lease:
+        """Two parts of one lease, as its reader sees them."""
+        return Lease(self.id, self.seqs + other.seqs, min(self.expires_at, other.expires_at), self.size_bytes + other.size_bytes)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LeaseWaiter:
+    """Somebody waits for messages to lease."""
+
+    __slots__ = ()
+
+    def ready(self) -> None:
+        """There may be some now: ask again, and wait again if somebody else was faster."""
 
 
 class Leaser(Browser):
@@ -48,15 +77,39 @@ class Leaser(Browser):
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
         self.leases: dict[str, Lease] = {}
         self.leases_ended: dict[str, None] = {}
+        self.lease_waiters: list[LeaseWaiter] = []
         self._lease_ends: list[tuple[int, str]] = []
+
+    def pump(self, now: int) -> None:
+        """Receivers come first; what they leave is for those who wait to lease it."""
+        super().pump(now)
+        if self.lease_waiters and self._has_ready():
+            waiters = self.lease_waiters
+            self.lease_waiters = []
+            for waiter in waiters:
+                waiter.ready()
+
+    def await_lease(self, waiter: LeaseWaiter) -> None:
+        self.lease_waiters.append(waiter)
+
+    def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
+        if waiter in self.lease_waiters:
+            self.lease_waiters.remove(waiter)
+
+    def all_leases(self) -> list[Lease]:
+        return list(self.leases.values())
+
+    def _has_ready(self) -> bool:
+        if self.sessions is None:
+            return self.next_ready() != 0
+        return self.sessions.next_free(self.index) is not None
 
     def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int) -> Lease:
         """Set up to so many ready messages aside. The same id again gives the same lease, whatever the limits."""
         known = self.leases.get(lease_id)
         if known is not None:
             return known
-        if lease_id in self.leases_ended:
-            raise ArgumentRefused(f"The lease '{lease_id}' of '{self.path}' was completed; a new batch needs a new id.")
+        self._check_new(lease_id)
         lease = Lease(lease_id, [], now + duration_ms, 0)
         if self.sessions is None:
             self._gather(lease, messages_max, bytes_max, now)
@@ -67,6 +120,47 @@ class Leaser(Browser):
             self._write_lease(lease, now)
         return lease
 
+    def _check_new(self, lease_id: str) -> None:
+        if lease_id in self.leases_ended:
+            raise ArgumentRefused(f"The lease '{lease_id}' of '{self.path}' was completed; a new batch needs a new id.")
+        if not self.may_receive:
+            raise EntityDisabled(f"Messaging entity '{self.path}' is currently disabled for receiving. Set its status to Active.")
+
+    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int) -> Lease:
+        """Exactly these messages, or none: for a batch that was planned and whose lease has lapsed since."""
+        known = self.leases.get(lease_id)
+        if known is not None:
+            return known
+        self._check_new(lease_id)
+        missing = sum(1 for seq in seqs if self.index.state(seq) != READY)
+        if missing or not seqs or len(set(seqs)) != len(seqs):
+            raise LeaseLost(
+                f"The lease '{lease_id}' of '{self.path}' cannot be taken again: {missing} of its {len(seqs)} messages are gone or in use."
+            )
+        lease = Lease(lease_id, [], now + duration_ms, 0)
+        self._hold_sessions(lease, seqs)
+        for seq in seqs:
+            self._take_for_lease(lease, seq)
+        self._keep_lease(lease)
+        self._write_lease(lease, now)
+        return lease
+
+    def _hold_sessions(self, lease: Lease, seqs: list[int]) -> None:
+        sessions = self.sessions
+        if sessions is None:
+            return
+        wanted: dict[str, MessageSession] = {}
+        for seq in seqs:
+            session = self.session_of(seq)
+            if session is not None:
+                wanted[session.id] = session
+        for session in wanted.values():
+            if session.holder is not None:
+                raise LeaseLost(f"The lease '{lease.id}' of '{self.path}' cannot be taken again: session '{session.id}' is in use.")
+        for session in wanted.values():
+            sessions.hold(session, lease.holder, lease.expires_at)
+            lease.sessions.append(session)
+
     def _fits(self, lease: Lease, seq: int, bytes_max: int) -> bool:
         return not lease.seqs or lease.size_bytes + self.index.size(seq) <= bytes_max
 
@@ -74,6 +168,7 @@ class Leaser(Browser):
         lease.seqs.append(seq)
         lease.size_bytes += self.index.size(seq)
         self.index.set_state(seq, LEASED)
+        self.meter.received(self.index.size(seq))
 
     def _gather(self, lease: Lease, messages_max: int, bytes_max: int, now: int) -> None:
         while len(lease.seqs) < messages_max:
@@ -120,8 +215,8 @@ class Leaser(Browser):
         self.turn.wake(self, lease.expires_at)
 
     def _write_lease(self, lease: Lease, now: int) -> None:
-        packed = b"".join([_SEQ.pack(seq) for seq in lease.seqs])
-        self.journal.append(facts.LEASED, 0, self.entity_id, 0, now, lease.expires_at, facts.pack_lease(lease.id, packed), b"")
+        key = facts.pack_lease(lease.id, self.packed_lease(lease))
+        self.journal.append(facts.LEASED, 0, self.entity_id, 0, now, lease.expires_at, key, b"")
 
     def find_lease(self, lease_id: str, now: int) -> Lease:
         lease = self.leases.get(lease_id)
@@ -145,15 +240,16 @@ class Leaser(Browser):
         if lease_id in self.leases_ended:
             return 0
         lease = self.find_lease(lease_id, now)
-        self.journal.append(facts.LEASE_ENDED, 1, self.entity_id, 0, now, len(lease.seqs), facts.pack_lease(lease_id, b""), b"")
+        left = lease.remaining()
+        self.journal.append(facts.LEASE_ENDED, 1, self.entity_id, 0, now, left, facts.pack_lease(lease_id, b""), b"")
         self.lease_done(lease)
-        return len(lease.seqs)
+        return left
 
     def lease_done(self, lease: Lease) -> None:
         del self.leases[lease.id]
         self.note_lease_ended(lease.id)
         for seq in lease.seqs:
-            if self.index.state(seq) == LEASED:
+            if seq and self.index.state(seq) == LEASED:
                 self.remove_row(seq)
         self._free_sessions(lease)
 
@@ -168,17 +264,67 @@ class Leaser(Browser):
         lease = self.leases.get(lease_id)
         if lease is None:
             return 0
+        left = lease.remaining()
         self._return_lease(lease, now)
-        return len(lease.seqs)
+        return left
+
+    # -- parts -------------------------------------------------------------------------------
+
+    def complete_part(self, lease_id: str, seqs: list[int], now: int) -> int:
+        """These messages are done; the others stay leased. What is not (or no longer) in the lease is passed over. Returns how many."""
+        lease = self.find_lease(lease_id, now)
+        done = 0
+        for seq in seqs:
+            at = lease.place(seq)
+            if at >= 0 and self.index.state(seq) == LEASED:
+                lease.seqs[at] = 0
+                self.settle(seq, facts.COMPLETED, now)
+                done += 1
+        return done
+
+    def dead_letter_part(self, lease_id: str, seq: int, reason: str, description: str, now: int, effect: Effect) -> bool:
+        """Move one message of the lease to the dead-letter queue; False (and no effect) when it is not in the lease."""
+        lease = self.find_lease(lease_id, now)
+        at = lease.place(seq)
+        if at < 0 or self.index.state(seq) != LEASED:
+            return False
+        lease.seqs[at] = 0
+        self.move_dead(seq, {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}, effect)
+        return True
+
+    def return_part(self, lease_id: str, seqs: list[int], now: int) -> int:
+        """Give these back to the queue before the others."""
+        lease = self.find_lease(lease_id, now)
+        given = [seq for seq in seqs if lease.place(seq) >= 0 and self.index.state(seq) == LEASED]
+        if not given:
+            return 0
+        packed = b"".join([_SEQ.pack(seq) for seq in given])
+        self.journal.append(facts.LEASE_PART, 0, self.entity_id, 0, now, 0, facts.pack_lease(lease.id, packed), b"")
+        for seq in given:
+            lease.seqs[lease.place(seq)] = 0
+            self.make_ready(seq)
+        return len(given)
+
+    def forget_part(self, lease: Lease, seqs: list[int]) -> None:
+        """A replay tells that these were given back."""
+        for seq in seqs:
+            at = lease.place(seq)
+            if at >= 0:
+                lease.seqs[at] = 0
+
+    def packed_lease(self, lease: Lease) -> bytes:
+        return b"".join([_SEQ.pack(seq) for seq in lease.seqs])
+
+    # -- the end -----------------------------------------------------------------------------
 
     def _return_lease(self, lease: Lease, now: int) -> None:
-        self.journal.append(facts.LEASE_ENDED, 0, self.entity_id, 0, now, len(lease.seqs), facts.pack_lease(lease.id, b""), b"")
+        self.journal.append(facts.LEASE_ENDED, 0, self.entity_id, 0, now, lease.remaining(), facts.pack_lease(lease.id, b""), b"")
         del self.leases[lease.id]
         self.give_back_leased(lease)
 
     def give_back_leased(self, lease: Lease) -> None:
         for seq in lease.seqs:
-            if self.index.state(seq) == LEASED:
+            if seq and self.index.state(seq) == LEASED:
                 self.make_ready(seq)
         self._free_sessions(lease)
         self.turn.touch_queue(self)
@@ -205,9 +351,11 @@ class Leaser(Browser):
     def restore_leases(self) -> None:
         """After a replay: the rows of living leases are set aside again, wherever compaction has moved them."""
         for lease in self.leases.values():
-            seqs = [seq for seq in lease.seqs if self.index.state(seq) == READY]
-            lease.seqs = seqs
-            for seq in seqs:
+            lease.seqs = [seq if seq and self.index.state(seq) == READY else 0 for seq in lease.seqs]
+            lease.places = {}
+            for seq in lease.seqs:
+                if not seq:
+                    continue
                 self.index.set_state(seq, LEASED)
                 lease.size_bytes += self.index.size(seq)
                 session = self.session_of(seq)

@@ -13,7 +13,7 @@ from tandem.model.errors import BusError, MessageNotFound, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.broker.dispatch import Consumer
-    from tandem.broker.leases import Lease
+    from tandem.broker.leases import Lease, LeaseWaiter
     from tandem.broker.locks import Lock
     from tandem.model.entity import QueueDescription
     from tandem.model.message import Message
@@ -370,6 +370,46 @@ class PartitionedQueue(Queue):
 
     def abandon_lease(self, lease_id: str, now: int) -> int:
         return sum(part.abandon_lease(lease_id, now) for part in self.fragments)
+
+    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int) -> Lease:
+        """All fragments or none: whoever took its part gives it back when another cannot."""
+        whole: Lease | None = None
+        parts = self._by_fragment(seqs)
+        try:
+            for number, own in parts.items():
+                taken = self.fragments[number].lease_again(lease_id, own, duration_ms, now)
+                whole = taken if whole is None else whole.joined(taken)
+        except BusError:
+            for number in parts:
+                self.fragments[number].abandon_lease(lease_id, now)
+            raise
+        return self.fragments[0].lease_again(lease_id, [], duration_ms, now) if whole is None else whole
+
+    def complete_part(self, lease_id: str, seqs: list[int], now: int) -> int:
+        return sum(self.fragments[number].complete_part(lease_id, own, now) for number, own in self._by_fragment(seqs).items())
+
+    def dead_letter_part(self, lease_id: str, seq: int, reason: str, description: str, now: int, effect: Effect) -> bool:
+        return self.part_of(seq).dead_letter_part(lease_id, seq, reason, description, now, effect)
+
+    def return_part(self, lease_id: str, seqs: list[int], now: int) -> int:
+        return sum(self.fragments[number].return_part(lease_id, own, now) for number, own in self._by_fragment(seqs).items())
+
+    def all_leases(self) -> list[Lease]:
+        """Each once, however many fragments hold a part of it."""
+        whole: dict[str, Lease] = {}
+        for part in self.fragments:
+            for lease in part.all_leases():
+                known = whole.get(lease.id)
+                whole[lease.id] = lease if known is None else known.joined(lease)
+        return list(whole.values())
+
+    def await_lease(self, waiter: LeaseWaiter) -> None:
+        for part in self._usable():
+            part.await_lease(waiter)
+
+    def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
+        for part in self.fragments:
+            part.forget_lease_waiter(waiter)
 
 
 class _AllOf(Effect):

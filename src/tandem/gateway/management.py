@@ -11,13 +11,15 @@ from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from tandem.broker.locks import Lock
 from tandem.broker.queue import Queue
 from tandem.gateway.client import Client
+from tandem.gateway.lease_operations import LeaseOperations
+from tandem.gateway.metering import count_request
 from tandem.gateway.requests import Request, Requests
 from tandem.gateway.rule_operations import RuleOperations
 from tandem.gateway.translate import refusal, token_to_uuid
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import ArgumentRefused, BusError, LeaseLost, MessageNotFound, NotImplementedByBroker, ServerBusy
+from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
 
 _ALL_SESSIONS_MS: Final = 253_402_300_800_000
 """DateTime.MaxValue: not "updated after" but "with messages or state"."""
@@ -54,6 +56,7 @@ class ManagementNode(Requests):
         self._address = address
         self._in_flight = 0
         rules = RuleOperations(client, address)
+        leases = LeaseOperations(client, address)
         self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
             "com.microsoft:peek-message": (Right.LISTEN, self._peek),
             "com.microsoft:renew-lock": (Right.LISTEN, self._renew_lock),
@@ -70,12 +73,14 @@ class ManagementNode(Requests):
             "com.microsoft:remove-rule": (Right.MANAGE, rules.remove),
             "com.microsoft:enumerate-rules": (Right.LISTEN, rules.enumerate),
             "com.tandem:explain-rules": (Right.LISTEN, rules.explain),
-            "com.tandem:lease-batch": (Right.LISTEN, self._lease_batch),
-            "com.tandem:read-lease": (Right.LISTEN, self._read_lease),
-            "com.tandem:renew-lease": (Right.LISTEN, self._renew_lease),
-            "com.tandem:complete-lease": (Right.LISTEN, self._complete_lease),
-            "com.tandem:abandon-lease": (Right.LISTEN, self._abandon_lease),
-            "com.tandem:list-leases": (Right.LISTEN, self._list_leases),
+            "com.tandem:message-counts": (Right.LISTEN, self._message_counts),
+            "com.tandem:lease-batch": (Right.LISTEN, leases.lease),
+            "com.tandem:read-lease": (Right.LISTEN, leases.read),
+            "com.tandem:renew-lease": (Right.LISTEN, leases.renew),
+            "com.tandem:settle-lease-part": (Right.LISTEN, leases.settle_part),
+            "com.tandem:complete-lease": (Right.LISTEN, leases.complete),
+            "com.tandem:abandon-lease": (Right.LISTEN, leases.abandon),
+            "com.tandem:list-leases": (Right.LISTEN, leases.list),
         }
 
     @property
@@ -299,70 +304,15 @@ class ManagementNode(Requests):
         await durable(self._queue)
         return 200, {"message-count": Int(removed)}
 
-    # -- batch leases ------------------------------------------------------------------------
-
-    async def _lease_batch(self, body: dict[object, object]) -> Reply:
-        """{lease-id, max-messages, max-bytes, duration-ms} -> {lease-id, message-count, size-bytes, sequence-numbers, expires-at}."""
-        limits = self.client.site.limits
-        messages_max = min(_need(body, "max-messages", int), limits.lease_messages_max)
-        bytes_max = min(_need(body, "max-bytes", int), limits.lease_bytes_max)
-        duration_ms = _need(body, "duration-ms", int)
-        if messages_max < 1 or bytes_max < 1 or not 1_000 <= duration_ms <= limits.lease_ms_max:
-            raise ArgumentRefused(f"A lease needs max-messages and max-bytes of 1 or more and 1000 to {limits.lease_ms_max} milliseconds.")
-        lease_id = _need(body, "lease-id", str)
-        if not 0 < len(lease_id) <= limits.session_id_chars_max:
-            raise ArgumentRefused(f"A lease id has 1 to {limits.session_id_chars_max} characters.")
-        lease = self._queue.lease(lease_id, messages_max, bytes_max, duration_ms, self.client.turn.now)
-        if not lease.seqs:
-            return 204, {}
-        await durable(self._queue)
+    async def _message_counts(self, body: dict[object, object]) -> Reply:
+        """What is where: active holds locked too; leased, deferred and scheduled stand beside it."""
+        counts = self._queue.counts()
         return 200, {
-            "lease-id": lease.id,
-            "message-count": Int(len(lease.seqs)),
-            "size-bytes": lease.size_bytes,
-            "sequence-numbers": Array(_LONG, list[object](lease.seqs)),
-            "expires-at": Timestamp(lease.expires_at),
+            "active": counts.active,
+            "locked": counts.locked,
+            "deferred": counts.deferred,
+            "scheduled": counts.scheduled,
+            "leased": counts.leased,
+            "total": counts.total,
+            "size-bytes": counts.size_bytes,
         }
-
-    async def _read_lease(self, body: dict[object, object]) -> Reply:
-        """{lease-id, skip, top} -> {messages: [binary, …]}: the same rows in the same order, as often as asked."""
-        queue = self._queue
-        lease = queue.find_lease(_need(body, "lease-id", str), self.client.turn.now)
-        skip = max(_need(body, "skip", int), 0)
-        seqs = lease.seqs[skip : skip + max(_need(body, "top", int), 0)]
-        found: list[object] = []
-        size = 0
-        for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
-            if message is None:
-                raise LeaseLost(f"The lease '{lease.id}' of '{queue.path}' ended while it was being read.")
-            index = queue.index
-            payload = self.client.translator.delivery(
-                message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0
-            )
-            size += len(payload)
-            if found and size > self.client.site.limits.lease_read_bytes_max:
-                break
-            found.append(payload)
-        return (200, {"messages": found}) if found else (204, {})
-
-    async def _renew_lease(self, body: dict[object, object]) -> Reply:
-        duration_ms = min(_need(body, "duration-ms", int), self.client.site.limits.lease_ms_max)
-        lease = self._queue.renew_lease(_need(body, "lease-id", str), duration_ms, self.client.turn.now)
-        return 200, {"expires-at": Timestamp(lease.expires_at)}
-
-    async def _complete_lease(self, body: dict[object, object]) -> Reply:
-        removed = self._queue.complete_lease(_need(body, "lease-id", str), self.client.turn.now)
-        await durable(self._queue)
-        return 200, {"message-count": Int(removed)}
-
-    async def _abandon_lease(self, body: dict[object, object]) -> Reply:
-        returned = self._queue.abandon_lease(_need(body, "lease-id", str), self.client.turn.now)
-        await durable(self._queue)
-        return 200, {"message-count": Int(returned)}
-
-    async def _list_leases(self, body: dict[object, object]) -> Reply:
-        found: list[object] = [
-            {"lease-id": lease.id, "message-count": Int(len(lease.seqs)), "expires-at": Timestamp(lease.expires_at)}
-            for lease in self._queue.leases.values()
-        ]
-        return (200, {"leases": found}) if found else (204, {})

@@ -341,6 +341,18 @@ class Translator(Rewriter):
             return b"".join((header, annotations, b"\x00\x53\x72\xc1", bytes((size + 1, count_all)), content, message.bare))
         return b"".join((header, annotations, b"\x00\x53\x72", _MAP32.pack(0xD1, size + 4, count_all), content, message.bare))
 
+    def undressed(self, message: Message) -> bytes:
+        """As the sender sent it, without anything a delivery adds; its time-to-live is not in it."""
+        if not message.header and not message.message_annotation_count and not message.delivery_annotation_count:
+            return message.bare
+        parts = [b"\x00\x53\x70\xc0" + bytes((len(message.header) + 1, 2)) + message.header] if message.header else []
+        if message.delivery_annotation_count:
+            parts.append(b"\x00\x53\x71" + _encode_map(message.delivery_annotations, message.delivery_annotation_count))
+        if message.message_annotation_count:
+            parts.append(b"\x00\x53\x72" + _encode_map(message.message_annotations, message.message_annotation_count))
+        parts.append(message.bare)
+        return b"".join(parts)
+
     # -- changes -----------------------------------------------------------------------------
 
     def view(self, message: Message, now: int) -> MessageView:

@@ -45,6 +45,8 @@ class Limits:
     lease_messages_max: int = 100_000
     lease_bytes_max: int = 268_435_456
     lease_ms_max: int = 3_600_000
+    lease_wait_ms_max: int = 900_000
+    """A long poll for a lease: 15 minutes, as for any receive."""
     lease_read_bytes_max: int = 2_097_152
     """Of one reply to read-lease; the reader asks again for the rest."""
     management_requests_in_flight_max: int = 1_000
