@@ -271,10 +271,10 @@ class PartitionedQueue(Queue):
             total.add(part.counts())
         return total
 
-    def purge(self, before: int, most: int, now: int) -> int:
+    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
         removed = 0
         for part in self._usable():
-            removed += part.purge(before, most - removed, now)
+            removed += part.purge(before, most - removed, now, session_id)
         return removed
 
     def close(self) -> None:

@@ -316,8 +316,14 @@ class Queue(Leaser):
 
     # -- removal -----------------------------------------------------------------------------
 
-    def purge(self, before: int, most: int, now: int) -> int:
-        """Remove up to `most` active messages enqueued before this instant; returns how many."""
+    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
+        """Remove up to `most` active messages (of this session) enqueued before this instant; returns how many."""
+        owner = 0
+        if session_id is not None:
+            session = self.sessions.by_id.get(session_id) if self.sessions is not None else None
+            if session is None:
+                return 0
+            owner = session.number
         removed = 0
         at = self.base + 1
         end = self.durable_seq + 1
@@ -325,7 +331,7 @@ class Queue(Leaser):
             at = self.index.next_in_state(READY, at, end)
             if at >= end:
                 break
-            if self.index.enqueued_at(at) <= before:
+            if self.index.enqueued_at(at) <= before and (owner == 0 or self.index.owner(at) == owner):
                 self.settle(at, facts.PURGED, now)
                 removed += 1
             at += 1

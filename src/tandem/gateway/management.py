@@ -194,7 +194,7 @@ class ManagementNode(Requests):
 
     def _locks(self, body: dict[object, object]) -> list[Lock]:
         tokens = _many(body, "lock-tokens", uuid.UUID)
-        return [self._queue.find_lock(token_to_uuid(token.bytes)) for token in tokens]
+        return [self._queue.find_lock(token_to_uuid(token.bytes)) for token in dict.fromkeys(tokens)]
 
     async def _renew_lock(self, body: dict[object, object]) -> Reply:
         now = self.client.turn.now
@@ -294,11 +294,13 @@ class ManagementNode(Requests):
     async def _batch_delete(self, body: dict[object, object]) -> Reply:
         most = _need(body, "message-count", int)
         before = body.get("enqueued-time-utc")
+        session_id = body.get("session-id")
         limit = self.client.site.limits.batch_delete_messages_max
         if not 0 < most <= limit:
             raise ArgumentRefused(f"message-count must be between 1 and {limit}, found {most}.")
         now = self.client.turn.now
-        removed = self._queue.purge(before if isinstance(before, int) else now, most, now)
+        session = session_id if isinstance(session_id, str) else None
+        removed = self._queue.purge(before if isinstance(before, int) else now, most, now, session)
         if not removed:
             return 204, {"message-count": Int(0)}
         await durable(self._queue)
