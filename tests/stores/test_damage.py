@@ -12,7 +12,8 @@ from tandem.broker.journal import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores import InlineWorker, SegmentStore
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES
-from tandem.stores.inspect import SegmentFile, verify
+from tandem.stores.inspect import verify
+from tandem.stores.segment_file import SegmentFile
 from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY, SETTINGS, Story

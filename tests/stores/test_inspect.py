@@ -13,7 +13,7 @@ from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import SegmentStore, StoreSettings, backup, dump, dump_segment, verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
-SETTINGS = StoreSettings(segment_bytes=16_384, compaction_records_per_step=64)
+SETTINGS = StoreSettings(segment_bytes=8_192, compaction_records_per_step=64)
 
 
 class Live:
@@ -146,10 +146,11 @@ def test_a_live_store_is_verified_dumped_and_copied_while_it_writes_and_compacts
 
     def look() -> None:
         try:
-            for i in range(8):
+            for i in range(15):
                 trouble.extend(verify(tmp_path / "store").problems)
-                for _ in dump(tmp_path / "store"):
-                    pass
+                blocks = [row["block"] for row in dump(tmp_path / "store")]
+                if blocks != sorted(blocks):
+                    trouble.append("facts out of order")
                 trouble.extend(backup(tmp_path / "store", tmp_path / f"copy-{i}").problems)
         except BaseException as error:
             trouble.append(repr(error))
@@ -159,14 +160,14 @@ def test_a_live_store_is_verified_dumped_and_copied_while_it_writes_and_compacts
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    durable: list[set[tuple[int, int]]] = []
+    durable: list[set[tuple[int, int]]] = [set(live.shop.messages)]
     while not looking.is_set():
         live.turn()
         durable.append(set(live.shop.messages))
     watcher.join()
     assert trouble == []
     live.store.close()
-    for i in range(8):
+    for i in range(15):
         copy = Live(tmp_path / f"copy-{i}")
         assert any(set(copy.shop.messages) == then for then in durable), f"copy {i} is no state the store was ever in"
         copy.store.close()
