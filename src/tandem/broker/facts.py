@@ -33,6 +33,13 @@ METERED: Final = 20
 """Operations of one turn: key = (what, count, bytes) of each. See broker/meters.py."""
 METERS: Final = 21
 """All that was counted and is in no file yet, in place of every METERED before it: seq = file number, aux = bytes of that file."""
+PREPARED: Final = 17
+"""One store's share of a transaction over several: aux = the store that decides, key = transaction id and the rows it will touch,
+body = what to do (`broker.operations`)."""
+COMMITTED: Final = 18
+"""The transaction is decided, in the block that holds the deciding store's own share: aux = how many stores prepared, key = its id."""
+TRANSACTION_ENDED: Final = 19
+"""Nobody needs its PREPARED (flags 0) or COMMITTED (flags 1) any more: key = its id."""
 
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",
@@ -51,6 +58,9 @@ KIND_NAMES: Final = {
     LEASE_PART: "lease-part",
     TRANSFERRED: "transferred",
     TRANSFER_ENDED: "transfer-ended",
+    PREPARED: "prepared",
+    COMMITTED: "committed",
+    TRANSACTION_ENDED: "transaction-ended",
 }
 
 # flags of ENQUEUED
@@ -150,3 +160,15 @@ def pack_transfers(ids: list[tuple[int, int]]) -> bytes:
 
 def unpack_transfers(key: bytes) -> list[tuple[int, int]]:
     return list(_TRANSFER.iter_unpack(key))
+
+
+TRANSACTION_ID_BYTES: Final = 16
+
+
+def pack_prepared(transaction: bytes, rows: list[tuple[int, int]]) -> bytes:
+    """The key of PREPARED: the transaction, then (queue, sequence number) of every row that it settles."""
+    return transaction + pack_transfers(rows)
+
+
+def unpack_prepared(key: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    return key[:TRANSACTION_ID_BYTES], unpack_transfers(key[TRANSACTION_ID_BYTES:])

@@ -27,6 +27,7 @@ from tandem.model.errors import (
 from tandem.model.message import NO_TTL
 
 if TYPE_CHECKING:
+    from tandem.broker.between_stores import TransferId
     from tandem.broker.namespace import Namespace
     from tandem.broker.queue import Queue
     from tandem.broker.replay import StoreTenant
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 HOPS_MAX: Final = 4
 _BATCH_MAX: Final = 256
 _RETRY_MS: Final = 1_000
-
-TransferId = tuple[int, int]
-"""The queue a message came from (as journals number it), and its sequence number there."""
 
 _TOO_MANY_HOPS: Final = f"The maximum transfer hop count ({HOPS_MAX}) is exceeded: the message was forwarded that often already."
 

@@ -13,6 +13,7 @@ from tandem.broker.queue import Queue
 from tandem.broker.replay import StoreTenant
 from tandem.broker.state import HotBudget, Rewriter
 from tandem.broker.topic import Subscription, Topic, queue_of_subscription
+from tandem.broker.transactions import resolve
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
 from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
@@ -103,7 +104,12 @@ class Namespace:
         for tenant in self.stores:
             tenant.journal.replay(tenant)
             tenant.finish()
+        self._settle_between()
+
+    def _settle_between(self) -> None:
+        """What concerned several stores when one of them stopped is brought to its end."""
         settle_transfers(self)
+        resolve(self)
 
     def choose_store(self) -> int:
         """Where a new entity will live: the store with the fewest queues, of those that are up."""
@@ -164,7 +170,7 @@ class Namespace:
         tenant.fresh_fragments.clear()
         self.stores[store] = tenant
         tenant.finish()
-        settle_transfers(self)
+        self._settle_between()
 
     # -- entities ----------------------------------------------------------------------------
 

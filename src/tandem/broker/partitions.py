@@ -90,6 +90,9 @@ class PartitionedQueue(Queue):
             self._advance()
         return self.fragments[self._sticky]
 
+    def destination(self, message: Message) -> Queue:
+        return self.choose(message)
+
     def _advance(self) -> None:
         for _ in range(len(self.fragments)):
             self._next = (self._next + 1) % len(self.fragments)

@@ -19,6 +19,7 @@ from tandem.model.message import NO_TTL, Message, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.journal import Journal
+    from tandem.broker.locks import Lock
     from tandem.broker.namespace import Namespace
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
@@ -161,6 +162,10 @@ class Queue(Leaser):
     def destination(self, message: Message) -> Queue:
         """The queue that will really hold this message; of several parts, one."""
         return self
+
+    def release_lock(self, lock: Lock) -> None:
+        """Its holder is done with it; what becomes of the message is decided elsewhere."""
+        self._drop_lock(lock)
 
     def in_service(self) -> bool:
         """False once it was deleted, or replaced when its store was reopened."""

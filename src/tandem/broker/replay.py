@@ -6,15 +6,14 @@ import heapq
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker import facts
+from tandem.broker import facts, operations
+from tandem.broker.between_stores import BetweenStores
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, GONE, HELD, LOCKED, READY, SCHEDULED
-from tandem.broker.journal import StoreState
 from tandem.broker.leases import Lease
 from tandem.broker.meters import MeterBook
 from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
-    from tandem.broker.forwarding import TransferId
     from tandem.broker.journal import Journal
     from tandem.broker.namespace import QueueEntity
     from tandem.broker.queue import Queue
@@ -31,11 +30,11 @@ def _stays(queue: Queue, seq: int) -> bool:
     return queue.index.state(seq) not in (GONE, HELD)
 
 
-class StoreTenant:
+class StoreTenant(BetweenStores):
     """Owns the queues whose facts are in one journal. Facts of entities that no longer exist are dropped."""
 
     def __init__(self, journal: Journal, budget: HotBudget, now: int) -> None:
-        self.journal = journal
+        super().__init__(journal, now)
         self.budget = budget
         self.fresh: dict[int, QueueEntity | Topic] = {}
         """Entities made for this tenant and not yet in service."""
@@ -46,9 +45,6 @@ class StoreTenant:
         self.meters = MeterBook(journal)
         self.available: bool = True
         """False while the store is down: its entities answer at once, retryably."""
-        self.transfers: dict[TransferId, int] = {}
-        """Messages that came from queues of other stores and may still be there: id -> the queue they went to."""
-        self._now = now
         self._until: dict[tuple[int, int], int] = {}
 
     def add(self, queue: Queue) -> None:
@@ -59,37 +55,13 @@ class StoreTenant:
     def discard(self, queue: Queue) -> None:
         self.queues.pop(queue.entity_id, None)
 
-    # -- between stores ----------------------------------------------------------------------
-
-    def note_transfer(self, id_: TransferId, target: int, now: int) -> None:
-        """In the block in which the message arrives."""
-        source, seq = id_
-        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, b"", b"")
-        self.transfers[id_] = target
-
-    def end_transfers(self, ids: list[TransferId]) -> None:
-        """Lazily: whoever asks again before this is on disk gets the same answer."""
-        if self.journal.health.state not in (StoreState.UP, StoreState.DEGRADED):
-            return
-        for id_ in ids:
-            self.transfers.pop(id_, None)
-        self.journal.append(facts.TRANSFER_ENDED, 0, ids[0][0], 0, self._now, 0, facts.pack_transfers(ids), b"")
-
     # -- replay ------------------------------------------------------------------------------
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         if kind == facts.PUBLISHED:
             self._replay_published(flags, entity, seq, at, key, location, body_bytes)
             return
-        if kind == facts.TRANSFERRED:
-            self.transfers[(aux, seq)] = entity
-            return
-        if kind == facts.TRANSFER_ENDED:
-            for source, number in facts.unpack_transfers(key):
-                self.transfers.pop((source, number), None)
-            return
-        if kind >= facts.METERED:
-            self.meters.replayed(kind, seq, at, aux, key)
+        if kind >= facts.TRANSFERRED and self.replay_between(kind, flags, entity, seq, aux, key, location):
             return
         queue = self.queues.get(entity)
         if queue is None:
@@ -215,6 +187,8 @@ class StoreTenant:
             if queue.index.state(seq) == DELAYED:
                 heapq.heappush(queue.delayed, (until, seq))
         self._until.clear()
+        for share in self.prepared.values():
+            share.rows = operations.freeze(self, share.rows)
         for queue in self.queues.values():
             queue.replay_ended(self._now)
 
@@ -224,9 +198,7 @@ class StoreTenant:
         if kind == facts.PUBLISHED:
             self._relocate_published(flags, entity, seq, at, key, body, location)
             return
-        if kind == facts.TRANSFERRED:
-            if (aux, seq) in self.transfers:
-                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+        if kind >= facts.TRANSFERRED and self.relocate_between(kind, flags, entity, seq, at, aux, key, body, location):
             return
         queue = self.queues.get(entity)
         if queue is None:

@@ -78,7 +78,7 @@ class NamespaceAdmin:
         rules = {rule.key_name: rule for rule in snapshot.authorization_rules}
         rules.update({rule.key_name: rule for rule in wish.authorization_rules})
         self._namespace.authorization_rules.update(rules)
-        self._coming = {queue.name.casefold(): queue for queue in wish.queues}
+        self._coming.update({queue.name.casefold(): queue for queue in wish.queues})
         self._coming.update({topic.name.casefold(): topic for topic in wish.topics})
         for queue in wish.queues:
             if self._namespace.find(queue.name) is None:

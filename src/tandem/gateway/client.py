@@ -13,6 +13,7 @@ from tandem.amqp.handlers import ConnectionHandler
 from tandem.amqp.link import Link, ReceiverLink
 from tandem.broker.turn import Flushed, Turn
 from tandem.gateway import sas
+from tandem.gateway.transactions import Transactions
 from tandem.gateway.translate import Translator, refusal
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -57,6 +58,7 @@ class Client(Flushed):
         self.opened_at: int = site.connection_clock.now_ms()
         self.authenticated: bool = False
         self.linkless_since: int = self.opened_at
+        self.transactions = Transactions(self, site.new_transaction_id)
         self.messages_lost: int = 0
         self.delivered_count: int = 0
 

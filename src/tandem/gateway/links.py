@@ -16,6 +16,7 @@ from tandem.amqp.outcomes import (
     REJECTED_CODE,
     RELEASED,
     RELEASED_CODE,
+    TRANSACTIONAL,
     Outcome,
     encode_modified,
     encode_rejected,
@@ -25,6 +26,8 @@ from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock
 from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
 from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
+from tandem.gateway.outcome_words import dead_letter_words, properties_to_modify
+from tandem.gateway.transactions import SettleAnswer, transaction_of
 from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded
 from tandem.model.message import Message
 
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
 BATCH_FORMAT: Final = 0x80013700
 _MODIFIED: Final = encode_modified(True, False, None)
 _DEFERRED: Final = encode_modified(True, True, None)
-_DELIVERY_TIME: Final = "x-opt-delivery-time"
 _NOTHING: Final = Effect()
 
 
@@ -100,6 +102,8 @@ class Sending(LinkHandler):
         if site.troubled and site.trouble is not None and site.trouble.at_send(client, queue, link, delivery_id, settled):
             return
         try:
+            if state is not None and self._in_transaction(link, delivery_id, payload, settled, message_format, state):
+                return
             if queue.out_of_service:
                 # Its store went down, and came back with the same queue replayed; or it is still down, which raises.
                 queue = site.namespace.resolve_sender(self._address)
@@ -132,6 +136,27 @@ class Sending(LinkHandler):
         confirming = Confirming(client, link.session, part, True, delivery_id, ACCEPTED, turn_number)
         self._confirming = confirming
         part.when_durable(confirming)
+
+    def _in_transaction(
+        self, link: ReceiverLink, delivery_id: int, payload: bytes, settled: bool, message_format: int, state: bytes
+    ) -> bool:
+        """A send in a transaction is answered at once and done when the transaction is. False: it is in none."""
+        client = self.client
+        found = transaction_of(state)
+        if found is None:
+            return False
+        parts = split_batch(payload) if message_format == BATCH_FORMAT else [payload]
+        try:
+            self.queue = client.site.namespace.resolve_sender(self._address)
+            answer = client.transactions.send(found.txn_id, self.queue, [client.translator.message(part) for part in parts])
+        except BusError as error:
+            if settled:
+                client.transactions.doom(found.txn_id, error)
+            raise
+        if not settled:
+            link.session.send_disposition(True, delivery_id, delivery_id, True, answer)
+            client.touch()
+        return True
 
     def _check_batch(self, messages: list[Message]) -> None:
         """A batch is taken whole or not at all, so everything that may refuse it is asked first."""
@@ -339,9 +364,12 @@ class Receiving(LinkHandler):
         assert isinstance(lock, Lock)
         queue = self.queue
         code = outcome.code
-        if code not in (MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE):
+        if code not in (MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE, TRANSACTIONAL):
             if settled:
                 queue.give_up(lock, now)  # settled without an outcome: nobody dealt with it
+            return
+        if code == TRANSACTIONAL:
+            self._settle_in_transaction(link, delivery, outcome, settled)
             return
         state = REJECTED if code == REJECTED_CODE else RELEASED if code == RELEASED_CODE else _MODIFIED
         if code == MODIFIED_CODE and outcome.undeliverable_here:
@@ -369,6 +397,16 @@ class Receiving(LinkHandler):
         if not settled:
             link.settle_locally(delivery.delivery_id)
 
+    def _settle_in_transaction(self, link: SenderLink, delivery: Delivery, outcome: Outcome, settled: bool) -> None:
+        lock = delivery.context
+        assert isinstance(lock, Lock)
+        try:
+            self.client.transactions.settle(outcome, self.queue, lock, SettleAnswer(self.client, link, delivery.delivery_id, settled))
+        except BusError as error:
+            if settled:
+                self.client.transactions.doom(outcome.txn_id, error)
+            self._refuse(link, delivery, settled, error)
+
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         """Message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once."""
         session: MessageSession | None = self.consumer.session
@@ -377,37 +415,3 @@ class Receiving(LinkHandler):
         if session is not None:
             self.queue.close_session(session, self.consumer, self.client.turn.now)
         self.client.link_gone(link)
-
-
-def dead_letter_words(error: AmqpError | None) -> tuple[str, str, dict[str, object]]:
-    """(reason, description, further properties) from a `rejected` outcome."""
-    if error is None:
-        return "", "", {}
-    properties: dict[str, object] = {}
-    reason = ""
-    description = ""
-    for key, value in (error.info or {}).items():
-        name = str(key)
-        if name == "DeadLetterReason":
-            reason = "" if value is None else str(value)
-        elif name == "DeadLetterErrorDescription":
-            description = "" if value is None else str(value)
-        else:
-            properties[name] = value
-    if not reason and error.condition != "com.microsoft:dead-letter":
-        reason = str(error.condition)
-    if not description and error.description:
-        description = error.description
-    return reason, description, properties
-
-
-def properties_to_modify(outcome: Outcome) -> tuple[dict[str, object], int]:
-    """(application properties to set, instant before which not to deliver again) from a `modified` outcome."""
-    properties: dict[str, object] = {}
-    deliver_at = 0
-    for key, value in (outcome.message_annotations or {}).items():
-        if str(key) == _DELIVERY_TIME and isinstance(value, int):
-            deliver_at = int(value)
-        else:
-            properties[str(key)] = value
-    return properties, deliver_at

@@ -16,10 +16,11 @@ from tandem.gateway.client import Client
 from tandem.gateway.links import LinkConsumer, Receiving, Sending
 from tandem.gateway.management import ManagementNode
 from tandem.gateway.requests import ReplyLinks, Requests
+from tandem.gateway.transactions import CoordinatorLink
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, NotImplementedByBroker, OperationTimeout
+from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, OperationTimeout, Unauthorized
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _TIMEOUT: Final = "com.microsoft:timeout"
@@ -30,6 +31,8 @@ _TOKEN_BYTES_MAX: Final = 65_536
 """A request to `$cbs`, which anybody may make: a token and its envelope, generously."""
 _MESSAGES_PER_REQUEST: Final = 16
 """How many messages of full size one management request may carry, to be scheduled."""
+_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+_COORDINATOR_BYTES_MAX: Final = 65_536
 
 
 class Node:
@@ -44,7 +47,9 @@ class Node:
         try:
             terminus = link.target if link.receiver else link.source
             if isinstance(terminus, Coordinator):
-                raise NotImplementedByBroker("Transactions are not supported by this broker yet.")
+                self._attach_coordinator(link)
+                self._client.touch()
+                return
             if terminus is None or terminus.address is None:
                 raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
             path = terminus.address
@@ -95,11 +100,28 @@ class Node:
             self._replies.add(node, link)
             link.accept()
 
+    def _attach_coordinator(self, link: Link) -> None:
+        client = self._client
+        if not client.authenticated:
+            raise Unauthorized("Unauthorized access. Put a token before transactions are declared.")
+        assert isinstance(link, ReceiverLink)
+        link.handler = CoordinatorLink(client, client.transactions)
+        link.auto_credit = client.site.limits.link_credit
+        link.accept(max_message_size=_COORDINATOR_BYTES_MAX)
+
     # -- sending -----------------------------------------------------------------------------
 
     def _attach_sending(self, link: ReceiverLink, address: Address) -> None:
         client = self._client
         client.require(address, Right.SEND)
+        via = link.properties.get(_DESTINATION)
+        if via is not None:
+            # Send-via: the message goes where the property says; the target is where the transaction began.
+            if not isinstance(via, str):
+                raise InvalidField(f"The link property {_DESTINATION} must be a string, found {type(via).__name__}.")
+            client.site.namespace.must_exist(address)
+            address = addresses.parse(via)
+            client.require(address, Right.SEND)
         if address.sub_queue is not addresses.SubQueue.MAIN:
             raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
         queue = client.site.namespace.resolve_sender(address)

@@ -10,7 +10,7 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
 from tandem.amqp.sections import VALUE, decode_message, encode_message
-from tandem.model.errors import DecodeFailed, MessageSizeExceeded
+from tandem.model.errors import DecodeFailed, MessageSizeExceeded, NotImplementedByBroker
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
@@ -75,6 +75,12 @@ class Requests(LinkHandler):
     ) -> None:
         client = self.client
         client.touch()
+        if state is not None and not settled:
+            # Done outside of the transaction it would be a lie.
+            unfit = NotImplementedByBroker("Requests cannot be part of a transaction; send or settle on a link.")
+            answer = encode_rejected(client.error_of(unfit, self.node))
+            link.session.send_disposition(True, delivery_id, delivery_id, True, answer)
+            return
         try:
             message = decode_message(payload)
         except DecodeError as error:

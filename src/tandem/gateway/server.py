@@ -285,6 +285,7 @@ class Server:
         if engine is None:
             return
         engine.tick(now)
+        client.transactions.look_after(self.turn.now)
         if engine.has_output or engine.closed:
             client.touch()
         lapse = client.next_lapse()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -49,6 +50,7 @@ class Site:
         """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
         self.admin: AdminPort | None = None
         """Set once the namespace is open."""
+        self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
         self.clients: set[Client] = set()
         self.troubled: bool = False
         """A fault is in force: `trouble` is asked. False costs nothing."""

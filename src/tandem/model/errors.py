@@ -178,5 +178,26 @@ class StoreUnavailable(Unavailable):
     status = 500
 
 
+class TransactionUnknown(Refused):
+    """No transaction of this id is open on this connection: it was never declared, is over, or took too long."""
+
+    condition = "amqp:transaction:unknown-id"
+    status = 400
+
+
+class TransactionRolledBack(Refused):
+    """Nothing of the transaction has happened. Declare another and do it again."""
+
+    condition = "amqp:transaction:rollback"
+    status = 409
+
+
+class TransactionTimeout(Refused):
+    """The transaction took too long and was rolled back."""
+
+    condition = "amqp:transaction:timeout"
+    status = 408
+
+
 class ConfigurationError(Exception):
     """A setting is wrong. The text names where it stands, what was found and what is allowed."""

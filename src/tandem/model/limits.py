@@ -56,6 +56,14 @@ class Limits:
     http_body_ms_max: int = 60_000
     http_keepalive_ms_max: int = 75_000
     """Between two requests of one connection."""
+    transactions_open_max: int = 256
+    """Per connection."""
+    transaction_operations_max: int = 1_000
+    """Messages sent and settled in one transaction."""
+    transaction_bytes_max: int = 33_554_432
+    """Messages held back until the transaction is over."""
+    transaction_ms_max: int = 120_000
+    """A transaction that takes longer is rolled back."""
     rules_per_subscription_max: int = 2_000
     sql_expression_chars_max: int = 1_024
     sql_expression_nesting_max: int = 32
