@@ -206,12 +206,13 @@ class PairedSender:
         """To the primary, or diverted (then True). The send that makes the path fail over is diverted itself."""
         monitor = self._monitor
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        started = loop.time()
+        deadline = started + timeout
         health = monitor.health
         cause: BaseException | None = None
         if not health.diverting:
             # If this attempt may end in a diversion, half the time is kept for that.
-            budget = timeout / 2 if health.decides_on_next_failure(monitor.now()) else timeout
+            budget = timeout / 2 if health.decides_on_next_failure(int(started * 1000)) else timeout
             try:
                 await self._attempt(to_primary, budget)
             except Exception as error:
@@ -239,7 +240,8 @@ class PairedSender:
     async def _attempt(self, to_primary: Any, budget: float) -> None:
         attempts = self._monitor.attempts
         try:
-            async with asyncio.timeout(budget + 2.0) as scope:
+            # No deadline of its own, the transport keeps that; it is there to be cut short when the path fails over meanwhile.
+            async with asyncio.timeout(None) as scope:
                 attempts.add(scope)
                 try:
                     await to_primary(budget)

@@ -1,0 +1,207 @@
+"""What the paired layer costs while healthy, how it sends while failed over, how fast it switches, and how fast the syphon is.
+
+    python benchmarks/paired.py [--sends N] [--outages N] [--syphon N] [--json]
+
+Two brokers as processes of their own on this machine. Rates are compared in alternating rounds over the same brokers, so that both
+sides meet the same noise. The layer's own cost per send is measured with the SDK's send replaced by one that returns at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from tandem.aio import PairedNamespaces
+from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace
+from tests.acceptance.brokers import Broker
+
+BODY = b"x" * 1_024
+ROUNDS = 5
+
+
+async def administrate(broker: Broker, names: list[str]) -> None:
+    async with ServiceBusAdministrationClient.from_connection_string(broker.connection_string, connection_verify=broker.ca) as client:
+        for name in names:
+            await client.create_queue(name)
+
+
+def paired(primary: Broker, secondary: Broker, **options: Any) -> PairedNamespaces:
+    return PairedNamespaces(
+        primary.connection_string, secondary.connection_string, primary_namespace="bench", backlog_queue_count=1, failover_interval=0,
+        ping_primary_interval=1, sdk_options={"connection_verify": secondary.ca}, **options,
+    )  # fmt: skip
+
+
+async def timed(send: Callable[[ServiceBusMessage], Awaitable[None]], count: int) -> tuple[float, float]:
+    """(sends per second, client CPU microseconds per send)."""
+    gc.collect()
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        await send(ServiceBusMessage(BODY))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return count / wall, cpu / count * 1e6
+
+
+async def overhead(west: Broker, east: Broker, sends: int) -> dict[str, float]:
+    async with ServiceBusClient.from_connection_string(west.connection_string) as client, paired(west, east) as pair:
+        bare, guarded, diverted = client.get_queue_sender("bare"), pair.get_queue_sender("paired"), pair.get_queue_sender("diverted")
+        await pair.fail_over("diverted", hold=True)
+        results: dict[str, list[tuple[float, float]]] = {"bare": [], "paired": [], "failed over": []}
+        for sender in (bare, guarded, diverted):
+            await sender.send_messages(ServiceBusMessage(BODY))
+        for _ in range(ROUNDS):
+            results["bare"].append(await timed(bare.send_messages, sends // ROUNDS))
+            results["paired"].append(await timed(guarded.send_messages, sends // ROUNDS))
+            results["failed over"].append(await timed(diverted.send_messages, sends // ROUNDS))
+        await bare.close()
+    rate = {name: statistics.median(r for r, _ in rounds) for name, rounds in results.items()}
+    cpu = {name: min(c for _, c in rounds) for name, rounds in results.items()}
+    return {
+        "bare sends/s": rate["bare"],
+        "paired sends/s": rate["paired"],
+        "failed-over sends/s": rate["failed over"],
+        "paired throughput, % of bare": 100 * rate["paired"] / rate["bare"],
+        "failed-over throughput, % of healthy": 100 * rate["failed over"] / rate["paired"],
+        "bare cost, client CPU us/send": cpu["bare"],
+        "paired cost, client CPU us/send": cpu["paired"],
+    }
+
+
+async def layer_cost(sends: int) -> dict[str, float]:
+    """The layer by itself: the SDK's send is replaced by one that returns at once, so what is left is what pairing adds."""
+    backup = ScriptedNamespace("backup")
+    string = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+    pair = PairedNamespaces(string, backup, secondary_administration=ScriptedAdministration(backup), backlog_queue_count=1)
+    await pair.pair()
+    guarded = pair.get_queue_sender("q")
+    sdk = guarded._primary._current()
+    sdk._running = True
+
+    async def at_once(message: ServiceBusMessage, *, timeout: float | None = None) -> None:
+        return
+
+    sdk.send_messages = at_once
+    costs = []
+    for _ in range(ROUNDS):
+        _, with_layer = await timed(guarded.send_messages, sends)
+        _, without = await timed(at_once, sends)
+        costs.append(with_layer - without)
+    await pair.close()
+    return {"paired layer alone, us/send": min(costs)}
+
+
+async def outages(west: Broker, east: Broker, count: int) -> dict[str, float]:
+    over: list[float] = []
+    back: list[float] = []
+    async with paired(west, east) as pair, pair.get_queue_sender("paired") as sender:
+        for _ in range(count):
+            await sender.send_messages(ServiceBusMessage(BODY))
+            west.kill()
+            started = time.perf_counter()
+            await sender.send_messages(ServiceBusMessage(BODY))
+            over.append(time.perf_counter() - started)
+            await asyncio.to_thread(west.start)
+            started = time.perf_counter()
+            await pair.monitor("paired").healed.wait()
+            back.append(time.perf_counter() - started)
+    return {
+        "outages": count,
+        **spread("failover, first send after the kill, s", over),
+        **spread("failback after the broker is ready, s", back),
+    }
+
+
+def spread(name: str, values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    at = {"min": 0.0, "p50": 0.5, "p90": 0.9, "max": 1.0}
+    return {f"{name}: {label}": ordered[min(len(ordered) - 1, int(share * len(ordered)))] for label, share in at.items()}
+
+
+async def syphon(west: Broker, east: Broker, count: int) -> dict[str, float]:
+    """The same messages moved by hand with the bare SDK (receive a hundred, send each, complete each), then by the syphon."""
+    async with paired(west, east) as pair, pair.get_queue_sender("home") as sender:
+        await pair.fail_over("home", hold=True)
+        for _ in range(2):
+            for _ in range(count // 50):
+                await sender.send_messages([ServiceBusMessage(BODY) for _ in range(50)])
+        queue = pair.rotation.names[0]
+    bare = await move_by_hand(west, east, queue, count)
+    async with paired(west, east, enable_syphon=True) as pair:
+        first, started = await moved(pair, 1), time.perf_counter()
+        await moved(pair, count)
+        ours = (pair.counters.syphon_moved - first) / (time.perf_counter() - started)
+    return {"bare receive+send+complete, messages/s": bare, "syphon, messages/s": ours, "syphon, % of bare": 100 * ours / bare}
+
+
+async def moved(pair: PairedNamespaces, count: int) -> int:
+    while pair.counters.syphon_moved < count:  # noqa: ASYNC110 - the counter is all there is to look at
+        await asyncio.sleep(0.001)
+    return pair.counters.syphon_moved
+
+
+async def move_by_hand(west: Broker, east: Broker, queue: str, count: int) -> float:
+    async with (
+        ServiceBusClient.from_connection_string(east.connection_string) as there,
+        ServiceBusClient.from_connection_string(west.connection_string) as home,
+        there.get_queue_receiver(queue) as receiver,
+        home.get_queue_sender("home") as sender,
+    ):
+        moved = 0
+        started = time.perf_counter()
+        while moved < count:
+            for message in await receiver.receive_messages(max_message_count=100, max_wait_time=5):
+                await sender.send_messages(ServiceBusMessage(b"".join(message.body), message_id=message.message_id))
+                await receiver.complete_message(message)
+                moved += 1
+        return moved / (time.perf_counter() - started)
+
+
+async def run(sends: int, outage_count: int, syphon_count: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as home:
+        west, east = Broker(Path(home), "west"), Broker(Path(home), "east")
+        try:
+            west.start()
+            east.start()
+            await administrate(west, ["bare", "paired", "diverted", "home"])
+            figures = await layer_cost(sends)
+            figures |= await overhead(west, east, sends)
+            figures |= await syphon(west, east, syphon_count)
+            figures |= await outages(west, east, outage_count)
+            return figures
+        finally:
+            west.stop()
+            east.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sends", type=int, default=5_000)
+    parser.add_argument("--outages", type=int, default=50)
+    parser.add_argument("--syphon", type=int, default=2_000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    figures = asyncio.run(run(arguments.sends, arguments.outages, arguments.syphon))
+    if arguments.json:
+        print(json.dumps(figures, indent=2))
+        return
+    for name, value in figures.items():
+        print(f"{name:55} {value:12.3f}")
+
+
+if __name__ == "__main__":
+    main()
