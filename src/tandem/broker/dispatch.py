@@ -143,10 +143,14 @@ class Dispatcher(QueueState):
             if self.index.state(returned[0]) == READY:
                 return returned[0]
             heapq.heappop(returned)
-        end = self.durable_seq + 1
-        if self.cursor >= end:
+        cursor = self.cursor
+        if cursor > self.durable_seq:
             return 0
-        seq = self.index.next_in_state(READY, self.cursor, end)
+        chunk = self.index.chunks.get(cursor >> 12)
+        if chunk is not None and chunk.states[cursor & 4095] == READY:
+            return cursor
+        end = self.durable_seq + 1
+        seq = self.index.next_in_state(READY, cursor, end)
         self.cursor = seq
         return seq if seq < end else 0
 
@@ -178,7 +182,7 @@ class Dispatcher(QueueState):
                 self.remove_spent(seq, now)
                 continue
             enqueued_at: int = chunk.enqueued[row]
-            self.meter.received(message.size())
+            self.meter.received(message.size_bytes)
             if consumer.peek_lock:
                 lock = self.locks.take(seq, now + self.lock_ms, count, None, False)
                 index.set_state(seq, LOCKED)
@@ -239,7 +243,7 @@ class Dispatcher(QueueState):
             return
         for seq, message in zip(seqs, messages, strict=True):
             if message is not None and seq not in self.hot and self.index.state(seq) == READY:
-                size = message.size()
+                size = message.size_bytes
                 self.hot[seq] = message
                 self.hot_bytes += size
                 self.budget.used_bytes += size
@@ -326,7 +330,7 @@ class Dispatcher(QueueState):
                 self.remove_spent(seq, now)
                 continue
             enqueued_at = self.index.enqueued_at(seq)
-            self.meter.received(message.size())
+            self.meter.received(message.size_bytes)
             if consumer.peek_lock:
                 lock = self.locks.take(seq, session.locked_until, count, session, False)
                 session.locks[seq] = lock

@@ -121,7 +121,7 @@ class Forwarding:
             return
         copy = self._copy(seq, message, now)
         try:
-            target.check_send(copy, copy.size())
+            target.check_send(copy, copy.size_bytes)
         except (EntityDisabled, NotAllowed, MessageSizeExceeded, QuotaExceeded) as error:
             self._set_aside(seq, message, _REASONS[type(error)], error.description, now)
             return

@@ -105,7 +105,7 @@ class PartitionedQueue(Queue):
         """The size limit holds for each fragment alike: a share of the whole."""
 
     def enqueue(self, message: Message, now: int) -> int:
-        self.check_send(message, message.size())
+        self.check_send(message, message.size_bytes)
         while True:
             part = self.choose(message)
             try:

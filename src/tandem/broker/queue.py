@@ -113,25 +113,25 @@ class Queue(Leaser):
 
         Nobody sees it, and nobody may be told, before the journal's next commit.
         """
-        self.check_send(message, message.size())
+        self.check_send(message, message.size_bytes)
         return self.admit(message, now)
 
     def admit(self, message: Message, now: int) -> int:
         """As `enqueue`, for a message that was checked."""
         if message.is_ping:
             self.pings += 1
-            self.meter.add(PING, OK, 1, message.size())
+            self.meter.add(PING, OK, 1, message.size_bytes)
             return 0
         if self.history is not None:
             if self.history.seen(message.message_id, now):
                 self.duplicates_dropped += 1
-                self.meter.add(SEND, DUPLICATE, 1, message.size())
+                self.meter.add(SEND, DUPLICATE, 1, message.size_bytes)
                 return 0
             self.history.remember(message.message_id, now, now)
         if message.scheduled_at > now:
-            self.meter.add(SCHEDULE, OK, 1, message.size())
+            self.meter.add(SCHEDULE, OK, 1, message.size_bytes)
         else:
-            self.meter.sent(message.size())
+            self.meter.sent(message.size_bytes)
         return self.place(message, now)
 
     def place(self, message: Message, now: int) -> int:

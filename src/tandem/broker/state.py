@@ -155,7 +155,7 @@ class QueueState(Pumped):
     # -- bodies in memory ------------------------------------------------------------------
 
     def keep_hot(self, seq: int, message: Message) -> None:
-        size = message.size()
+        size = message.size_bytes
         budget = self.budget
         if self.hot_bytes + size > budget.per_queue_bytes_max:
             return
@@ -168,7 +168,7 @@ class QueueState(Pumped):
     def drop_hot(self, seq: int) -> None:
         message = self.hot.pop(seq, None)
         if message is not None:
-            size = message.size()
+            size = message.size_bytes
             self.hot_bytes -= size
             self.budget.used_bytes -= size
 

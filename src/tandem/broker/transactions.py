@@ -59,7 +59,7 @@ class Sent(Step):
         self.message = message
 
     def check(self, now: int) -> None:
-        self.queue.check_send(self.message, self.message.size())
+        self.queue.check_send(self.message, self.message.size_bytes)
 
     def part(self) -> Queue:
         return self.queue.destination(self.message)
@@ -68,7 +68,7 @@ class Sent(Step):
         return [] if self.message.is_ping else [operations.put(self.part(), self.message)]
 
     def size(self) -> int:
-        return self.message.size()
+        return self.message.size_bytes
 
 
 class Settled(Step):
@@ -106,7 +106,7 @@ class Settled(Step):
         return [Operation(operations.STATE, queue.entity_id, seq, state, count)]
 
     def size(self) -> int:
-        return 0 if self.changed is None else self.changed.size()
+        return 0 if self.changed is None else self.changed.size_bytes
 
 
 def commit(namespace: Namespace, transaction: bytes, steps: list[Step], then: Effect) -> None:

@@ -44,8 +44,8 @@ class DataPlane:
         taken = [self._site.translator.message(encode_http(message)) for message in messages]
         total = 0
         for message in taken:
-            queue.check_send(message, message.size())
-            total += message.size()
+            queue.check_send(message, message.size_bytes)
+            total += message.size_bytes
         queue.check_room(total)
         for message in taken:
             queue.enqueue(message, now)

@@ -162,7 +162,7 @@ class Sending(LinkHandler):
         """A batch is taken whole or not at all, so everything that may refuse it is asked first."""
         total = 0
         for message in messages:
-            size = message.size()
+            size = message.size_bytes
             self.queue.check_send(message, size)
             total += size
         self.queue.check_room(total)

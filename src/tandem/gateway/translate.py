@@ -67,7 +67,12 @@ _MAP32: Final = Struct(">BII")
 _U32: Final = Struct(">I")
 _I64: Final = Struct(">q")
 
-_PLAIN_HEADER: Final = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
+_HEADERS: Final = {
+    b"": b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43",
+    b"\x41\x40": b"\x00\x53\x70\xc0\x06\x05\x41\x40\x40\x40\x43",
+    b"\x42\x40": b"\x00\x53\x70\xc0\x06\x05\x42\x40\x40\x40\x43",
+}
+"""Headers of first deliveries without time to live, by what travels (`durable`, `priority`): nearly all there are."""
 _NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _TOKEN_ALONE: Final = b"\x00\x53\x71\xc1" + bytes((len(_K_TOKEN) + 17, 2)) + _K_TOKEN
 
@@ -311,9 +316,8 @@ class Translator(Rewriter):
         state: int = 0,
     ) -> bytes:
         """The payload of a transfer. `token` is the delivery tag of a peek-lock; `state` 1 deferred, 2 scheduled."""
-        if not message.header and count == 0 and expires_at == 0 and message.ttl_ms < 0:
-            header = _PLAIN_HEADER
-        else:
+        header = _HEADERS.get(message.header) if count == 0 and expires_at == 0 and message.ttl_ms < 0 else None
+        if header is None:
             # Where nothing expires (dead-letter queue) or not yet (scheduled), the time to live is shown as it was sent.
             header = _encode_header(message.header, expires_at - enqueued_at if expires_at else message.ttl_ms, count)
         if token is None:

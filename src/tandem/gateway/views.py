@@ -60,7 +60,7 @@ class _System:
         if message.ttl_ms != NO_TTL:
             system["TimeToLive"] = message.ttl_ms
         system["EnqueuedTimeUtc"] = self._now
-        system["Size"] = message.size()
+        system["Size"] = message.size_bytes
         system["DeliveryCount"] = 0
         return system
 

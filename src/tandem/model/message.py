@@ -33,6 +33,7 @@ class Message:
         "partition_key",
         "scheduled_at",
         "session_id",
+        "size_bytes",
         "ttl_ms",
     )
 
@@ -69,6 +70,8 @@ class Message:
         """The sender's own; those the broker sets are taken out on arrival and put in on delivery."""
         self.partition_key: str | None = partition_key
         self.is_ping: bool = is_ping
+        self.size_bytes: int = len(bare) + len(message_annotations) + len(delivery_annotations) + 32
+        """Bytes that count against quotas."""
         self.hops: int = 0
         """How often it was forwarded from one entity to another."""
 
@@ -90,10 +93,6 @@ class Message:
         )
         copy.hops = self.hops
         return copy
-
-    def size(self) -> int:
-        """Bytes that count against quotas."""
-        return len(self.bare) + len(self.message_annotations) + len(self.delivery_annotations) + 32
 
 
 def encode_body(m: Message) -> bytes:
