@@ -61,6 +61,9 @@ class StoreTenant(BetweenStores):
         if kind == facts.PUBLISHED:
             self._replay_published(flags, entity, seq, at, key, location, body_bytes)
             return
+        if kind >= facts.METERED:
+            self.meters.replayed(kind, seq, at, aux, key)
+            return
         if kind >= facts.TRANSFERRED and self.replay_between(kind, flags, entity, seq, aux, key, location):
             return
         queue = self.queues.get(entity)

@@ -127,7 +127,7 @@ class Client(Flushed):
         self.translator = site.translator
         self.grants.clear()
         self.authenticated = False
-        site.clients.add(self)
+        site.clients[self] = None
 
     def close(self, error: BusError) -> None:
         engine = self.engine
@@ -147,7 +147,8 @@ class Client(Flushed):
         now = self.site.connection_clock.now_ms()
         covered = False
         for grant in self.grants:
-            if grant.covers(address.resource) and grant.expires_at_ms > now:
+            covers = grant.covers(address.resource) or (address.management and grant.covers(address.path))
+            if covers and grant.expires_at_ms > now:
                 if grant.allows(right):
                     return
                 covered = True

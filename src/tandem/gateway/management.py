@@ -116,6 +116,7 @@ class ManagementNode(Requests):
             self._answer_error(request, refusal(error))
         else:
             text = "OK" if status == 200 else "No content"
+            count_request(self.client.site.namespace, self._address, str(operation), status)
             self.reply(request, {"statusCode": Int(status), "statusDescription": text}, answer)
         finally:
             self._in_flight -= 1
@@ -147,11 +148,11 @@ class ManagementNode(Requests):
         found: list[object] = []
         size = 0
         for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
-            state = queue.index.state(seq)
+            index = queue.part_of(seq).index
+            state = index.state(seq)
             if message is None or not state:
                 continue
             shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
-            index = queue.index
             payload = self.client.translator.delivery(
                 message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown
             )
@@ -174,7 +175,7 @@ class ManagementNode(Requests):
             raise MessageNotFound(f"A message left '{queue.path}' while it was being received.")
         found: list[object] = []
         for lock, message in zip(locks, messages, strict=True):
-            index = queue.index
+            index = queue.part_of(lock.seq).index
             token = lock.token if mode == 1 else None
             assert message is not None
             payload = self.client.translator.delivery(
@@ -248,7 +249,7 @@ class ManagementNode(Requests):
             messages.append(self.client.translator.message(raw))
         queue = self.client.site.namespace.resolve_sender(self._address)
         for message in messages:
-            queue.check_send(message, message.size())
+            queue.check_send(message, message.size_bytes)
         now = self.client.turn.now
         numbers: list[object] = [queue.enqueue(message, now) for message in messages]
         await durable(queue)

@@ -35,7 +35,7 @@ def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, cont
         next_outgoing_id=_FIRST_DELIVERY_ID,
     )
     client.engine = Connection(ClientHandler(client, node, site_for), config, True)
-    site.clients.add(client)
+    site.clients[client] = None
     site.plan(client)
     return client
 

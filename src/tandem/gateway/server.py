@@ -52,11 +52,6 @@ class Engines(Protocol):
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
 
 
-def _chance() -> float:
-    """A number in [0, 1) that nobody can foresee."""
-    return int.from_bytes(os.urandom(4), "big") / 0x1_0000_0000
-
-
 def _say_nothing(text: str) -> None:
     """Nobody listens."""
 
@@ -74,8 +69,11 @@ class Server:
         connection_clock: Clock | None = None,
         note: Callable[[str], None] = _say_nothing,
         tls: ssl.SSLContext | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.settings = settings
+        self._entropy = entropy
+        """n -> n bytes that nobody can foresee."""
         self.clock: Clock = clock or SystemClock()
         self._connection_clock: Clock = connection_clock or self.clock
         self.sites: list[Site] = []
@@ -141,8 +139,8 @@ class Server:
 
     async def _open_namespace(self, wish: NamespaceSettings) -> None:
         settings = self.settings
-        translator = Translator(uuid.uuid4)
-        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(os.urandom(8), "big"))
+        translator = Translator(self._new_uuid)
+        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
         for index in range(settings.stores.count):
             journal = self._engines.open_journal(wish.name, index, self._hand_over)
             namespace.attach_store(journal)
@@ -151,7 +149,7 @@ class Server:
             namespace,
             self.turn,
             translator,
-            Tracker(wish.name, settings.node, os.urandom),
+            Tracker(wish.name, settings.node, self._entropy),
             settings.limits,
             self._note,
             self._plan,
@@ -170,8 +168,15 @@ class Server:
         files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
         self.meters.append(MeterKeeper(namespace, files, site.spawn, self._note))
         if settings.faults or settings.dev:
-            site.trouble = Trouble(site, Faults(_chance, settings.stores.count))
+            site.trouble = Trouble(site, Faults(self._chance, settings.stores.count))
             site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
+
+    def _new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._entropy(16), version=4)
+
+    def _chance(self) -> float:
+        """A number in [0, 1) that nobody can foresee."""
+        return int.from_bytes(self._entropy(4), "big") / 0x1_0000_0000
 
     def _hand_over(self, work: Callable[[], None]) -> None:
         """From a store's thread to the loop."""
@@ -202,7 +207,7 @@ class Server:
             from tandem.gateway.mounts import Mounts
 
             self._front = HttpFront(
-                site_for=self._site_for, amqp=self._amqp_peer, limits=self.settings.limits, clock=self.clock, entropy=os.urandom
+                site_for=self._site_for, amqp=self._amqp_peer, limits=self.settings.limits, clock=self.clock, entropy=self._entropy
             )
             Mounts(self).install(self._front)
         return self._front

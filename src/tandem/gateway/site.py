@@ -51,7 +51,8 @@ class Site:
         self.admin: AdminPort | None = None
         """Set once the namespace is open."""
         self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
-        self.clients: set[Client] = set()
+        self.clients: dict[Client, None] = {}
+        """In the order in which they came."""
         self.troubled: bool = False
         """A fault is in force: `trouble` is asked. False costs nothing."""
         self.trouble: Trouble | None = None
@@ -66,7 +67,7 @@ class Site:
         return self.namespace.entity_rule(path, key_name)
 
     def forget(self, client: Client) -> None:
-        self.clients.discard(client)
+        self.clients.pop(client, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that waits (for the disk, for a session) beside the loop's turns."""
