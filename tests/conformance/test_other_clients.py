@@ -1,0 +1,170 @@
+"""Clients that are not Microsoft's and not ours: they send, receive and settle by the AMQP specification alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.house import ROOT_KEY, ROOT_NAME, ProcessBroker, connection_string
+from tests.conformance.raw import Raw, token_for
+
+QUEUES = {"plain": 16, "sessions": 4, "short": 2}
+SCRIPTS = Path(__file__).resolve().parent.parent / "js"
+
+proton = pytest.importorskip("proton", reason="MISSING: python-qpid-proton; pip install python-qpid-proton")
+
+from proton import Delivery, Message, int32, symbol, timestamp, ubyte, ulong  # noqa: E402
+from proton.reactor import Container, LinkOption  # noqa: E402
+from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
+
+
+class PeekLock(LinkOption):  # type: ignore[misc]
+    """Unsettled deliveries that the sender settles last, as Service Bus wants them."""
+
+    def apply(self, link: Any) -> None:
+        link.snd_settle_mode = link.SND_UNSETTLED
+        link.rcv_settle_mode = link.RCV_FIRST
+
+
+@pytest.fixture
+def connection(broker: ProcessBroker) -> Iterator[Any]:
+    container = Container()
+    container.allow_insecure_mechs = True
+    opened = BlockingConnection(
+        f"amqp://localhost:{broker.port}", timeout=20, container=container, user=ROOT_NAME, password=ROOT_KEY, allowed_mechs="PLAIN"
+    )
+    yield opened
+    opened.close()
+
+
+def test_proton_sends_receives_and_settles(connection: Any, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    sender = connection.create_sender(queue)
+    for number in range(20):
+        sender.send(Message(id=ulong(number), body=f"message {number}", durable=True, priority=ubyte(7)))
+    receiver = connection.create_receiver(queue, credit=10)
+    for number in range(10):
+        received = receiver.receive()
+        assert (received.id, received.body) == (number, f"message {number}")
+        assert (received.durable, received.priority, received.delivery_count) == (True, 7, 0)
+        assert received.annotations[symbol("x-opt-sequence-number")] == number + 1
+        receiver.accept()
+    receiver.close()
+    for outcome, count in (("release", 0), ("fail", 0), ("reject", 1)):
+        receiver = connection.create_receiver(queue, credit=1)
+        received = receiver.receive()
+        assert (received.body, received.delivery_count) == ("message 10", count)
+        receiver.reject() if outcome == "reject" else receiver.release(delivered=outcome == "fail")
+        receiver.close()
+    dead = connection.create_receiver(f"{queue}/$DeadLetterQueue", credit=1).receive()
+    assert dead.body == "message 10"
+
+
+def test_proton_bodies_and_properties_of_every_kind_come_back(connection: Any, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    sent = Message(
+        id=uuid.uuid4(),
+        user_id=b"me",
+        address="there",
+        subject="s",
+        reply_to="here",
+        correlation_id="c",
+        content_type=symbol("application/json"),
+        content_encoding=symbol("utf-8"),
+        creation_time=1_700_000_000.0,
+        group_id="g",
+        group_sequence=9,
+        reply_to_group_id="rg",
+        ttl=60.0,
+        properties={"text": "t", "int": int32(5), "float": 2.5, "bool": True, "bytes": b"\x00", "uuid": uuid.uuid4(), "at": timestamp(5)},
+        annotations={symbol("x-own"): ["list", {"map": 1}]},
+        body={"map": [1, "two", None, b"three"]},
+    )
+    connection.create_sender(queue).send(sent)
+    received = connection.create_receiver(queue, credit=1).receive()
+    for name in (
+        "id user_id address subject reply_to correlation_id content_type content_encoding creation_time group_id group_sequence "
+        "reply_to_group_id ttl properties body"
+    ).split():
+        assert getattr(received, name) == getattr(sent, name), name
+    assert received.annotations[symbol("x-own")] == ["list", {"map": 1}]
+
+
+def test_proton_large_messages_pass_and_larger_ones_are_refused(connection: Any, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    sender = connection.create_sender(queue)
+    sender.send(Message(body=b"x" * 250 * 1024))
+    with pytest.raises(SendException) as refusal:
+        sender.send(Message(body=b"x" * 256 * 1024))
+    assert refusal.value.state == Delivery.REJECTED
+    sender.send(Message(body=b"after"))
+    receiver = connection.create_receiver(queue, credit=2)
+    assert [len(receiver.receive().body) for _ in range(2)] == [250 * 1024, 5]
+
+
+def test_proton_is_told_why_a_link_is_refused(connection: Any, broker: ProcessBroker) -> None:
+    with pytest.raises(LinkDetached, match=r"amqp:not-found.*could not be found.*TrackingId:"):
+        connection.create_receiver("no-such-queue", credit=1)
+    with pytest.raises(LinkDetached, match=r"amqp:not-allowed.*requires sessions"):
+        connection.create_receiver(broker.queue("sessions"), credit=1)
+    connection.create_sender(broker.queue("plain")).send(Message(body="fine"))
+
+
+# -- Node.js -----------------------------------------------------------------------------------------------------------
+
+
+def node(script: str, *arguments: str) -> dict[str, Any]:
+    """Run a script of tests/js; its last line is JSON."""
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("MISSING: Node.js 20; the broker was not tested with JavaScript clients")
+    if not (SCRIPTS / "node_modules").is_dir():
+        pytest.skip("MISSING: packages of tests/js; run npm install there (make js does)")
+    done = subprocess.run([program, str(SCRIPTS / script), *arguments], capture_output=True, text=True, timeout=110, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
+
+
+@pytest.mark.js
+def test_rhea_sends_receives_settles_and_drains(broker: ProcessBroker, raw: Raw) -> None:
+    queue = broker.queue("plain")
+    seen = node("rhea_story.mjs", str(broker.port), queue, token_for(broker.port, queue), ROOT_NAME, ROOT_KEY)
+    assert seen["accepted"] == 10
+    assert seen["received"] == [f"message {n}" for n in range(10)]
+    assert seen["again"] == {"body": "message 9", "delivery_count": 1}
+    assert seen["drained"] is True
+    assert seen["refused"]["condition"] == "amqp:not-found"
+    assert "TrackingId:" in seen["refused"]["description"]
+    assert [a.text for a in raw.receiver(f"{queue}/$DeadLetterQueue").receive()] == ["message 8"]
+    assert raw.receiver(queue).drain(5) == []
+
+
+@pytest.mark.js
+def test_the_javascript_sdk_tells_the_same_story(broker: ProcessBroker) -> None:
+    queue, sessions, short = broker.queue("plain"), broker.queue("sessions"), broker.queue("short")
+    seen = node("service_bus_story.mjs", connection_string(broker.port), queue, sessions, short)
+    assert seen["received"] == ["single", "batched 0", "batched 1", "batched 2"]
+    assert seen["abandoned"] == {"body": "single", "deliveryCount": 1, "properties": {"tried": 1}}
+    assert seen["deferred"] == "batched 0"
+    assert seen["dead"] == {"body": "batched 1", "reason": "because", "description": "of this"}
+    assert seen["scheduled"] == ["later"]
+    assert seen["emptyPeek"] == 0
+    assert seen["emptyReceive"] == 0
+    assert seen["sessionOrder"] == ["s0", "s1", "s2"]
+    assert seen["sessionState"] == "kept"
+    assert seen["nextSession"] == "other"
+    assert seen["heldSession"] == "SessionCannotBeLocked"
+    assert seen["noSession"] == "ServiceTimeout"
+    assert seen["lockRenewed"] is True
+    assert seen["subscribed"] == ["streamed 0", "streamed 1", "streamed 2"]
+    assert seen["tooLarge"] == "MessageSizeExceeded"
+    assert seen["missing"] in ("MessagingEntityNotFound", "UnauthorizedAccess", "GeneralError")
