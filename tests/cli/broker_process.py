@@ -24,6 +24,7 @@ class BrokerProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.directory = directory
         self.lines: list[str] = []
 
     def __enter__(self) -> BrokerProcess:

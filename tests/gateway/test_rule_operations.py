@@ -48,7 +48,7 @@ def rules(raw: Raw, **page: int) -> dict[str, Any]:
 
 def test_rules_are_added_listed_and_removed(raw: Raw) -> None:
     assert list(rules(raw)) == ["$Default"]
-    assert rules(raw)["$Default"][0].descriptor == 0x13700000007
+    assert rules(raw)["$Default"][0].descriptor == 0x1370000007
     sql = {"expression": "region = 'eu'"}
     assert add(raw, "sql", **{"sql-filter": sql, "sql-rule-action": {"expression": "SET seen = 1"}})[0] == 200
     correlation = {"correlation-id": "c", "label": "l", "properties": {"n": 5, "t": "x"}}
@@ -56,10 +56,10 @@ def test_rules_are_added_listed_and_removed(raw: Raw) -> None:
     found = rules(raw)
     assert list(found) == ["$Default", "correlated", "sql"]
     filter, action = found["sql"]
-    assert (filter.descriptor, filter.value[0]) == (0x13700000006, "region = 'eu'")
+    assert (filter.descriptor, filter.value[0]) == (0x1370000006, "region = 'eu'")
     assert (action.descriptor, action.value[0]) == (0x13700000006, "SET seen = 1")
     filter, action = found["correlated"]
-    assert (filter.descriptor, action.descriptor) == (0x13700000009, 0x13700000005)
+    assert (filter.descriptor, action.descriptor) == (0x1370000009, 0x13700000005)
     assert filter.value == ["c", None, None, None, "l", None, None, None, {"n": 5, "t": "x"}]
     assert raw.request(SUB, "com.microsoft:remove-rule", {"rule-name": "$Default"})[0] == 200
     assert list(rules(raw)) == ["correlated", "sql"]
@@ -92,7 +92,7 @@ def test_constant_filters_keep_their_own_descriptors(raw: Raw) -> None:
     add(raw, "none", **{"sql-filter": {"expression": "1 = 0"}})
     add(raw, "all", **{"sql-filter": {"expression": "1=1"}})
     found = rules(raw)
-    assert (found["none"][0].descriptor, found["all"][0].descriptor) == (0x13700000008, 0x13700000007)
+    assert (found["none"][0].descriptor, found["all"][0].descriptor) == (0x1370000008, 0x1370000007)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ class TokenNode(Requests):
             raise AuthenticationFailed("The token is not a shared access signature; no other token issuer is configured.")
         # The host is not compared: a client may reach us by any name, through tunnels and custom endpoints.
         address = addresses.parse(audience)
-        # A token may be made for the management node alone: some SDKs make one per link.
-        grant = sas.verify(token, address.path if address.management else address.resource, client.site.rule_lookup, client.site.connection_clock.now_ms())
+        # Some clients sign for the management node of an entity: that covers the node, and not the entity.
+        grant = sas.verify(token, address.path, client.site.rule_lookup, client.site.connection_clock.now_ms())
         if address.entity and address.entity.casefold() != addresses.CBS:
             client.site.namespace.must_exist(address)
         client.grant(grant)

@@ -11,11 +11,12 @@ from tandem.model.errors import ArgumentRefused
 
 _RULE: Final = ULong(0x13700000004)
 _EMPTY_ACTION: Final = ULong(0x13700000005)
-_SQL: Final = ULong(0x13700000006)
-"""Of an SQL filter and of an SQL action."""
-_TRUE: Final = ULong(0x13700000007)
-_FALSE: Final = ULong(0x13700000008)
-_CORRELATION: Final = ULong(0x13700000009)
+_SQL_ACTION: Final = ULong(0x13700000006)
+# Filters have a zero less than the rest: so it is in the service, and clients insist on it.
+_SQL_FILTER: Final = ULong(0x1370000006)
+_TRUE: Final = ULong(0x1370000007)
+_FALSE: Final = ULong(0x1370000008)
+_CORRELATION: Final = ULong(0x1370000009)
 _COMPATIBILITY_LEVEL: Final = 20
 
 _CORRELATION_FIELDS: Final = (
@@ -113,7 +114,7 @@ def _write_filter(filter: Filter) -> Described:
     if isinstance(filter, FalseFilter):
         return Described(_FALSE, [])
     if isinstance(filter, SqlFilter):
-        return Described(_SQL, [filter.expression, _COMPATIBILITY_LEVEL])
+        return Described(_SQL_FILTER, [filter.expression, _COMPATIBILITY_LEVEL])
     properties = {key: for_wire(value) for key, value in filter.properties}
     return Described(_CORRELATION, [*(getattr(filter, field) for _, field in _CORRELATION_FIELDS), properties])
 
@@ -121,4 +122,4 @@ def _write_filter(filter: Filter) -> Described:
 def _write_action(action: SqlAction | None) -> Described:
     if action is None:
         return Described(_EMPTY_ACTION, [])
-    return Described(_SQL, [action.expression, _COMPATIBILITY_LEVEL])
+    return Described(_SQL_ACTION, [action.expression, _COMPATIBILITY_LEVEL])
