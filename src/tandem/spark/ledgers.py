@@ -1,0 +1,163 @@
+"""What senders and receivers wrote down themselves, and what both journals say, brought into one form that can be compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from tandem.model.errors import ConfigurationError
+from tandem.spark.journal_rows import BACKLOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Where a row comes from: a letter each, so that they can be counted in one pass.
+PRIMARY: Final = "P"
+BACKLOG_ROW: Final = "B"
+DEAD_LETTER: Final = "D"
+SENT: Final = "S"
+RECEIVED: Final = "R"
+
+_KINDS: Final = "enqueued,published,settled,leased,lease-ended,lease-part"
+_SUBSCRIPTIONS: Final = "/subscriptions/"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Rows (origin, entity, home, message_id, session_id, at, done_at, reason, sequence_number, number), one per copy of a message."""
+
+    rows: DataFrame
+    has_sent: bool
+    has_received: bool
+    has_topics: bool
+    kept: tuple[DataFrame, ...] = ()
+    """Persisted meanwhile."""
+
+    def release(self) -> None:
+        for frame in self.kept:
+            frame.unpersist()
+
+
+def home_of(path: Column) -> Column:
+    """The queue or topic that a path belongs to, without regard to case."""
+    return F.substring_index(F.lower(path), _SUBSCRIPTIONS, 1)
+
+
+def load_ledger(spark: SparkSession, path: str) -> DataFrame:
+    """JSON lines or Parquet with `message_id`, `path` and `at_ms`; `session_id` and `number` (the order) if they have them."""
+    if not Path(path).exists() and "://" not in path:
+        raise ConfigurationError(f"ledger: {path} does not exist")
+    reader = spark.read
+    frame = reader.parquet(path) if _is_parquet(path) else reader.json(path)
+    missing = [name for name in ("message_id", "path", "at_ms") if name not in frame.columns]
+    if missing:
+        raise ConfigurationError(f"ledger: {path} has no column {missing[0]}; it needs message_id, path and at_ms")
+    for name in ("session_id", "number"):
+        if name not in frame.columns:
+            frame = frame.withColumn(name, F.lit(None))
+    return frame
+
+
+def _is_parquet(path: str) -> bool:
+    found = Path(path)
+    return path.endswith(".parquet") or (found.is_dir() and next(found.glob("*.parquet"), None) is not None)
+
+
+def ledger_rows(ledger: DataFrame, origin: str) -> DataFrame:
+    return ledger.select(
+        F.lit(origin).alias("origin"),
+        F.col("path").alias("entity"),
+        home_of(F.col("path")).alias("home"),
+        F.col("message_id").cast("string").alias("message_id"),
+        F.col("session_id").cast("string").alias("session_id"),
+        F.col("at_ms").cast("long").alias("at"),
+        F.lit(None).cast("long").alias("done_at"),
+        F.lit(None).cast("string").alias("reason"),
+        F.lit(None).cast("long").alias("sequence_number"),
+        F.col("number").cast("long").alias("number"),
+    )
+
+
+def journal_facts(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """Facts about messages coming and going. Look at them once: every action on them reads the journals again."""
+    return (
+        spark.read.format("tandem_journal")
+        .option("paths", ",".join(paths))
+        .option("kinds", _KINDS)
+        .option("destinations", "true")
+        .load()
+        .withColumn("at", F.unix_millis("at"))
+    )
+
+
+def copies_of(facts: DataFrame) -> DataFrame:
+    """One row per copy of a message that a journal knows: when it came, and when and why it left."""
+    copy = ["namespace", "store", "entity", "sub_queue", "sequence_number"]
+    arrived = F.col("kind").isin("enqueued", "published")
+    left = (F.col("kind") == "settled") | (F.col("kind") == "lease-completed")
+    told = facts.filter(F.col("kind").isin("enqueued", "published", "settled")).unionByName(_completed_by_lease(facts))
+    copies = told.groupBy(*copy).agg(
+        F.first(F.when(arrived, F.col("message_id")), ignorenulls=True).alias("message_id"),
+        F.first(F.when(arrived, F.col("session_id")), ignorenulls=True).alias("session_id"),
+        F.first(F.when(arrived, F.col("destination")), ignorenulls=True).alias("destination"),
+        F.min(F.when(arrived, F.col("at"))).alias("at"),
+        F.max(F.when(left, F.col("at"))).alias("done_at"),
+        F.max(F.when(left, F.col("reason"))).alias("reason"),
+    )
+    in_backlog = F.lower("entity").contains(BACKLOG)
+    # A scheduled message that became active has a second copy, which counts; a settlement whose arrival was compacted away has no id.
+    return copies.filter(F.col("message_id").isNotNull() & ~F.coalesce(F.col("reason") == "activated", F.lit(False))).select(
+        F.when(F.col("sub_queue") != "", DEAD_LETTER).when(in_backlog, BACKLOG_ROW).otherwise(PRIMARY).alias("origin"),
+        F.when(in_backlog, F.coalesce("destination", "entity")).otherwise(F.col("entity")).alias("entity"),
+        home_of(F.when(in_backlog, F.coalesce("destination", "entity")).otherwise(F.col("entity"))).alias("home"),
+        "message_id",
+        "session_id",
+        "at",
+        "done_at",
+        "reason",
+        "sequence_number",
+        F.lit(None).cast("long").alias("number"),
+    )
+
+
+def _completed_by_lease(facts: DataFrame) -> DataFrame:
+    """Messages that left with a completed lease: the lease's end does not name them, its beginning does."""
+    lease = ["namespace", "store", "entity", "sub_queue", "lease_id"]
+    ended = facts.filter((F.col("kind") == "lease-ended") & (F.col("reason") == "completed")).select(*lease, F.col("at").alias("ended_at"))
+    returned = facts.filter(F.col("kind") == "lease-part").select(*lease, "sequence_number").distinct()
+    leased = facts.filter(F.col("kind") == "leased").dropDuplicates([*lease, "sequence_number"])
+    return (
+        leased.join(returned, [*lease, "sequence_number"], "left_anti")
+        .join(ended, lease)
+        .withColumn("kind", F.lit("lease-completed"))
+        .withColumn("reason", F.lit("completed"))
+        .withColumn("at", F.col("ended_at"))
+        .drop("ended_at")
+        .select(*facts.columns)
+    )
+
+
+def gather(
+    spark: SparkSession, journals: list[str] | None = None, sent: DataFrame | None = None, received: DataFrame | None = None
+) -> Evidence:
+    """Everything that is known, in one table."""
+    parts: list[DataFrame] = []
+    kept: list[DataFrame] = []
+    if journals:
+        facts = journal_facts(spark, journals).persist()
+        copies = copies_of(facts).persist()
+        kept = [copies, facts]
+        parts.append(copies)
+    if sent is not None:
+        parts.append(ledger_rows(sent, SENT))
+    if received is not None:
+        parts.append(ledger_rows(received, RECEIVED))
+    if not parts:
+        raise ConfigurationError("nothing to reconcile: give journals, ledgers, or both")
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.unionByName(part)
+    return Evidence(rows, sent is not None, received is not None, bool(journals), tuple(kept))
