@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tandem.model.errors import ConfigurationError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
@@ -29,3 +31,7 @@ class StoreSettings:
     """Records looked at by one `step_compaction`."""
     index_spill_bytes: int = 1_048_576
     """Index entries of the growing segment held in memory before they go to its index file."""
+
+    def __post_init__(self) -> None:
+        if not 1_024 <= self.segment_bytes <= 1_073_741_824:
+            raise ConfigurationError(f"segment_bytes: {self.segment_bytes}; allowed are 1 KiB to 1 GiB")
