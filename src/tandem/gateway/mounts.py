@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tandem.gateway.http import HttpFront
     from tandem.gateway.server import Server
 
+_CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
 _HEALTHY = (StoreState.UP, StoreState.DEGRADED)
 _STATE_NUMBERS = {StoreState.UP: 1, StoreState.DEGRADED: 2, StoreState.RECOVERING: 3, StoreState.DOWN: 0, StoreState.CORRUPT: -1}
 
@@ -34,7 +36,18 @@ class Mounts:
         front.mount("metrics", self.metrics)
         front.mount("faults", self.faults)
         front.mount("events", self.events)
+        front.mount("console", self.console)
         front.mount("meters", self.meters)
+
+    async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """The web page: static files that know only the HTTP API."""
+        name = rest[0] if rest and rest[0] else "index.html"
+        kind = _CONSOLE_FILES.get(name)
+        if kind is None or len(rest) > 1:
+            return _json({"error": "amqp:not-found", "description": f"the console has no page {name!r}"}, 404)
+        content = resources.files("tandem.console").joinpath(name).read_bytes()
+        headers = {"Content-Security-Policy": "default-src 'self'", "Cache-Control": "no-cache"}
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
 
     async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """200 while the process serves; each store with its state, so that one failing store does not condemn the rest."""
