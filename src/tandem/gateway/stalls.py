@@ -55,7 +55,7 @@ class Histogram:
 
 
 class StallMonitor:
-    """A timer that should fire every millisecond and notes how late it does; costs about three thousandths of a core.
+    """A timer that should fire every millisecond and notes how late it does. Costs a few percent of a core, so only when asked for.
 
     `late` is what a client feels, so it also counts what other processes took from us. `busy` is the processor time that the
     loop's thread used between two ticks: ours alone.
