@@ -8,6 +8,10 @@ from typing import Final
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "serve": ("tandem.cli.serve", "serve", "Run a broker."),
     "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
+    "reconcile": ("tandem.cli.analytics", "reconcile", "Prove that nothing was lost, doubled or left behind."),
+    "cost": ("tandem.cli.analytics", "cost", "Price what was counted, and compare ways to survive an outage."),
+    "availability": ("tandem.cli.analytics", "availability", "Outages, failovers, and whether the goal was met."),
+    "report": ("tandem.cli.analytics", "report", "Write one page with plots about an outage."),
     "rule": ("tandem.cli.rule", "app", "Ask which rules of a topic a message matches, and why not."),
     "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
     "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tandem.cli import keyring
 from tandem.cli.keyring import endpoint_host
@@ -218,7 +218,32 @@ def _make_server(settings: ServerSettings) -> Broker:
     isolated = settings.stores.isolation == "process"
     engines = DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated) if settings.data_dir else MemoryEngines()
     tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
-    return Server(settings, engines, clock=clock, note=_note, tls=tls)
+    keep = EventFile(settings.data_dir / "events.jsonl", settings.node) if settings.data_dir else None
+    return Server(settings, engines, clock=clock, note=_note, tls=tls, **({"on_event": keep} if keep else {}))
+
+
+class EventFile:
+    """State changes as lines of JSON beside the journals, for `tandem availability`. They are rare, so each is written at once."""
+
+    def __init__(self, path: Path, who: str) -> None:
+        self._path = path
+        self._who = who
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind = f"{'store' if str(event['subject']).startswith('store') else 'broker'}-{event['state']}"
+        line = {
+            "at_ms": event["at_ms"],
+            "source": "broker",
+            "who": self._who,
+            "kind": kind,
+            "path": event["subject"],
+            "detail": event["cause"],
+        }
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            _note(f"{self._path} cannot be written: {error.strerror}")
 
 
 def _note(text: str) -> None:

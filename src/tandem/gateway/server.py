@@ -56,6 +56,10 @@ def _say_nothing(text: str) -> None:
     """Nobody listens."""
 
 
+def _forget(event: dict[str, Any]) -> None:
+    """Nobody keeps it."""
+
+
 class Server:
     """One broker. `start` returns when it serves; `stop` when everything accepted is on disk."""
 
@@ -68,6 +72,7 @@ class Server:
         real_time: bool = True,
         connection_clock: Clock | None = None,
         note: Callable[[str], None] = _say_nothing,
+        on_event: Callable[[dict[str, Any]], None] = _forget,
         tls: ssl.SSLContext | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -91,6 +96,7 @@ class Server:
         self._real_time = real_time
         """False: the clock is moved by a test, which then calls `run_turn`."""
         self._note = note
+        self._on_event = on_event
         self._tls = tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
@@ -231,7 +237,9 @@ class Server:
 
     def _note_event(self, subject: str, state: str, cause: str) -> None:
         self._event_number += 1
-        self.events.append({"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause})
+        event = {"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause}
+        self.events.append(event)
+        self._on_event(event)
 
     def _wanted(self) -> None:
         if self._loop is not None:

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """After this, `format("servicebus")` reads and writes, in batches and as a stream."""
+    """After this, `format("servicebus")` reads and writes, in batches and as a stream; `format("tandem_journal")` reads journals."""
     from tandem.spark.datasource import ServiceBusDataSource
+    from tandem.spark.journal_source import JournalDataSource
 
     spark.dataSource.register(ServiceBusDataSource)
+    spark.dataSource.register(JournalDataSource)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from tandem.model.errors import ConfigurationError
 from tandem.spark.journal_rows import BACKLOG
+from tandem.spark.journal_source import JournalDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,6 +84,7 @@ def ledger_rows(ledger: DataFrame, origin: str) -> DataFrame:
 
 def journal_facts(spark: SparkSession, paths: list[str]) -> DataFrame:
     """Facts about messages coming and going. Look at them once: every action on them reads the journals again."""
+    spark.dataSource.register(JournalDataSource)
     return (
         spark.read.format("tandem_journal")
         .option("paths", ",".join(paths))
