@@ -1,0 +1,256 @@
+"""`tandem reconcile`, `cost`, `availability` and `report`: Spark jobs over what brokers and clients wrote down, as tables or as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tandem.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tandem.spark.availability import Availability, Outage
+    from tandem.spark.cost import Cost
+    from tandem.spark.reconcile import Reconciliation
+
+Primary = Annotated[Path | None, typer.Option(help="Data directory of the primary broker (its journals).")]
+Secondary = Annotated[Path | None, typer.Option(help="Data directory of the secondary broker.")]
+Journals = Annotated[list[Path] | None, typer.Option("--journal", help="Further data directories; may be given again.")]
+Sent = Annotated[Path | None, typer.Option(help="Ledger of the senders: JSON lines or Parquet with message_id, path, at_ms.")]
+Received = Annotated[Path | None, typer.Option(help="Ledger of the receivers, likewise.")]
+Master = Annotated[str | None, typer.Option(help="Spark master; this machine unless given.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DelayedAfter = Annotated[float, typer.Option(help="Seconds after which a delivery counts as delayed.", min=0.0)]
+Events = Annotated[list[Path] | None, typer.Option("--events", help="Event logs, or directories that hold them; may be given again.")]
+Meters = Annotated[list[Path] | None, typer.Option("--meters", help="Data directories with meters; may be given again.")]
+PriceFile = Annotated[Path | None, typer.Option(help="Price table (JSON); the one that comes with Tandem unless given.")]
+Target = Annotated[float, typer.Option(help="Share of sends that have to be accepted.", min=0.0, max=1.0)]
+
+_CONF = {"spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8", "spark.sql.execution.arrow.pyspark.enabled": "true"}
+
+
+def reconcile(
+    primary: Primary = None,
+    secondary: Secondary = None,
+    journal: Journals = None,
+    sent: Sent = None,
+    received: Received = None,
+    delayed_after: DelayedAfter = 60.0,
+    findings: Annotated[int, typer.Option(help="List at most so many messages.", min=0)] = 20,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that nothing was lost, doubled or left behind. Exit code 1 if something was lost or doubled.
+
+    Example: tandem reconcile --primary data-a --secondary data-b --sent sent.jsonl --received received.jsonl
+    """
+    journals = _directories(primary, secondary, journal)
+    if not journals and sent is None and received is None:
+        raise ConfigurationError("nothing to reconcile: give --primary and --secondary, or --sent and --received")
+    from tandem.spark.reconcile import reconcile as job
+    from tandem.spark.session import open_session
+
+    with open_session("tandem reconcile", master, _CONF) as spark:
+        result = job(
+            spark,
+            journals=journals or None,
+            sent=_text(sent),
+            received=_text(received),
+            delayed_after_ms=int(delayed_after * 1000),
+            findings_max=findings,
+        )
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        show_reconciliation(result, Console())
+    if not result.held:
+        raise typer.Exit(1)
+
+
+def cost(
+    meters: Meters = None,
+    prices: PriceFile = None,
+    backlog_queues: Annotated[int, typer.Option(help="Backlog queues of a pair.", min=1)] = 10,
+    poll_minutes: Annotated[float, typer.Option(help="Length of one long poll of a syphon.", min=0.01)] = 15.0,
+    messages: Annotated[int | None, typer.Option(help="Messages in 30 days; scaled from the meters unless given.", min=0)] = None,
+    outage_minutes: Annotated[float, typer.Option(help="Minutes of outage in 30 days.", min=0.0)] = 60.0,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Price what was counted, and compare pairing, failover, active and passive replication.
+
+    Example: tandem cost --meters data-a --meters data-b
+    """
+    from tandem.spark.cost import cost as job
+    from tandem.spark.session import open_session
+
+    with open_session("tandem cost", master, _CONF) as spark:
+        result = job(
+            spark,
+            meters=[str(one) for one in meters] if meters else None,
+            prices=_text(prices),
+            backlog_queues=backlog_queues,
+            poll_minutes=poll_minutes,
+            messages_per_month=messages,
+            outage_minutes_per_month=outage_minutes,
+        )
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        show_cost(result, Console())
+
+
+def availability(events: Events = None, target: Target = 0.999, master: Master = None, as_json: AsJson = False) -> None:
+    """Outages, times to failover and to healing, and the share of sends that were accepted. Exit code 1 if the goal was missed.
+
+    Example: tandem availability --events events/ --target 0.9999
+    """
+    if not events:
+        raise ConfigurationError("give --events: files of events, or directories that hold them")
+    from tandem.spark.availability import availability as job
+    from tandem.spark.session import open_session
+
+    with open_session("tandem availability", master, _CONF) as spark:
+        result = job(spark, events=[str(one) for one in events], target=target)
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        show_availability(result, Console())
+    if not result.met:
+        raise typer.Exit(1)
+
+
+def report(
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    primary: Primary = None,
+    secondary: Secondary = None,
+    journal: Journals = None,
+    sent: Sent = None,
+    received: Received = None,
+    events: Events = None,
+    prices: PriceFile = None,
+    delayed_after: DelayedAfter = 60.0,
+    target: Target = 0.999,
+    title: Annotated[str, typer.Option(help="The page's title.")] = "Outage report",
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one self-contained page about an outage. Meters and events of the brokers are found beside their journals.
+
+    Example: tandem report --primary data-a --secondary data-b --events client-events.jsonl --out outage.html
+    """
+    journals = _directories(primary, secondary, journal)
+    if not journals:
+        raise ConfigurationError("give --primary and --secondary: the data directories of the brokers")
+    from tandem.spark.report import tell, write_report
+    from tandem.spark.session import open_session
+
+    with open_session("tandem report", master, _CONF) as spark:
+        story = tell(
+            spark,
+            journals=journals,
+            now_ms=time.time_ns() // 1_000_000,
+            sent=_text(sent),
+            received=_text(received),
+            events=[*(str(one) for one in events or []), *_found(journals, "events.jsonl")] or None,
+            meters=[one for one in journals if _found([one], "*/meters/*.csv")] or None,
+            prices=_text(prices),
+            title=title,
+            delayed_after_ms=int(delayed_after * 1000),
+            target=target,
+        )
+    write_report(story, out)
+    if as_json:
+        print(json.dumps({"file": str(out), **story.reconciliation.as_dict()}))
+    else:
+        print(f"written: {out}")
+    if not story.reconciliation.held:
+        raise typer.Exit(1)
+
+
+def _directories(primary: Path | None, secondary: Path | None, further: Sequence[Path] | None) -> list[str]:
+    return [str(one) for one in (primary, secondary, *(further or ())) if one is not None]
+
+
+def _found(directories: Sequence[str], pattern: str) -> list[str]:
+    return [str(file) for one in directories for file in sorted(Path(one).glob(pattern))]
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def show_reconciliation(result: Reconciliation, console: Console) -> None:
+    from tandem.spark.reconcile import PROBLEMS
+
+    table = Table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in PROBLEMS], box=None)
+    for one in [*result.entities, result.total]:
+        name = one.entity or "[bold]all[/bold]"
+        table.add_row(name, str(one.sent), str(one.delivered), str(one.diverted), *[_count(getattr(one, p), p) for p in PROBLEMS])
+    console.print(table)
+    if result.latency_ms:
+        console.print("time to delivery: " + ", ".join(f"{name} {value / 1000:g} s" for name, value in result.latency_ms.items()))
+    for finding in result.findings:
+        console.print(f"  {finding.problem.replace('_', ' ')}: {finding.message_id} in {finding.entity}", highlight=False)
+    console.print("[green]nothing lost, nothing doubled[/green]" if result.held else "[red]it did not hold[/red]")
+
+
+def _count(number: int, problem: str) -> str:
+    return f"[red]{number}[/red]" if number and problem in ("lost", "duplicated", "out_of_order") else str(number)
+
+
+def show_cost(result: Cost, console: Console) -> None:
+    if result.lines:
+        table = Table("namespace", "entity", "operation", "outcome", "count", "billed", "bytes", box=None)
+        for line in result.lines:
+            counts = (f"{line.count:,}", f"{line.billed:,}", f"{line.bytes:,}")
+            table.add_row(line.namespace, line.entity, line.operation, line.outcome, *counts)
+        console.print(table)
+        console.print(f"{result.billed:,} billed operations in {result.minutes:,} minutes", highlight=False)
+    idle = result.idle
+    console.print(
+        f"{idle.queues} idle backlog queues: {idle.per_hour:,.0f}/h, {idle.per_day:,.0f}/day, {idle.per_month:,.0f}/30 days",
+        highlight=False,
+    )
+    if result.idle_measured_per_hour is not None:
+        console.print(f"  measured: {result.idle_measured_per_hour:,.1f} empty receives from backlog queues an hour", highlight=False)
+    console.print(
+        "a diverted message: 4 operations (send to backlog, receive from backlog, send to primary, receive from primary)", highlight=False
+    )
+    if result.measured_per_diverted is not None:
+        console.print(f"  measured: {result.measured_per_diverted:.2f} for {result.diverted:,} diverted messages", highlight=False)
+    table = Table("in 30 days", "operations", "price", "", box=None)
+    for one in result.scenarios:
+        table.add_row(one.name, f"{one.operations:,.0f}", f"{result.currency} {one.price:,.2f}", one.words)
+    console.print(table)
+
+
+def show_availability(result: Availability, console: Console) -> None:
+    table = Table("what", "seen by", "began", "until failover", "until healed", "failed pings", box=None)
+    for one in [*result.outages, *result.stores]:
+        table.add_row(one.path, one.who, _instant(one.began_ms), _seconds(one.seconds_to_failover), _healed(one), str(one.pings_failed))
+    console.print(table if result.outages or result.stores else "no outages")
+    for path in result.paths:
+        verdict = "[green]met[/green]" if path.met else "[red]missed[/red]"
+        console.print(
+            f"{path.path}: {path.attempted} attempted, {path.diverted} diverted, {path.failed} failed: {path.achieved:.4%} accepted, "
+            f"goal {path.target:.4%} {verdict}; the primary alone: {path.primary_only:.4%}"
+        )
+
+
+def _instant(milliseconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(milliseconds / 1000))
+
+
+def _seconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.1f} s"
+
+
+def _healed(one: Outage) -> str:
+    return "lasts" if one.seconds_to_heal is None else _seconds(one.seconds_to_heal)
