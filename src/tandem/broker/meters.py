@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from tandem.broker import facts
+from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
     from tandem.broker.journal import Journal
@@ -276,6 +277,8 @@ class MeterBook(Recorded):
             for slot, count, size in unpack_deltas(key):
                 _count(minute, slot, count, size)
             return
+        if kind != facts.METERS:
+            raise Corrupt(f"the journal holds a fact of unknown kind {kind}: it was written by a newer version")
         self.pending = {}
         self.file_number = seq
         self.file_bytes = aux

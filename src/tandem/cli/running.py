@@ -218,18 +218,21 @@ def _make_server(settings: ServerSettings) -> Broker:
     isolated = settings.stores.isolation == "process"
     engines = DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated) if settings.data_dir else MemoryEngines()
     tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
-    keep = EventFile(settings.data_dir / "events.jsonl", settings.node) if settings.data_dir else None
-    return Server(settings, engines, clock=clock, note=_note, tls=tls, **({"on_event": keep} if keep else {}))
+    keep = EventFile(settings.data_dir / "events.jsonl" if settings.data_dir else None, settings.node)
+    return Server(settings, engines, clock=clock, note=_note, on_event=keep, tls=tls)
 
 
 class EventFile:
     """State changes as lines of JSON beside the journals, for `tandem availability`. They are rare, so each is written at once."""
 
-    def __init__(self, path: Path, who: str) -> None:
+    def __init__(self, path: Path | None, who: str) -> None:
         self._path = path
+        """None: a broker in memory leaves nothing behind."""
         self._who = who
 
     def __call__(self, event: dict[str, Any]) -> None:
+        if self._path is None:
+            return
         kind = f"{'store' if str(event['subject']).startswith('store') else 'broker'}-{event['state']}"
         line = {
             "at_ms": event["at_ms"],

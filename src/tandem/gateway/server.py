@@ -116,12 +116,14 @@ class Server:
             server = await self._loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
             self._listeners.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
+        self._note_event("broker", "started", "")
         self._housekeeper = self._loop.create_task(self._keep_house())
         self._loading = self._loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http")
 
     async def stop(self) -> None:
         for listener in self._listeners:
             listener.close()
+        self._note_event("broker", "stopped", "")
         leaving = ServerBusy("The broker is shutting down. Connect again in a moment.")
         for site in self.sites:
             for client in list(site.clients):
