@@ -122,17 +122,19 @@ class Queue(Leaser):
             self.pings += 1
             self.meter.add(PING, OK, 1, message.size_bytes)
             return 0
+        if self.history is not None and self.history.seen(message.message_id, now):
+            self.duplicates_dropped += 1
+            self.meter.add(SEND, DUPLICATE, 1, message.size_bytes)
+            return 0
+        number = self.place(message, now)
         if self.history is not None:
-            if self.history.seen(message.message_id, now):
-                self.duplicates_dropped += 1
-                self.meter.add(SEND, DUPLICATE, 1, message.size_bytes)
-                return 0
+            # Only now: what the store would not take must not make its repetition look like a duplicate.
             self.history.remember(message.message_id, now, now)
         if message.scheduled_at > now:
             self.meter.add(SCHEDULE, OK, 1, message.size_bytes)
         else:
             self.meter.sent(message.size_bytes)
-        return self.place(message, now)
+        return number
 
     def place(self, message: Message, now: int) -> int:
         """Everything was checked: the message gets its number and its row."""

@@ -160,9 +160,7 @@ class NamespaceAdmin:
         async with self._changing:
             entity = self._queue(description.name)
             now = self._site.turn.begin()
-            wish = dataclasses.replace(
-                description, name=entity.description.name, partition_count=entity.description.partition_count
-            )
+            wish = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
             kept = administration.validate_queue(wish, entity.description, self._limits, now=now, find=self._lookup)
             await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
             entity.configure(kept)

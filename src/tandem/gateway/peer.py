@@ -10,6 +10,7 @@ from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
 from tandem.amqp.sasl import SaslServer
 from tandem.gateway.client import Client, ClientHandler, Writer
+from tandem.gateway.ingress import Ingress
 from tandem.gateway.node import Node
 from tandem.gateway.site import Site
 
@@ -43,8 +44,9 @@ def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, cont
 class AmqpPeer(asyncio.Protocol):
     """Give to a listener as its protocol for AMQP."""
 
-    def __init__(self, site_for: Callable[[str], Site], container_id: str) -> None:
+    def __init__(self, site_for: Callable[[str], Site], container_id: str, ingress: Ingress) -> None:
         self._site_for = site_for
+        self._ingress = ingress
         self._container_id = container_id
         self._client: Client | None = None
         self._writer: _TransportWriter | None = None
@@ -62,8 +64,9 @@ class AmqpPeer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         client = self._client
-        if client is not None:
+        if client is not None and self._writer is not None:
             client.receive(data)
+            self._ingress.took(self._writer)
 
     def pause_writing(self) -> None:
         if self._client is not None:

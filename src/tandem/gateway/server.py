@@ -21,6 +21,7 @@ from tandem.gateway.data import DataPlane
 from tandem.gateway.faults import Faults
 from tandem.gateway.http_types import Site as HttpSite
 from tandem.gateway.idle_entities import IdleEntities
+from tandem.gateway.ingress import Ingress
 from tandem.gateway.metering import MeterKeeper
 from tandem.gateway.peer import AmqpPeer
 from tandem.gateway.settings import NamespaceSettings, ServerSettings
@@ -103,6 +104,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._journals: list[Journal] = []
+        self._ingress = Ingress(settings.limits.ingress_bytes_in_flight_max)
         self._housekeeper: asyncio.Task[None] | None = None
         self.turn = Turn(self.clock, self._wanted)
 
@@ -141,7 +143,7 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
         for journal in self._journals:
-            await asyncio.to_thread(journal.close)
+            journal.close()  # on the loop: what still waits for the disk is answered from here
         for admin in self.admins:
             admin.close()
 
@@ -153,6 +155,7 @@ class Server:
             journal = self._engines.open_journal(wish.name, index, self._hand_over)
             namespace.attach_store(journal)
             self._journals.append(journal)
+            self._ingress.add(journal)
         site = Site(
             namespace,
             self.turn,
@@ -203,7 +206,7 @@ class Server:
         )
 
     def _amqp_peer(self) -> asyncio.Protocol:
-        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}")
+        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}", self._ingress)
 
     def _http_peer(self) -> asyncio.Protocol:
         return self._http().protocol_factory()
@@ -250,6 +253,7 @@ class Server:
     def run_turn(self) -> None:
         """One turn of the house; arms the timer for the next instant anything is due."""
         self.turn.run()
+        self._ingress.relieve()
         if not self._real_time or self._loop is None:
             return
         at = self.turn.deadline()

@@ -29,7 +29,7 @@ class Limits:
     link_credit_max: int = 100_000
     """A larger credit from a receiver is taken as this."""
     ingress_bytes_in_flight_max: int = 33_554_432
-    """Accepted from the network, not yet on disk, per connection; reading pauses beyond it."""
+    """Taken from the network and not yet on disk, per store; beyond it connections are not read until half of it is written."""
     egress_bytes_buffered_max: int = 4_194_304
     """Written but not yet taken by a slow peer, per connection; delivery pauses beyond it."""
     idle_timeout_ms: int = 120_000
