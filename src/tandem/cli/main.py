@@ -12,6 +12,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "cost": ("tandem.cli.analytics", "cost", "Price what was counted, and compare ways to survive an outage."),
     "availability": ("tandem.cli.analytics", "availability", "Outages, failovers, and whether the goal was met."),
     "report": ("tandem.cli.analytics", "report", "Write one page with plots about an outage."),
+    "import": ("tandem.cli.importing", "import_topology", "Write a tandem.toml from the entities of a living namespace."),
     "rule": ("tandem.cli.rule", "app", "Ask which rules of a topic a message matches, and why not."),
     "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
     "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),
