@@ -8,6 +8,7 @@ from typing import Final
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "serve": ("tandem.cli.serve", "serve", "Run a broker."),
     "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
+    "syphon": ("tandem.cli.pipeline", "syphon", "Carry diverted messages home, on Spark."),
     "reconcile": ("tandem.cli.analytics", "reconcile", "Prove that nothing was lost, doubled or left behind."),
     "cost": ("tandem.cli.analytics", "cost", "Price what was counted, and compare ways to survive an outage."),
     "availability": ("tandem.cli.analytics", "availability", "Outages, failovers, and whether the goal was met."),

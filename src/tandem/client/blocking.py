@@ -40,6 +40,7 @@ _READ_BYTES: Final = 262_144
 _TOKEN_MS: Final = 3_600_000
 BATCH_FORMAT: Final = 0x80013700
 _ACCEPTED: Final = 0x24
+_AWAY: Final = range(500, 600)
 
 
 class TransportError(Exception):
@@ -209,7 +210,9 @@ class BlockingClient(ConnectionHandler):
         reply = self._node("$cbs").call(properties, token, self.timeout)
         status = reply.application_properties.get("status-code")
         if not isinstance(status, int) or not 200 <= status < 300:
-            raise TransportError("amqp:unauthorized-access", str(reply.application_properties.get("status-description")))
+            # A token is asked for before anything else, so its refusal can mean more than a wrong key: no such entity, or not now.
+            condition = "amqp:not-found" if status == 404 else "amqp:internal-error" if status in _AWAY else "amqp:unauthorized-access"
+            raise TransportError(condition, str(reply.application_properties.get("status-description")))
         self._tokens[path] = now + _TOKEN_MS
 
     def request(self, path: str, operation: str, body: dict[str, object], timeout: float | None = None) -> dict[str, Any] | None:

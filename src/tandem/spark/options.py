@@ -21,7 +21,7 @@ class OptionError(ValueError):
         self.option = option
 
 
-class _Options:
+class Options:
     """Case-insensitive access that remembers what was asked for."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -115,7 +115,7 @@ class SinkOptions:
     id_prefix: str
 
 
-def _where(options: _Options) -> Where:
+def _where(options: Options) -> Where:
     connection_string = options.text("connectionString")
     ca_file = options.text("caFile", "") or None
     try:
@@ -127,7 +127,7 @@ def _where(options: _Options) -> Where:
     )
 
 
-def _entities(options: _Options) -> tuple[str, ...]:
+def _entities(options: Options) -> tuple[str, ...]:
     """queue, topic + subscription, or entities (a JSON list or a comma-separated one), each with the chosen sub-queue."""
     queue, topic, subscription = options.text("queue", ""), options.text("topic", ""), options.text("subscription", "")
     several = options.text("entities", "")
@@ -163,7 +163,7 @@ def _list(name: str, text: str) -> list[str]:
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    options = _Options(given)
+    options = Options(given)
     found = SourceOptions(
         where=_where(options),
         entities=_entities(options),
@@ -183,7 +183,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    options = _Options(given)
+    options = Options(given)
     queue, topic = options.text("queue", ""), options.text("topic", "")
     if queue and topic:
         raise OptionError("topic", "queue and topic are given; one destination is needed, or neither and a column `entity`")

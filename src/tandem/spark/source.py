@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -174,11 +175,10 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         """What is there; while it is in the hands of others, who may be dead, wait for it to return."""
         left = self.options.return_wait_seconds
         while True:
-            shares = desk.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0 if left <= 0 else 1.0)
-            if shares or left <= 0:
+            shares = desk.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0)
+            if shares or left <= 0 or not any(counts["active"] + counts["leased"] for counts in map(desk.counts, wanted)):
                 return shares
-            if not any(counts["active"] + counts["leased"] for counts in map(desk.counts, wanted)):
-                return {}
+            time.sleep(1.0)
             left -= 1
 
     # -- a planned batch ---------------------------------------------------------------------

@@ -1,0 +1,354 @@
+"""The stream that drives the syphon: plans leases of backlog queues, and moves their messages home while it is read."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from tandem.client.blocking import TransportError
+from tandem.model.clock import SystemClock
+from tandem.spark.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
+from tandem.spark.connections import unreachable
+from tandem.spark.lease_desk import LEASE_LOST, LeaseDesk
+from tandem.spark.moving import Mover, MoveSettings, Tally
+from tandem.spark.offsets import Share
+from tandem.spark.options import OptionError, Options, Where
+
+log = logging.getLogger("tandem.spark.syphon")
+
+SCHEMA: Final = StructType(
+    [
+        StructField("queue", StringType(), True),
+        StructField("path", StringType(), True),
+        StructField("moved", LongType(), True),
+        StructField("dead_lettered", LongType(), True),
+        StructField("waiting", LongType(), True),
+        StructField("size_bytes", LongType(), True),
+        StructField("reason", StringType(), True),
+    ]
+)
+"""One row per backlog queue and destination of a batch."""
+_ARROW: Final = pa.schema(
+    [("queue", pa.string()), ("path", pa.string())]
+    + [(name, pa.int64()) for name in ("moved", "dead_lettered", "waiting", "size_bytes")]
+    + [("reason", pa.string())]
+)
+RETRY_SECONDS_MAX: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonOptions:
+    """Everything the planner and the tasks need, as it travels through Spark's options."""
+
+    move: MoveSettings
+    queues: tuple[str, ...]
+    max_messages: int
+    max_bytes: int
+    lease_seconds: int
+    wait_seconds: int
+    poll_ms: int
+    retry_ms: int
+    parked_max: int
+    """While so many messages of a queue wait for their destination, no more are leased."""
+    give_up_seconds: int
+    """Once: how long to go on when what is left cannot be delivered. 0 = for ever."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SyphonOptions:
+        options = Options(given)
+
+        def where(side: str) -> Where:
+            return Where(
+                connection_string=options.text(side),
+                ca_file=options.text(f"{side}CaFile", "") or None,
+                timeout_seconds=options.number("operationTimeoutSeconds", 30, 1, 3_600),
+            )
+
+        move = MoveSettings(
+            primary=where("primary"),
+            secondary=where("secondary"),
+            batch_messages=options.number("messagesPerTransfer", 250, 1, 4_500),
+            subtract_time_in_backlog=options.flag("subtractTimeInBacklog", False),
+        )
+        return cls(
+            move=move,
+            queues=tuple(options.text("queues").split("\n")),
+            max_messages=options.number("maxMessagesPerTrigger", 20_000, 1, 100_000),
+            max_bytes=options.number("maxBytesPerTrigger", 67_108_864, 1, 268_435_456),
+            lease_seconds=options.number("leaseSeconds", 300, 5, 3_600),
+            wait_seconds=options.number("waitSeconds", 900, 1, 900),
+            poll_ms=options.number("pollMs", 1_000, 0, 60_000),
+            retry_ms=options.number("retryMs", 1_000, 10, 600_000),
+            parked_max=options.number("parkedMax", 200_000, 1, 10_000_000),
+            give_up_seconds=options.number("giveUpSeconds", 0, 0, 86_400),
+        )
+
+
+@dataclass
+class Moving(InputPartition):  # type: ignore[misc]
+    queue: str
+    leases: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An offset: open leases of every queue, oldest first; `number` grows with each attempt at them; `query` begins their ids."""
+
+    query: str
+    number: int
+    leases: Mapping[str, tuple[tuple[str, int], ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        queues = {queue: [list(lease) for lease in leases] for queue, leases in self.leases.items()}
+        return {"v": 1, "query": self.query, "number": self.number, "queues": queues}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Standing:
+        leases = {queue: tuple((str(one), int(count)) for one, count in leases) for queue, leases in value["queues"].items()}
+        return cls(str(value["query"]), int(value["number"]), leases)
+
+
+class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A batch is an attempt at everything leased so far and at what can be leased anew. It never fails because a broker is away."""
+
+    def __init__(self, options: SyphonOptions) -> None:
+        self.options = options
+        self._live_desk: LeaseDesk | None = None
+        self._begun = False
+        self._once = False
+        self._left: dict[str, int] = {}
+        """Messages left in the leases of each queue when last planned: fewer now means that something moves."""
+        self._ended: set[str] = set()
+        self._pause = 0.0
+        self._not_before = 0.0
+        self._stuck_since = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    def started(self) -> dict[str, Any]:
+        return Standing(uuid.uuid4().hex, 0, {}).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._once = True
+
+    # -- planning ----------------------------------------------------------------------------
+
+    def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        standing = Standing.from_json(start)
+        while True:
+            try:
+                planned = self._plan(standing)
+            except TransportError as error:
+                if not unreachable(error):
+                    raise _explained(error, self.options) from error
+                log.warning("no batch planned, the secondary cannot be reached: %s", error)
+                self._lost()
+                time.sleep(self.options.retry_ms / 1000)
+                planned = None if self._once and not self._given_up() else standing
+            if planned is not None:
+                return planned.to_json()
+
+    def _plan(self, standing: Standing) -> Standing | None:
+        """The next offset, the same when there is nothing to do; None: ask again (once, and something may still come)."""
+        desk = self._desk(standing)
+        self._ended &= {lease for leases in standing.leases.values() for lease, _ in leases}
+        open_leases = {queue: kept for queue, leases in standing.leases.items() if (kept := self._kept(desk, queue, leases))}
+        waiting = {queue: sum(left for _, _, left in leases) for queue, leases in open_leases.items()}
+        moved = any(waiting.get(queue, 0) < left for queue, left in self._left.items())
+        self._left = waiting
+        shares = self._take(desk, standing, waiting, moved)
+        for queue, share in shares.items():
+            self._left[queue] = self._left.get(queue, 0) + share.count
+        if not shares and not self._retry_due(bool(waiting), moved):
+            return self._nothing_to_do(desk, standing, bool(waiting))
+        leases: dict[str, tuple[tuple[str, int], ...]] = {}
+        for queue in self.options.queues:
+            mine = [(lease, count) for lease, count, _ in open_leases.get(queue, [])]
+            if queue in shares:
+                mine.append((shares[queue].lease, shares[queue].count))
+            if mine:
+                leases[queue] = tuple(mine)
+        return Standing(standing.query, standing.number + 1, leases)
+
+    def _kept(self, desk: LeaseDesk, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
+        """(lease, messages, left) of those with something left; the others are ended."""
+        if all(lease in self._ended for lease, _ in leases):
+            return []
+        answer = desk.request(queue, "com.tandem:list-leases", {})
+        found = {str(one["lease-id"]): int(one["remaining"]) for one in (answer["leases"] if answer is not None else [])}
+        kept = []
+        for lease, count in leases:
+            left = found.get(lease)
+            if not left:
+                self._end(desk, queue, lease)
+            else:
+                kept.append((lease, count, left))
+                desk.renewer.hold(queue, lease)
+        return kept
+
+    def _end(self, desk: LeaseDesk, queue: str, lease: str) -> None:
+        """Nothing is left in it, or it has lapsed."""
+        desk.renewer.forget(lease)
+        self._ended.add(lease)
+        try:
+            desk.request(queue, "com.tandem:complete-lease", {"lease-id": lease})
+        except TransportError as error:
+            if error.condition != LEASE_LOST:
+                raise
+
+    def _take(self, desk: LeaseDesk, standing: Standing, waiting: Mapping[str, int], moved: bool) -> dict[str, Share]:
+        """New leases for queues where nothing waits, or where something moves past what waits."""
+        options = self.options
+        budgets = {}
+        for queue in options.queues:
+            left = waiting.get(queue, 0)
+            if left == 0 or (moved and left < options.parked_max):
+                budgets[queue] = options.max_messages
+        wait = options.poll_ms / 1000
+        if waiting:
+            # What waits is tried again as soon as it may be, whether or not anything new comes.
+            wait = 0.0 if moved else min(wait, max(0.0, self._not_before - time.monotonic()))
+        if budgets:
+            return desk.take(standing.query, standing.number + 1, budgets, options.max_bytes, -1.0 if self._once else wait)
+        time.sleep(wait)
+        return {}
+
+    def _retry_due(self, waiting: bool, moved: bool) -> bool:
+        """Whether what waits is tried again now: at once while anything moves, else after a growing pause."""
+        now = time.monotonic()
+        if moved or not waiting:
+            self._pause = 0.0
+            self._stuck_since = 0.0
+            return waiting
+        self._stuck_since = self._stuck_since or now
+        if self._pause == 0.0:
+            self._pause = self.options.retry_ms / 1000
+            self._not_before = now + self._pause
+        if now < self._not_before:
+            return False
+        self._pause = min(RETRY_SECONDS_MAX, self._pause * 2)
+        self._not_before = now + self._pause
+        return True
+
+    def _nothing_to_do(self, desk: LeaseDesk, standing: Standing, waiting: bool) -> Standing | None:
+        """Once: over when the queues are empty, also of what others hold; a stream: Spark asks again."""
+        if not self._once:
+            return standing
+        if not waiting:
+            counts = [desk.counts(queue) for queue in self.options.queues]
+            if not any(count["active"] + count["leased"] for count in counts):
+                return standing
+            self._stuck_since = self._stuck_since or time.monotonic()
+        if self._given_up():
+            return standing
+        time.sleep(min(0.25, self.options.retry_ms / 1000))
+        return None
+
+    def _given_up(self) -> bool:
+        patience = self.options.give_up_seconds
+        self._stuck_since = self._stuck_since or time.monotonic()
+        return patience > 0 and time.monotonic() - self._stuck_since > patience
+
+    def _desk(self, standing: Standing) -> LeaseDesk:
+        if self._live_desk is None:
+            options = self.options
+            desk = LeaseDesk(options.move.secondary, options.lease_seconds, options.wait_seconds, options.max_messages)
+            self._live_desk = desk
+        if not self._begun:
+            known = [Share(queue, lease, count, "", ()) for queue, leases in standing.leases.items() for lease, count in leases]
+            self._live_desk.begin(self.options.queues, standing.query, known)
+            self._begun = True
+        return self._live_desk
+
+    def _lost(self) -> None:
+        if self._live_desk is not None:
+            self._live_desk.lost()
+
+    # -- a planned batch ---------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One task per queue: order holds within a queue, so a queue is never split."""
+        self.note_planned(end)
+        standing = Standing.from_json(end)
+        if standing.number == Standing.from_json(start).number:
+            return []
+        try:
+            desk = self._desk(standing)
+            for queue, leases in standing.leases.items():
+                for lease, _ in leases:
+                    desk.renewer.hold(queue, lease)
+        except TransportError as error:
+            if not unreachable(error):
+                raise _explained(error, self.options) from error
+            self._lost()
+        return [Moving(queue, leases) for queue, leases in standing.leases.items()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
+        assert isinstance(partition, Moving)
+        mover = Mover(self.options.move, partition.queue, SystemClock().now_ms())
+        tallies = mover.run(partition.leases)
+        if mover.trouble:
+            tallies.append(Tally("", reason=mover.trouble))
+        rows = [
+            {
+                "queue": partition.queue,
+                "path": one.path,
+                "moved": one.moved,
+                "dead_lettered": one.dead_lettered,
+                "waiting": one.waiting,
+                "size_bytes": one.size_bytes,
+                "reason": one.reason,
+            }
+            for one in tallies
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Leases are ended by the next plan, when nothing is left in them."""
+        self.note_planned(end)
+
+    def stop(self) -> None:
+        if self._live_desk is not None:
+            self._live_desk.close()
+            self._live_desk = None
+
+
+def _explained(error: TransportError, options: SyphonOptions) -> Exception:
+    if error.condition in ("amqp:unauthorized-access", "com.microsoft:auth-failed"):
+        return OptionError("secondary", f"the broker does not accept the key: {error}")
+    if error.condition == "amqp:not-found":
+        return OptionError("queues", f"a backlog queue does not exist: {error}")
+    if error.condition == "amqp:not-implemented":
+        return OptionError("secondary", f"the broker has no batch leases; use the client's syphon there: {error}")
+    return error
+
+
+class SyphonDataSource(DataSource):  # type: ignore[misc]
+    """Used by `tandem.spark.syphon` only."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = {str(key): str(value) for key, value in options.items()}
+
+    @classmethod
+    def name(cls) -> str:
+        return "servicebus-syphon"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> SyphonStreamReader:
+        return SyphonStreamReader(SyphonOptions.parse(self._given))
