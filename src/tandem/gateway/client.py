@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -15,6 +15,7 @@ from tandem.broker.turn import Flushed, Turn
 from tandem.gateway import sas
 from tandem.gateway.transactions import Transactions
 from tandem.gateway.translate import Translator, refusal
+from tandem.gateway.waiting import Gate
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import BusError, Unauthorized
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tandem.broker.queue import Queue
     from tandem.gateway.node import Node
     from tandem.gateway.site import Site
+
+_LARGE_ANSWERS_MAX: Final = 16
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -59,6 +62,8 @@ class Client(Flushed):
         self.authenticated: bool = False
         self.linkless_since: int = self.opened_at
         self.transactions = Transactions(self, site.new_transaction_id)
+        self.gate = Gate(_LARGE_ANSWERS_MAX)
+        """Requests whose answers carry messages pass here."""
         self.messages_lost: int = 0
         self.delivered_count: int = 0
 
@@ -90,12 +95,15 @@ class Client(Flushed):
         data = engine.bytes_to_send()
         if data:
             self.writer.write(data)
+        if self.gate.unwritten:
+            self.gate.written()
         if engine.closed:
             self.writer.hang_up()
 
     def set_writable(self, writable: bool) -> None:
         """The peer reads slower than we write, or has caught up."""
         self.writable = writable
+        self.gate.set_open(writable)
         if writable:
             self.turn.begin()
             for link in list(self.links):
@@ -111,6 +119,7 @@ class Client(Flushed):
         if engine is not None:
             engine.lost()
         self.gone = True
+        self.gate.set_open(True)  # whoever waits finds nobody to answer
         self.site.forget(self)
 
     def cut(self) -> None:

@@ -29,6 +29,9 @@ _UUID: Final = 0x98
 _TIMESTAMP: Final = 0x83
 _STRING: Final = 0xB1
 
+_LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
+"""They carry messages: a client that asks and does not read must not have many of them kept for it."""
+
 Reply = tuple[int, dict[object, object]]
 _T = TypeVar("_T")
 
@@ -109,7 +112,8 @@ class ManagementNode(Requests):
             if not isinstance(body, dict):
                 raise ArgumentRefused("The request needs a map as its body.")
             self._queue.accessed_at = self.client.turn.now
-            status, answer = await method({str(key): value for key, value in body.items()})
+            wish: dict[object, object] = {str(key): value for key, value in body.items()}
+            status, answer = await (self._in_turn(method, wish) if operation in _LARGE_ANSWERS else method(wish))
         except BusError as error:
             self._answer_error(request, error)
         except OSError as error:
@@ -121,6 +125,14 @@ class ManagementNode(Requests):
         finally:
             self._in_flight -= 1
             self.client.touch()
+
+    async def _in_turn(self, method: Callable[[dict[object, object]], Awaitable[Reply]], wish: dict[object, object]) -> Reply:
+        gate = self.client.gate
+        await gate.enter()
+        try:
+            return await method(wish)
+        finally:
+            gate.leave()
 
     def _answer_error(self, request: Request, error: BusError) -> None:
         site = self.client.site

@@ -71,10 +71,15 @@ class AmqpPeer(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._client is not None:
             self._client.set_writable(False)
+        if self._writer is not None:
+            # Who does not read its answers is not listened to: each request would add one more to what is kept for it.
+            self._writer.note_deaf(True)
 
     def resume_writing(self) -> None:
         if self._client is not None:
             self._client.set_writable(True)
+        if self._writer is not None:
+            self._writer.note_deaf(False)
 
     def eof_received(self) -> bool:
         return False
@@ -87,6 +92,8 @@ class AmqpPeer(asyncio.Protocol):
 class _TransportWriter(Writer):
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
+        self._full = False
+        self._deaf = False
 
     def write(self, data: bytes) -> None:
         if not self.transport.is_closing():
@@ -99,9 +106,24 @@ class _TransportWriter(Writer):
         self.transport.abort()
 
     def pause_reading(self) -> None:
-        if self.transport.is_reading():
-            self.transport.pause_reading()
+        self._full = True
+        self._listen()
 
     def resume_reading(self) -> None:
-        if not self.transport.is_closing() and not self.transport.is_reading():
-            self.transport.resume_reading()
+        self._full = False
+        self._listen()
+
+    def note_deaf(self, deaf: bool) -> None:
+        """The peer takes nothing in, or does so again."""
+        self._deaf = deaf
+        self._listen()
+
+    def _listen(self) -> None:
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if self._full or self._deaf:
+            if transport.is_reading():
+                transport.pause_reading()
+        elif not transport.is_reading():
+            transport.resume_reading()

@@ -43,6 +43,43 @@ class _Messages(Loaded):
                 self.future.set_exception(error)
 
 
+class Gate:
+    """Lets a few at a time through, and nobody while the peer does not read: what waits here costs a request, not an answer."""
+
+    def __init__(self, most: int) -> None:
+        self.unwritten = 0
+        """Answers given that still stand in our own buffer."""
+        self._most = most
+        self._inside = 0
+        self._open = True
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def enter(self) -> None:
+        while self._inside + self.unwritten >= self._most or not self._open:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        self._inside += 1
+
+    def leave(self) -> None:
+        self._inside -= 1
+        self.unwritten += 1
+
+    def written(self) -> None:
+        self.unwritten = 0
+        self._wake()
+
+    def set_open(self, is_open: bool) -> None:
+        self._open = is_open
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+
 async def durable(queue: Queue) -> None:
     """Return once everything this queue has appended so far is on disk."""
     effect = Durable()
