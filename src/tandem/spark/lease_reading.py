@@ -30,7 +30,7 @@ def read_lease(where: Where, entity: str, lease: str, start: int, end: int, *, r
     while at < end:
         try:
             client = connection(where)
-            if pending is None:
+            if pending is None or not pending.belongs_to(client):
                 pending = _ask(client, entity, lease, at, end, remaining)
             client.pump_until(pending.done, f"read-lease of {entity}")
             page = pending.result()
@@ -52,9 +52,21 @@ def read_lease(where: Where, entity: str, lease: str, start: int, end: int, *, r
             return
         at = int(page["next"])
         if at < end:
-            pending = _ask(client, entity, lease, at, end, remaining)
-            client.flush()
+            pending = _ask_ahead(where, client, entity, lease, at, end, remaining)
         yield unpack(page["stamps"], page["payloads"])
+
+
+def _ask_ahead(where: Where, client: BlockingClient, entity: str, lease: str, at: int, end: int, remaining: bool) -> Pending | None:
+    """None when the connection has gone meanwhile: then the page is asked for when it is needed, and waited for."""
+    try:
+        pending = _ask(client, entity, lease, at, end, remaining)
+        client.flush()
+    except TransportError as error:
+        if not unreachable(error):
+            raise
+        drop(where)
+        return None
+    return pending
 
 
 def _ask(client: BlockingClient, entity: str, lease: str, at: int, end: int, remaining: bool) -> Pending:

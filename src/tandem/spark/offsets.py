@@ -30,7 +30,7 @@ class Share:
     @property
     def fragments(self) -> list[tuple[int, int]]:
         """(first place, place behind the last) of each task."""
-        return list(zip(self.cuts, (*self.cuts[1:], self.count), strict=True))
+        return list(zip(self.cuts, (*self.cuts[1:], self.count), strict=True)) if self.cuts else []
 
 
 @dataclass(frozen=True, slots=True)

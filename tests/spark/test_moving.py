@@ -1,0 +1,222 @@
+"""The syphon's task, run here: what is moved, buried, left waiting, and in which order."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tandem.amqp import encode_message
+from tandem.client.envelope import PATH, TIME_TO_LIVE, wrap_payload
+from tandem.client.message_encoding import encode_row
+from tandem.spark.connections import drop
+from tandem.spark.lease_desk import LeaseDesk
+from tandem.spark.moving import Mover, MoveSettings, Tally
+from tandem.spark.options import Where
+from tests.acceptance.brokers import Broker
+from tests.spark.conftest import where
+from tests.spark.house import EXACT, counts, create_queue, diverted, ids, send, take_all, verdict
+
+
+def settings(primary: Broker, secondary: Broker, timeout: int = 20, per_transfer: int = 50) -> MoveSettings:
+    return MoveSettings(
+        primary=where(primary, timeout), secondary=where(secondary, timeout), batch_messages=per_transfer, subtract_time_in_backlog=False
+    )
+
+
+class Backlog:
+    """A backlog queue, its desk, and attempts at moving it."""
+
+    def __init__(self, primary: Broker, secondary: Broker, queue: str, timeout: int = 20, per_transfer: int = 50) -> None:
+        self.settings = settings(primary, secondary, timeout, per_transfer)
+        self.secondary = secondary
+        self.queue = queue
+        self.desk = LeaseDesk(self.settings.secondary, 60, 60, 100_000)
+        self.leases: list[tuple[str, int]] = []
+        self.trouble = ""
+
+    def lease(self) -> int:
+        share = self.desk.take(self.queue, len(self.leases), {self.queue: 50_000}, 10**8, 10.0)[self.queue]
+        self.leases.append((share.lease, share.count))
+        return share.count
+
+    def move(self) -> dict[str, Tally]:
+        mover = Mover(self.settings, self.queue, 0)
+        found = {tally.path: tally for tally in mover.run(self.leases)}
+        self.trouble = mover.trouble
+        return found
+
+    def close(self) -> None:
+        self.desk.close()
+        drop(self.settings.primary)
+        drop(self.settings.secondary)
+
+
+@pytest.fixture
+def backlog(west: Broker, east: Broker, name: str) -> Iterator[Backlog]:
+    create_queue(east, name)
+    found = Backlog(west, east, name)
+    yield found
+    found.close()
+
+
+def test_messages_arrive_once_in_order_and_as_they_were(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
+    create_queue(west, f"{name}-a", requires_session=True)
+    create_queue(west, f"{name}-b")
+    original = encode_row(b"body", "whole", session_id="s", subject="hello", time_to_live_ms=3_600_000, application_properties={"n": 1})
+    send(east, name, [wrap_payload(original, f"{name}-a", 1)])
+    send(east, name, diverted(2_500, f"{name}-a", "a", sessions=7))
+    send(east, name, diverted(2_500, f"{name}-b", "b"))
+    backlog.lease()
+    tallies = backlog.move()
+    assert {path: tally.moved for path, tally in tallies.items()} == {f"{name}-a": 2_501, f"{name}-b": 2_500}
+    there = take_all(west, f"{name}-a")
+    by_session: dict[str, list[int]] = {}
+    for session, message_id in zip(there.column("session_id") or [], ids(there), strict=True):
+        if message_id != "whole":
+            by_session.setdefault(session, []).append(int(message_id[1:]))
+    assert all(numbers == sorted(numbers) for numbers in by_session.values())
+    place = ids(there).index("whole")
+    assert (there.column("subject") or [])[place] == "hello"
+    assert (there.column("time_to_live_ms") or [])[place] == 3_600_000
+    assert (there.column("application_properties") or [])[place] == [("n", "1")]
+    plain = ids(take_all(west, f"{name}-b"))
+    assert plain == [f"b{n}" for n in range(2_500)]
+    assert counts(east, name)["total"] == 0
+
+
+def test_poison_is_buried_with_its_reason_and_stops_nothing(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
+    create_queue(west, f"{name}-to")
+    create_queue(west, f"{name}-sessions", requires_session=True)
+    good = list(diverted(10, f"{name}-to", "good"))
+    send(
+        east,
+        name,
+        [
+            *good[:5],
+            encode_row(b"", "no-path"),
+            encode_message(properties={"message-id": "bad-path"}, application_properties={PATH: 5}, body=b""),
+            encode_message(properties={"message-id": "bad-ttl"}, application_properties={PATH: "x", TIME_TO_LIVE: True}, body=b""),
+            wrap_payload(encode_row(b"", "nowhere"), "no/such/queue", 1),
+            wrap_payload(encode_row(b"", "no-session"), f"{name}-sessions", 1),
+            wrap_payload(encode_row(b"", "with-session", session_id="s"), f"{name}-sessions", 1),
+            *good[5:],
+        ],
+        per_transfer=1,
+    )
+    backlog.lease()
+    backlog.move()
+    assert ids(take_all(west, f"{name}-to")) == [f"good{n}" for n in range(10)]
+    assert ids(take_all(west, f"{name}-sessions")) == ["with-session"]
+    dead = take_all(east, f"{name}/$DeadLetterQueue")
+    reasons = dict(zip(ids(dead), dead.column("dead_letter_reason") or [], strict=True))
+    assert reasons == {
+        "no-path": "no queue path",
+        "bad-path": "no queue path",
+        "bad-ttl": "property extraction",
+        "nowhere": "not retryable",
+        "no-session": "not retryable",
+    }
+    said = dict(zip(ids(dead), dead.column("dead_letter_description") or [], strict=True))
+    assert "no/such/queue" in said["nowhere"] and "amqp:not-found" in said["nowhere"]
+    assert "x-ms-timetolive" in said["bad-ttl"]
+
+
+def test_one_refused_message_of_a_transfer_is_found_and_the_order_of_the_others_kept(
+    west: Broker, east: Broker, backlog: Backlog, name: str
+) -> None:
+    create_queue(west, f"{name}-to", requires_session=True)
+    payloads = [wrap_payload(encode_row(b"", f"m{n}", session_id=None if n in (20, 77) else "s"), f"{name}-to", 1) for n in range(120)]
+    send(east, name, payloads)
+    backlog.lease()
+    tally = backlog.move()[f"{name}-to"]
+    assert (tally.moved, tally.dead_lettered, tally.waiting) == (118, 2, 0)
+    assert ids(take_all(west, f"{name}-to")) == [f"m{n}" for n in range(120) if n not in (20, 77)]
+
+
+def test_a_wrong_key_for_the_primary_leaves_everything_waiting(west: Broker, east: Broker, name: str) -> None:
+    create_queue(west, f"{name}-to")
+    create_queue(east, name)
+    send(east, name, diverted(5, f"{name}-to"))
+    backlog = Backlog(west, east, name)
+    wrong = Where(connection_string=west.string_for("RootManageSharedAccessKey", "wrong"), ca_file=None, timeout_seconds=20)
+    backlog.settings = dataclasses.replace(backlog.settings, primary=wrong)
+    try:
+        backlog.lease()
+        tally = backlog.move()[f"{name}-to"]
+        assert (tally.moved, tally.dead_lettered, tally.waiting) == (0, 0, 5)
+        assert "unauthorized" in tally.reason
+        assert counts(east, name)["leased"] == 5
+    finally:
+        backlog.close()
+
+
+def test_primary_killed_and_back_nothing_is_lost_and_repeats_are_dropped(mortal: Broker, east: Broker, name: str) -> None:
+    create_queue(mortal, "orders", requires_duplicate_detection=True)
+    create_queue(east, name)
+    total = 6_000
+    send(east, name, diverted(total, "orders", "m", size=1_000))
+    backlog = Backlog(mortal, east, name, timeout=5)
+    try:
+        assert backlog.lease() == total
+        killer = threading.Thread(target=_kill_when_some_moved, args=(mortal, east, name, total))
+        killer.start()
+        first = backlog.move()["orders"]
+        killer.join()
+        assert 0 < first.moved < total, "the kill came in the middle"
+        assert first.waiting > 0
+        second = backlog.move()["orders"]
+        assert (second.moved, second.dead_lettered) == (0, 0)
+        assert "connect" in second.reason
+        mortal.start()
+        last = backlog.move()["orders"]
+        assert last.waiting == 0
+        assert verdict((f"m{n}" for n in range(total)), ids(take_all(mortal, "orders"))) == EXACT
+        assert counts(east, name)["total"] == 0
+    finally:
+        backlog.close()
+
+
+def _kill_when_some_moved(primary: Broker, secondary: Broker, queue: str, total: int) -> None:
+    while counts(secondary, queue)["total"] == total:
+        pass
+    primary.kill()
+
+
+def test_secondary_killed_in_between_the_task_waits_and_goes_on(west: Broker, mortal: Broker, name: str) -> None:
+    create_queue(west, name, requires_duplicate_detection=True)
+    create_queue(mortal, "backlog")
+    total = 6_000
+    send(mortal, "backlog", diverted(total, name, "m", size=1_000))
+    backlog = Backlog(west, mortal, "backlog", timeout=60)
+    try:
+        backlog.lease()
+        reviver = threading.Thread(target=_kill_and_revive, args=(mortal, total))
+        reviver.start()
+        tally = backlog.move()[name]
+        reviver.join()
+        assert backlog.trouble == ""
+        assert tally.waiting == 0
+        assert verdict((f"m{n}" for n in range(total)), ids(take_all(west, name))) == EXACT
+        assert counts(mortal, "backlog")["total"] == 0
+    finally:
+        backlog.close()
+
+
+def _kill_and_revive(broker: Broker, total: int) -> None:
+    while counts(broker, "backlog")["total"] == total:
+        pass
+    broker.kill()
+    broker.start()
+
+
+def test_a_lapsed_lease_moves_nothing_and_says_so(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
+    create_queue(west, f"{name}-to")
+    send(east, name, diverted(3, f"{name}-to"))
+    backlog.lease()
+    backlog.desk.request(name, "com.tandem:abandon-lease", {"lease-id": backlog.leases[0][0]})
+    assert backlog.move() == {}
+    assert "com.tandem:lease-lost" in backlog.trouble
+    assert counts(east, name)["active"] == 3
