@@ -204,8 +204,12 @@ class Namespace:
 
     def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription, fragment: int = 0) -> QueueEntity:
         queues: dict[SubQueue, Queue] = {}
+        shelf = sub_queue_description(description, SubQueue.DEAD_LETTER)
         for sub_queue in SubQueue:
-            wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
+            wish = description
+            if sub_queue is not SubQueue.MAIN:
+                alike = sub_queue is SubQueue.DEAD_LETTER or shelf.forward_to is None
+                wish = shelf if alike else sub_queue_description(description, sub_queue)
             address = Address(path, sub_queue)
             limit = description.max_message_bytes or self.limits.message_bytes_max
             number = fragment << _FRAGMENT_BITS | 4 * id_ + sub_queue.value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, TypeVar
 
 from tandem.broker import administration
@@ -28,7 +29,6 @@ from tandem.model.entity import (
 from tandem.model.errors import AuthenticationFailed, EntityAlreadyExists, EntityNotFound, Unauthorized
 
 _T = TypeVar("_T")
-_Named = TypeVar("_Named", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
 
 
 class Catalog(Protocol):
@@ -49,8 +49,14 @@ class Catalog(Protocol):
     def close(self) -> None: ...
 
 
+class _NameLock:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 class NamespaceAdmin:
-    """Implements `AdminPort`. Changes to one namespace happen one after another."""
+    """Implements `AdminPort`."""
 
     def __init__(self, site: Site, catalog: Catalog, fragments: int = 16) -> None:
         self._fragments = fragments
@@ -59,7 +65,7 @@ class NamespaceAdmin:
         self._namespace = site.namespace
         self._limits = site.limits
         self._catalog = catalog
-        self._changing = asyncio.Lock()
+        self._locks: dict[str, _NameLock] = {}
         self._opened_at = site.turn.now
         self._coming: dict[str, QueueDescription | TopicDescription] = {}
         """What the configuration asks for, while it is being created: entities may name each other in any order."""
@@ -93,6 +99,20 @@ class NamespaceAdmin:
 
     def close(self) -> None:
         self._catalog.close()
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[None]:
+        """Changes to one entity come one after another, subscriptions and rules with their topic; those to others share a sync."""
+        key = name.casefold()
+        lock = self._locks.setdefault(key, _NameLock())
+        lock.users += 1
+        try:
+            async with lock.lock:
+                yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                del self._locks[key]
 
     # -- claims ------------------------------------------------------------------------------
 
@@ -135,7 +155,7 @@ class NamespaceAdmin:
         return found
 
     async def delete_entity(self, name: str) -> None:
-        async with self._changing:
+        async with self._changing(name):
             entity = self._namespace.find(name)
             if entity is None:
                 raise self._namespace.not_found(name)
@@ -146,7 +166,7 @@ class NamespaceAdmin:
             self._site.turn.schedule()
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        async with self._changing:
+        async with self._changing(description.name):
             now = self._site.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
             self._must_be_new(kept.name)
@@ -157,7 +177,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        async with self._changing:
+        async with self._changing(description.name):
             entity = self._queue(description.name)
             now = self._site.turn.begin()
             wish = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
@@ -167,13 +187,14 @@ class NamespaceAdmin:
             return kept
 
     async def list_queues(self, page: Page) -> list[QueueDescription]:
-        return _page([e.description for e in self._namespace.entities.values() if isinstance(e, QueueEntity)], page)
+        queues = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, QueueEntity)}
+        return [queue.description for queue in _page(queues, page)]
 
     async def queue_runtime(self, name: str) -> RuntimeProperties:
         return _runtime(self._queue(name))
 
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
-        async with self._changing:
+        async with self._changing(description.name):
             now = self._site.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
             self._must_be_new(kept.name)
@@ -183,7 +204,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_topic(self, description: TopicDescription) -> TopicDescription:
-        async with self._changing:
+        async with self._changing(description.name):
             topic = self._namespace.topic(description.name)
             now = self._site.turn.begin()
             wish = dataclasses.replace(description, name=topic.topic_description.name)
@@ -193,7 +214,8 @@ class NamespaceAdmin:
             return kept
 
     async def list_topics(self, page: Page) -> list[TopicDescription]:
-        return _page([e.topic_description for e in self._namespace.entities.values() if isinstance(e, Topic)], page)
+        topics = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, Topic)}
+        return [topic.topic_description for topic in _page(topics, page)]
 
     async def topic_runtime(self, name: str) -> RuntimeProperties:
         topic = self._namespace.topic(name)
@@ -212,7 +234,7 @@ class NamespaceAdmin:
     # -- subscriptions and rules -------------------------------------------------------------
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        async with self._changing:
+        async with self._changing(description.topic):
             now = self._site.turn.begin()
             topic = self._namespace.topic(description.topic)
             kept = administration.validate_subscription(
@@ -225,7 +247,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        async with self._changing:
+        async with self._changing(description.topic):
             now = self._site.turn.begin()
             subscription = self._namespace.subscription(description.topic, description.name)
             wish = dataclasses.replace(description, name=subscription.description.name)
@@ -243,7 +265,7 @@ class NamespaceAdmin:
         return self._namespace.subscription(topic, name).description
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        async with self._changing:
+        async with self._changing(topic):
             subscription = self._namespace.subscription(topic, name)
             await self._write(lambda: self._catalog.delete_entity(subscription.entity.id))
             self._site.turn.begin()
@@ -251,7 +273,7 @@ class NamespaceAdmin:
             self._site.turn.schedule()
 
     async def list_subscriptions(self, topic: str, page: Page) -> list[SubscriptionDescription]:
-        return _page([s.description for s in self._namespace.topic(topic).subscriptions.values()], page)
+        return [subscription.description for subscription in _page(self._namespace.topic(topic).subscriptions, page)]
 
     async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
         return _runtime(self._namespace.subscription(topic, name).entity)
@@ -260,7 +282,7 @@ class NamespaceAdmin:
         compile_rule(rule, self._limits)
 
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        async with self._changing:
+        async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             if administration.find_rule(rules, rule.name) is not None:
@@ -271,7 +293,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        async with self._changing:
+        async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             old = self._rule(found, rule.name)
@@ -290,20 +312,22 @@ class NamespaceAdmin:
         return self._rule(self._namespace.subscription(topic, subscription), name)
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        async with self._changing:
+        async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             old = self._rule(found, name)
             left = tuple(rule for rule in found.description.rules if rule is not old)
             await self._keep(found, dataclasses.replace(found.description, rules=left))
 
     async def list_rules(self, topic: str, subscription: str, page: Page) -> list[RuleDescription]:
-        return _page(self._namespace.subscription(topic, subscription).description.rules, page)
+        rules = self._namespace.subscription(topic, subscription).description.rules
+        return _page({rule.name.casefold(): rule for rule in rules}, page)
 
 
-def _page(items: Iterable[_Named], page: Page) -> list[_Named]:
+def _page(items: dict[str, _T], page: Page) -> list[_T]:
+    """`items` by folded name, which is their order too."""
     prefix = page.prefix.casefold()
-    chosen = sorted((item for item in items if item.name.casefold().startswith(prefix)), key=lambda item: item.name.casefold())
-    return chosen[page.skip : page.skip + page.top]
+    keys = sorted([key for key in items if key.startswith(prefix)])
+    return [items[key] for key in keys[page.skip : page.skip + page.top]]
 
 
 def _runtime(entity: QueueEntity) -> RuntimeProperties:

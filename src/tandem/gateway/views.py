@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tandem.amqp.codec import decode_value
+from tandem.amqp.codec import decode_value, skip_value
 from tandem.amqp.encoder import encode_value
+from tandem.amqp.fields import read_descriptor
 from tandem.amqp.sections import DecodedMessage, decode_message, encode_message
 from tandem.amqp.types import Described, Symbol, Timestamp
 from tandem.broker.message_view import MessageView
@@ -31,6 +32,7 @@ _DEAD_LETTER_SOURCE: Final = Symbol("x-opt-deadletter-source")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TIMESPAN: Final = "com.microsoft:timespan"
 _UNSET: Final = object()
+_APPLICATION_PROPERTIES: Final = 0x74
 
 
 def view_of_message(message: Message, now: int) -> MessageView:
@@ -70,8 +72,19 @@ class _User:
         self._message = message
 
     def load(self) -> dict[str, object]:
-        properties = decode_message(self._message.bare).application_properties
-        return {str(key): for_rules(value) for key, value in properties.items()}
+        return {str(key): for_rules(value) for key, value in _application_properties(self._message.bare).items()}
+
+
+def _application_properties(bare: bytes) -> dict[object, object]:
+    """That section alone: rules mostly look at nothing else, and the body may be large."""
+    at = 0
+    while at < len(bare):
+        code, value_at = read_descriptor(bare, at, len(bare))
+        if code == _APPLICATION_PROPERTIES:
+            value, _ = decode_value(bare, value_at)
+            return value if isinstance(value, dict) else {}
+        at = skip_value(bare, value_at)
+    return {}
 
 
 def for_rules(value: object) -> object:
