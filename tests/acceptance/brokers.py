@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import select
 import signal
@@ -9,7 +11,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
+
+from tandem.client.tokens import SasCredential
 
 KEY = "SAS_KEY_VALUE"
 KEY_NAME = "RootManageSharedAccessKey"
@@ -64,6 +69,10 @@ class Broker:
             seen += chunk
         return self
 
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """The power fails."""
         self._signal(signal.SIGKILL)
@@ -76,6 +85,21 @@ class Broker:
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
+
+    def inject(self, kind: str, **fields: object) -> None:
+        """Make the broker misbehave on purpose, without touching its process."""
+        self._faults("POST", {"kind": kind, **fields})
+
+    def heal(self) -> None:
+        self._faults("DELETE", None)
+
+    def _faults(self, method: str, body: dict[str, object] | None) -> None:
+        base = f"http://localhost:{self.port}/"
+        token = asyncio.run(SasCredential(KEY_NAME, KEY).get_token(base)).token
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(base + "$tandem/faults", data, {"Authorization": token}, method=method)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            reply.read()
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -1,10 +1,10 @@
-"""Two data centres: brokers of their own for each test, entities made through the administration client."""
+"""Two data centres: two brokers that the tests kill and start at will, and entities made through the administration client."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
@@ -15,9 +15,10 @@ from tandem.aio import PairedNamespaces
 from tests.acceptance.brokers import Broker
 
 
-@pytest.fixture
-def data_centres(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
-    brokers = (Broker(tmp_path, "west"), Broker(tmp_path, "east"))
+@pytest.fixture(scope="session")
+def running_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
+    home = tmp_path_factory.mktemp("data-centres")
+    brokers = (Broker(home, "west"), Broker(home, "east"))
     for broker in brokers:
         broker.launch()
     for broker in brokers:
@@ -25,6 +26,26 @@ def data_centres(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
     yield brokers
     for broker in brokers:
         broker.stop()
+
+
+@pytest.fixture
+def data_centres(running_brokers: tuple[Broker, Broker]) -> Iterator[tuple[Broker, Broker]]:
+    """Both brokers up and without entities, whatever the test before has done to them."""
+    for broker in running_brokers:
+        if not broker.running:
+            broker.start()
+        broker.thaw()
+    asyncio.run(_clear(running_brokers))
+    yield running_brokers
+
+
+async def _clear(brokers: tuple[Broker, Broker]) -> None:
+    for broker in brokers:
+        async with administration(broker) as client:
+            for queue in [queue.name async for queue in client.list_queues()]:
+                await client.delete_queue(queue)
+            for topic in [topic.name async for topic in client.list_topics()]:
+                await client.delete_topic(topic)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The acceptance checks of paired namespaces, against two brokers as processes, with power failures and freezes."""
+"""The acceptance checks of paired namespaces, against two brokers as processes, with power failures.
+
+The fifth, one entity down and another up, stands in test_paired_faults.py.
+"""
 
 from __future__ import annotations
 
@@ -218,23 +221,6 @@ async def test_4_what_cannot_go_home_is_dead_lettered_with_the_documented_reason
     }  # fmt: skip
     assert "x-ms-timetolive" in reasons["1"][1]
     assert "no-such-queue" in reasons["3"][1] and "MessagingEntityNotFoundError" in reasons["3"][1]
-
-
-# -- 5. one entity of two ------------------------------------------------------------------------------------------------
-
-
-async def test_5_of_two_entities_only_the_one_that_is_down_diverts(make_pair, west, east):
-    await create_queue(west, "up")
-    await create_queue(west, "down")
-    pair = await make_pair(unreachable=lambda error: isinstance(error, MessagingEntityDisabledError))
-    async with administration(west) as client:
-        properties = await client.get_queue("down")
-        properties.status = "Disabled"
-        await client.update_queue(properties)
-    await pair.get_queue_sender("down").send_messages(ServiceBusMessage("d"))
-    await pair.get_queue_sender("up").send_messages(ServiceBusMessage("u"))
-    assert [body(m) for m in await backlog(east)] == ["d"]
-    assert [body(m) for m in await drain(west, "up")] == ["u"]
 
 
 # -- 6. pings ------------------------------------------------------------------------------------------------------------

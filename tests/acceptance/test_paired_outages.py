@@ -19,7 +19,7 @@ from tests.acceptance.proxy import SlowNetwork
 from tests.acceptance.test_paired import body, healed
 
 DETECTING = {"requires_duplicate_detection": True, "duplicate_detection_history_time_window": "PT1H"}
-FLAPPING_SECONDS = float(os.environ.get("TANDEM_FLAPPING_SECONDS", "20"))
+FLAPPING_SECONDS = float(os.environ.get("TANDEM_FLAPPING_SECONDS", "12"))
 
 
 async def moved(pair: PairedNamespaces, count: int, timeout: float = 60) -> None:
@@ -39,7 +39,7 @@ async def syphoned(pair: PairedNamespaces, timeout: float = 60) -> None:
 async def test_twenty_senders_in_four_processes_ride_over_a_power_failure(make_pair, west: Broker, east: Broker):
     await create_queue(west, "orders", requires_session=False, **DETECTING)
     syphon = await make_pair(enable_syphon=True, backlog_queue_count=3)
-    seconds = 14
+    seconds = 11
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.acceptance.traffic", west.connection_string, east.connection_string, east.ca,
@@ -52,7 +52,7 @@ async def test_twenty_senders_in_four_processes_ride_over_a_power_failure(make_p
     reading = [asyncio.ensure_future(process.stdout.read()) for process in processes]
     await asyncio.sleep(2)
     west.kill()
-    await asyncio.sleep(6)
+    await asyncio.sleep(4)
     west.start()
     lines = [line.split() for output in await asyncio.gather(*reading) for line in output.decode().splitlines()]
     for process in processes:

@@ -247,6 +247,10 @@ class BlockingClient(ConnectionHandler):
         return UInt(value)
 
     @staticmethod
+    def instant(at_ms: int) -> Timestamp:
+        return Timestamp(at_ms)
+
+    @staticmethod
     def longs(values: Sequence[int]) -> Array:
         return Array(0x81, values)
 

@@ -104,6 +104,7 @@ class PairedNamespaces:
         sdk_options: dict[str, Any] | None = None,
         now_ms: Callable[[], int] | None = None,
         choose: Callable[[int], int] = secrets.randbelow,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         **fields: Any,
     ) -> None:
         if options is not None and fields:
@@ -119,6 +120,7 @@ class PairedNamespaces:
         self.unreachable = unreachable
         self.now_ms = now_ms or SystemClock().now_ms
         self._choose = choose
+        self._new_id = new_id
         self.events = EventHub(self.now_ms)
         if on_event is not None:
             self.events.subscribe(on_event)
@@ -299,7 +301,7 @@ class PairedNamespaces:
                 ping_interval=seconds(self.options.ping_primary_interval),
                 ping_timeout=seconds(self.options.ping_timeout),
             )
-            monitor = PathMonitor(path, self.primary, settings, self.events, self.counters, lambda: str(uuid.uuid4()))
+            monitor = PathMonitor(path, self.primary, settings, self.events, self.counters, self._new_id)
             self._monitors[key] = monitor
         return monitor
 

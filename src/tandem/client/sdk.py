@@ -400,6 +400,9 @@ class SdkReceiver:
         await self.open(min(wait, 60.0))
         receiver = self._current()
         left = max(0.05, wait - (clock() - started))
+        handler: Any = receiver._handler
+        if handler._received_messages.empty():
+            self._payloads.clear()  # of messages the SDK gave back because nobody was receiving
         try:
             messages = await receiver.receive_messages(max_message_count=count_max, max_wait_time=left)
         except BaseException:
