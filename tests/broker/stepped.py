@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from tandem.broker.namespace import Namespace
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
 from tandem.model.entity import QueueDescription
+from tandem.model.errors import StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.model.message import NO_TTL, Message
 
@@ -26,14 +28,15 @@ class SteppedJournal:
         self._bodies: dict[int, bytes] = {}
         self._next = 1
         self._fetches: list[tuple[FetchEffect, list[int]]] = []
-
-    health = StoreHealth(StoreState.UP)
+        self.health = StoreHealth(StoreState.UP)
 
     @property
     def pending_bytes(self) -> int:
         return len(self._pending)
 
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
+        if self.health.state is not StoreState.UP:
+            raise StoreUnavailable("the store is down")
         location = self._next
         self._next += 1
         self._pending.append((kind, flags, entity, seq, at, aux, key, body))
@@ -41,6 +44,8 @@ class SteppedJournal:
         return location
 
     def when_durable(self, effect: Effect) -> None:
+        if self.health.state is not StoreState.UP:
+            raise StoreUnavailable("the store is down")
         self._waiters.append(effect)
 
     def flush(self) -> None:
@@ -61,6 +66,16 @@ class SteppedJournal:
             waiter.done(None)
         return True
 
+    def fail(self, written: bool) -> None:
+        """The disk returns an error: whether the block is on it, nobody knows; `written` decides."""
+        block, self._pending = self._pending, []
+        waiters, self._waiters = self._waiters, []
+        if block and written:
+            self.disk.append(block)
+        self.health = StoreHealth(StoreState.DOWN, "failed")
+        for waiter in waiters:
+            waiter.done(StoreUnavailable("the store is down"))
+
     def fetch(self, locations: list[int], effect: FetchEffect) -> None:
         self._fetches.append((effect, locations))
 
@@ -68,6 +83,7 @@ class SteppedJournal:
         """Bodies are kept: a test looks at facts."""
 
     def replay(self, tenant: Tenant) -> None:
+        self.health = StoreHealth(StoreState.UP)
         for block in self.disk:
             for kind, flags, entity, seq, at, aux, key, body in block:
                 location = self._next
@@ -118,6 +134,19 @@ class House:
         self.turn.run()
         return moved
 
+    def fail(self, store: int, written: bool) -> None:
+        """This store stops; everybody who is to know does."""
+        self.journals[store].fail(written)
+        self.namespace.stores[store].available = False
+        self.turn.run()
+
+    def reopen(self, store: int) -> None:
+        """As whoever keeps the stores does it: fresh queues, replayed, swapped in."""
+        fresh = self.namespace.blank_tenant(store)
+        self.journals[store].replay(fresh)
+        self.namespace.swap(store, fresh)
+        self.turn.run()
+
     def settle(self) -> None:
         """Until nothing happens any more."""
         moved = True
@@ -148,18 +177,54 @@ def plain(text: str) -> Message:
 
 def every_story(begin: Callable[[], House], check: Callable[[House], None], stores: int, depth: int) -> int:
     """Every order in which the disks may commit, with a crash after every step of each. Returns how many crashes were survived."""
-    stories: list[tuple[int, ...]] = [()]
-    crashes = 0
-    while stories:
-        story = stories.pop()
+    stories = _stories(begin, stores, depth)
+    for story in stories:
         house = begin()
-        moved = [house.step(store) for store in story]
-        if story and not moved[-1]:
-            continue
+        for store in story:
+            house.step(store)
         survivor = house.crash()
         survivor.settle()
         check(survivor)
-        crashes += 1
+    return len(stories)
+
+
+def every_failure(begin: Callable[[], House], check: Callable[[House], None], stores: int, depth: int) -> int:
+    """Every order of commits; after each any store stops, its last block written or not, and comes back at once or after the others
+    have gone on; then, perhaps, another stops and comes back. Returns how many failures were survived."""
+    failures = 0
+    for story in _stories(begin, stores, depth):
+        for failing, written, late, second in itertools.product(range(stores), (False, True), (False, True), (None, *range(stores))):
+            house = begin()
+            for store in story:
+                house.step(store)
+            house.fail(failing, written)
+            if late:
+                for store in range(stores):
+                    if store != failing:
+                        house.step(store)
+            house.reopen(failing)
+            if second is not None:
+                house.fail(second, False)
+                house.reopen(second)
+            house.settle()
+            check(house)
+            survivor = house.crash()
+            survivor.settle()
+            check(survivor)
+            failures += 1
+    return failures
+
+
+def _stories(begin: Callable[[], House], stores: int, depth: int) -> list[tuple[int, ...]]:
+    """Orders of commits in which every one commits something."""
+    found: list[tuple[int, ...]] = []
+    open_: list[tuple[int, ...]] = [()]
+    while open_:
+        story = open_.pop()
+        house = begin()
+        if [house.step(store) for store in story][-1:] == [False]:
+            continue
+        found.append(story)
         if len(story) < depth:
-            stories.extend((*story, store) for store in range(stores))
-    return crashes
+            open_.extend((*story, store) for store in range(stores))
+    return found

@@ -11,7 +11,7 @@ from tandem.broker.locks import Lock
 from tandem.broker.transactions import COMPLETE, DEAD_LETTER, DEFER, Sent, Settled, Step
 from tandem.model.entity import QueueDescription
 from tandem.model.message import Message
-from tests.broker.stepped import House, every_story, plain
+from tests.broker.stepped import House, every_failure, every_story, plain
 
 STORES = 3
 QUEUES = [(n + 1, n, QueueDescription(name=name)) for n, name in enumerate(("a", "b", "c"))]
@@ -152,3 +152,34 @@ def test_forwarded_between_stores_a_message_is_in_one_place_wherever_the_crash_c
         assert not any(one.transfers for one in survivor.namespace.stores)
 
     assert every_story(begin, check, 2, 8) >= 4
+
+
+def test_a_transaction_is_whole_when_any_store_stops_and_comes_back() -> None:
+    outcomes: set[tuple[int, int, int]] = set()
+
+    def check(house: House) -> None:
+        outcome = (house.count("a"), house.count("b"), house.count("c"))
+        assert outcome in {(1, 0, 0), (0, 1, 1)}
+        assert left_over(house) == []
+        outcomes.add(outcome)
+
+    for sends_first in (False, True):
+        assert every_failure(lambda: begun(COMPLETE, sends_first)[0], check, STORES, 6) >= 60  # noqa: B023
+    assert len(outcomes) == 2
+
+
+def test_a_forwarded_message_is_in_one_place_when_a_store_stops_and_comes_back() -> None:
+    queues = [(1, 0, QueueDescription(name="end")), (2, 1, QueueDescription(name="start", forward_to="end"))]
+
+    def begin() -> House:
+        house = House([[], []], queues)
+        queue(house, "start").enqueue(plain("one"), house.turn.now)
+        queue(house, "start").when_durable(Told())
+        house.step(1)
+        return house
+
+    def check(house: House) -> None:
+        assert house.count("start") + house.count("end") == 1
+        assert house.namespace.in_doubt == []
+
+    assert every_failure(begin, check, 2, 6) >= 12

@@ -38,8 +38,8 @@ class BetweenStores:
     def __init__(self, journal: Journal, now: int) -> None:
         self.journal = journal
         self._now = now
-        self.transfers: dict[TransferId, int] = {}
-        """Messages that came from queues of other stores and may still be there: id -> the queue they went to."""
+        self.transfers: dict[TransferId, bool] = {}
+        """Messages that came from queues of other stores and may still be there: False while our own disk does not know them."""
         self.prepared: dict[bytes, Prepared] = {}
         self.committed: dict[bytes, bool] = {}
         """Transactions this store decided: False while the disk does not know yet."""
@@ -53,7 +53,12 @@ class BetweenStores:
         """In the block in which the message arrives."""
         source, seq = id_
         self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, b"", b"")
-        self.transfers[id_] = target
+        self.transfers[id_] = False
+
+    def transfers_arrived(self, ids: list[TransferId]) -> None:
+        for id_ in ids:
+            if id_ in self.transfers:
+                self.transfers[id_] = True
 
     def end_transfers(self, ids: list[TransferId]) -> None:
         """Lazily: whoever asks again before this is on disk gets the same answer."""
@@ -98,7 +103,7 @@ class BetweenStores:
     def replay_between(self, kind: int, flags: int, entity: int, seq: int, aux: int, key: bytes, location: int) -> bool:
         """True if the fact was one of these."""
         if kind == facts.TRANSFERRED:
-            self.transfers[(aux, seq)] = entity
+            self.transfers[(aux, seq)] = True
         elif kind == facts.TRANSFER_ENDED:
             for source, number in facts.unpack_transfers(key):
                 self.transfers.pop((source, number), None)

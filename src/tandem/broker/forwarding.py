@@ -190,7 +190,7 @@ class _Batch:
         if arrival is None:
             tenant = self.namespace.tenant_of(part)
             assert tenant is not None
-            arrival = self._arrivals[part] = _Arrival(self.forwarding, tenant)
+            arrival = self._arrivals[part] = _Arrival(self.forwarding, self.namespace, tenant)
         arrival.tenant.note_transfer((self.forwarding.queue.entity_id, seq), part.entity_id, now)
         arrival.seqs.append(seq)
 
@@ -207,33 +207,36 @@ class _Batch:
 class _Arrival(Effect):
     """Messages that go to another store: they leave their source once that one's disk knows them."""
 
-    __slots__ = ("forwarding", "seqs", "tenant")
+    __slots__ = ("forwarding", "namespace", "seqs", "store", "tenant")
 
-    def __init__(self, forwarding: Forwarding, tenant: StoreTenant) -> None:
+    def __init__(self, forwarding: Forwarding, namespace: Namespace, tenant: StoreTenant) -> None:
         self.forwarding = forwarding
+        self.namespace = namespace
         self.tenant = tenant
+        self.store: int = namespace.stores.index(tenant)
         self.seqs: list[int] = []
 
     def done(self, error: BaseException | None) -> None:
         """They have arrived, or nobody knows: then their store says so when it is back (`settle_transfers`)."""
-        forwarding = self.forwarding
-        queue = forwarding.queue
-        forwarding.under_way -= 1
-        if not queue.in_service():
-            return
+        queue = self.forwarding.queue
+        self.forwarding.under_way -= 1
         now = queue.turn.begin()
         if error is not None:
-            forwarding.give_back(self.seqs, now)
+            # They may be on that store's disk all the same. Until it is back and says so, they go nowhere else.
+            self.namespace.in_doubt.append((self.store, queue.entity_id, self.seqs))
             return
-        left = _Left(self.tenant)
+        ids = [(queue.entity_id, seq) for seq in self.seqs]
+        self.tenant.transfers_arrived(ids)
+        if not queue.in_service():
+            settle_transfers(self.namespace)  # the source came back meanwhile, and still has them
+            return
         try:
             for seq in self.seqs:
                 if queue.index.state(seq) == MOVING:
                     queue.settle(seq, facts.FORWARDED, now)
-                    left.ids.append((queue.entity_id, seq))
         except StoreUnavailable:
             return  # the source is down; when it is back, they leave it
-        queue.when_durable(left)
+        queue.when_durable(_Left(self.namespace, self.store, ids))
         queue.turn.touch_queue(queue)
 
 
@@ -254,44 +257,67 @@ class _Next(Effect):
 class _Left(Effect):
     """The source has forgotten them, durably: nobody will ever ask again whether they arrived."""
 
-    __slots__ = ("ids", "tenant")
+    __slots__ = ("ids", "namespace", "store")
 
-    def __init__(self, tenant: StoreTenant) -> None:
-        self.tenant = tenant
-        self.ids: list[TransferId] = []
+    def __init__(self, namespace: Namespace, store: int, ids: list[TransferId]) -> None:
+        self.namespace = namespace
+        self.store = store
+        self.ids = ids
 
     def done(self, error: BaseException | None) -> None:
         if error is None and self.ids:
-            self.tenant.end_transfers(self.ids)
+            self.namespace.stores[self.store].end_transfers(self.ids)
 
 
 def settle_transfers(namespace: Namespace) -> None:
     """After a store was replayed: what one store received and its source still has leaves the source."""
     all_up = all(tenant.available for tenant in namespace.stores)
-    for tenant in namespace.stores:
-        if not tenant.transfers or not tenant.available:
-            continue
-        over: list[TransferId] = []
-        leaving: dict[StoreTenant, _Left] = {}
-        for source, seq in tenant.transfers:
-            holder = next((one for one in namespace.stores if source in one.queues), None)
-            if holder is None:
-                if all_up:  # its queue was deleted
-                    over.append((source, seq))
-                continue
-            if not holder.available:
-                continue
-            queue = holder.queues[source]
-            if not queue.index.state(seq):
-                over.append((source, seq))
-                continue
+    for number, tenant in enumerate(namespace.stores):
+        left: dict[int, list[TransferId]] = {}
+        for id_, arrived in list(tenant.transfers.items()):
+            holder = next((place for place, one in enumerate(namespace.stores) if id_[0] in one.queues), -1)
+            if holder < 0:
+                if all_up and arrived:  # its queue was deleted
+                    tenant.end_transfers([id_])
+            elif namespace.stores[holder].available and _leaves(namespace, number, holder, id_, arrived):
+                left.setdefault(holder, []).append(id_)
+        for holder, ids in left.items():
+            namespace.stores[holder].journal.when_durable(_Left(namespace, number, ids))
+    _give_back_doubtful(namespace)
+    namespace.turn.schedule()
+
+
+def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arrived: bool) -> bool:
+    """Whether the source need not keep it: store `number` has it for certain. Else it stays where it is, held, until that is certain."""
+    source, seq = id_
+    queue = namespace.stores[holder].queues[source]
+    state = queue.index.state(seq)
+    if arrived and namespace.stores[number].available:
+        if state:
             queue.settle(seq, facts.FORWARDED, queue.turn.now)
-            leaving.setdefault(holder, _Left(tenant)).ids.append((source, seq))
-        for holder, left in leaving.items():
-            holder.journal.when_durable(left)
-        if over:
-            tenant.end_transfers(over)
-        namespace.turn.schedule()
+        return True
+    if state and state != MOVING:
+        queue.index.set_state(seq, MOVING)
+        namespace.in_doubt.append((number, source, [seq]))
+    return False
+
+
+def _give_back_doubtful(namespace: Namespace) -> None:
+    """What had not arrived when its store stopped is tried again."""
+    still: list[tuple[int, int, list[int]]] = []
+    for store, source, seqs in namespace.in_doubt:
+        tenant = namespace.stores[store]
+        queue = next((one.queues[source] for one in namespace.stores if source in one.queues and one.available), None)
+        if not tenant.available or queue is None:
+            still.append((store, source, seqs))
+            continue
+        waiting = [seq for seq in seqs if (source, seq) in tenant.transfers and queue.index.state(seq)]
+        if waiting:
+            still.append((store, source, waiting))
+        for seq in seqs:
+            if queue.index.state(seq) == MOVING and seq not in waiting:
+                queue.make_ready(seq)
+    namespace.in_doubt = still
 
 
 class _Taken(Loaded):

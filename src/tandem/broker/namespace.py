@@ -89,6 +89,8 @@ class Namespace:
         self.authorization_rules: dict[str, AuthorizationRule] = {}
         self.stores: list[StoreTenant] = []
         self.entities: dict[str, QueueEntity | Topic] = {}
+        self.in_doubt: list[tuple[int, int, list[int]]] = []
+        """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
         self._new_nonce = new_nonce
 
     # -- stores ------------------------------------------------------------------------------
