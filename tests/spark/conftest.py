@@ -25,8 +25,10 @@ def has_java() -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="needs a Java runtime 17 or newer")
     for item in items:
-        if item.get_closest_marker("spark") and not has_java():
-            item.add_marker(skip)
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.timeout(300), append=False)  # Spark alone takes most of a minute to start on a busy machine
+            if not has_java():
+                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

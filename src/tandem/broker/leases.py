@@ -104,17 +104,21 @@ class Leaser(Browser):
             return self.next_ready() != 0
         return self.sessions.next_free(self.index) is not None
 
-    def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int) -> Lease:
-        """Set up to so many ready messages aside. The same id again gives the same lease, whatever the limits."""
+    def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int, before: int = 0) -> Lease:
+        """Set up to so many ready messages aside. The same id again gives the same lease, whatever the limits.
+
+        With `before`, only messages that were enqueued by that instant.
+        """
         known = self.leases.get(lease_id)
         if known is not None:
             return known
         self._check_new(lease_id)
         lease = Lease(lease_id, [], now + duration_ms, 0)
         if self.sessions is None:
-            self._gather(lease, messages_max, bytes_max, now)
+            self._gather(lease, messages_max, bytes_max, now, before)
         else:
-            self._gather_sessions(lease, messages_max, bytes_max, now)
+            self._gather_sessions(lease, messages_max, bytes_max, now, before)
+            self._let_idle_sessions_go(lease)
         if lease.seqs:
             self._keep_lease(lease)
             self._write_lease(lease, now)
@@ -161,7 +165,9 @@ class Leaser(Browser):
             sessions.hold(session, lease.holder, lease.expires_at)
             lease.sessions.append(session)
 
-    def _fits(self, lease: Lease, seq: int, bytes_max: int) -> bool:
+    def _fits(self, lease: Lease, seq: int, bytes_max: int, before: int) -> bool:
+        if before and self.index.enqueued_at(seq) > before:
+            return False
         return not lease.seqs or lease.size_bytes + self.index.size(seq) <= bytes_max
 
     def _take_for_lease(self, lease: Lease, seq: int) -> None:
@@ -170,10 +176,10 @@ class Leaser(Browser):
         self.index.set_state(seq, LEASED)
         self.meter.received(self.index.size(seq))
 
-    def _gather(self, lease: Lease, messages_max: int, bytes_max: int, now: int) -> None:
+    def _gather(self, lease: Lease, messages_max: int, bytes_max: int, now: int, before: int) -> None:
         while len(lease.seqs) < messages_max:
             seq = self.next_ready()
-            if seq == 0 or not self._fits(lease, seq, bytes_max):
+            if seq == 0 or not self._fits(lease, seq, bytes_max, before):
                 return
             if seq >= self.cursor:
                 self.cursor = seq + 1
@@ -182,7 +188,7 @@ class Leaser(Browser):
             if not self._spent(seq, now):
                 self._take_for_lease(lease, seq)
 
-    def _gather_sessions(self, lease: Lease, messages_max: int, bytes_max: int, now: int) -> None:
+    def _gather_sessions(self, lease: Lease, messages_max: int, bytes_max: int, now: int, before: int) -> None:
         """Whole sessions in order: nobody else may receive from them while the lease holds their head."""
         sessions = self.sessions
         assert sessions is not None
@@ -194,13 +200,25 @@ class Leaser(Browser):
             lease.sessions.append(session)
             while len(lease.seqs) < messages_max:
                 seq = session.first(self.index)
-                if seq == 0 or not self._fits(lease, seq, bytes_max):
+                if seq == 0 or not self._fits(lease, seq, bytes_max, before):
                     break
                 session.take_first()
                 if not self._spent(seq, now):
                     self._take_for_lease(lease, seq)
-            if session.first(self.index):
+            left = session.first(self.index)
+            if left and not (before and self.index.enqueued_at(left) > before):
                 return
+
+    def _let_idle_sessions_go(self, lease: Lease) -> None:
+        """Sessions that turned out to hold nothing for this lease."""
+        sessions = self.sessions
+        if sessions is None:
+            return
+        used = {self.index.owner(seq) for seq in lease.seqs}
+        for session in lease.sessions:
+            if session.number not in used:
+                sessions.let_go(session, self.index)
+        lease.sessions = [session for session in lease.sessions if session.number in used]
 
     def _spent(self, seq: int, now: int) -> bool:
         expires_at = self.index.expires_at(seq)

@@ -52,7 +52,6 @@ class PartitionedQueue(Queue):
         """A store came back with its fragment replayed."""
         self.fragments[number] = fragment
         fragment.front = self
-        fragment.consumers = self.consumers
         self.turn.touch_queue(self)
 
     def part_of(self, seq: int) -> Queue:
@@ -157,15 +156,19 @@ class PartitionedQueue(Queue):
         self.consumers[consumer] = None
 
     def consumer_ready(self, consumer: Consumer) -> None:
-        if consumer.session is not None:
-            self._of_session(consumer.session.id).ready_here(consumer)
+        session = consumer.session
+        if session is not None:
+            part = self.fragments[fragment_of_key(session.id, len(self.fragments))]
+            if not part.out_of_service:  # else it has lost its session, and hears of it
+                part.ready_here(consumer)
             return
         self.ready_here(consumer)
 
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        for fragment in self.fragments:
-            fragment.consumers.pop(consumer, None)
+    def leave_line(self, consumer: Consumer) -> None:
+        """Who holds a session stands in the line of that session's fragment, be it in service or not."""
+        for line in (self.waiting, *(fragment.waiting for fragment in self.fragments)):
+            if consumer in line:
+                line.remove(consumer)
 
     def pump(self, now: int) -> None:
         """Fragments take turns, so that none starves and one that is down is simply not asked."""
@@ -303,6 +306,8 @@ class PartitionedQueue(Queue):
     def await_session(self, acceptor: SessionAcceptor) -> None:
         """It waits in every fragment; the first that has a session for it wins."""
         parts = self._usable()
+        if not parts:
+            raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
         shares = [_Waiting(acceptor, self) for _ in parts]
         for part, share in zip(parts, shares, strict=True):
             share.siblings = list(zip(parts, shares, strict=True))
@@ -316,7 +321,9 @@ class PartitionedQueue(Queue):
                         part.sessions.waiters.remove(share)
 
     def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
-        self._of_session(session.id).close_session(session, consumer, now)
+        part = self.fragments[fragment_of_key(session.id, len(self.fragments))]
+        if not part.out_of_service:  # else it is free with all the others when its store is back
+            part.close_session(session, consumer, now)
 
     def renew_session(self, session_id: str, now: int) -> int:
         return self._of_session(session_id).renew_session(session_id, now)
@@ -335,11 +342,11 @@ class PartitionedQueue(Queue):
 
     # -- leases ------------------------------------------------------------------------------
 
-    def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int) -> Lease:
+    def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int, before: int = 0) -> Lease:
         """One lease over several fragments: each remembers its part under the same id."""
         whole: Lease | None = None
         for part in self._usable():
-            taken = part.lease(lease_id, messages_max, bytes_max, duration_ms, now)
+            taken = part.lease(lease_id, messages_max, bytes_max, duration_ms, now, before)
             messages_max -= len(taken.seqs)
             bytes_max -= taken.size_bytes
             whole = taken if whole is None else whole.joined(taken)

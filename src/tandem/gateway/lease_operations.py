@@ -83,10 +83,11 @@ class LeaseOperations:
     # -- taking ------------------------------------------------------------------------------
 
     async def lease(self, body: dict[object, object]) -> Reply:
-        """{lease-id, max-messages, max-bytes, duration-ms, wait-ms?, ranges?}
+        """{lease-id, max-messages, max-bytes, duration-ms, wait-ms?, enqueued-by?, ranges?}
         -> {lease-id, message-count, remaining, size-bytes, ranges, sessions?, expires-at}.
 
-        With `wait-ms` it waits for a first message. With `ranges` it takes exactly these messages, or none.
+        With `wait-ms` it waits for a first message. With `enqueued-by` (an instant) it takes none that came later.
+        With `ranges` it takes exactly these messages, or none.
         `sessions` says how many consecutive messages belong to each session.
         """
         limits = self._client.site.limits
@@ -118,11 +119,12 @@ class LeaseOperations:
         wait_ms = body.get("wait-ms", 0)
         if not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.lease_wait_ms_max:
             raise ArgumentRefused(f"wait-ms is 0 to {limits.lease_wait_ms_max}.")
+        before = need(body, "enqueued-by", int) if "enqueued-by" in body else 0
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while not self._client.gone:
             queue = self._queue
-            lease = queue.lease(lease_id, messages_max, bytes_max, duration_ms, self._client.turn.begin())
+            lease = queue.lease(lease_id, messages_max, bytes_max, duration_ms, self._client.turn.begin(), int(before))
             left = deadline - loop.time()
             if lease.seqs or left <= 0:
                 return lease

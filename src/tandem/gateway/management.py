@@ -330,4 +330,5 @@ class ManagementNode(Requests):
             "leased": counts.leased,
             "total": counts.total,
             "size-bytes": counts.size_bytes,
+            "at": Timestamp(self.client.turn.now),
         }

@@ -60,7 +60,8 @@ class DeferDesk:
                 log.warning("%d messages of %s were deferred by this query and never logged: they come next", len(found), entity)
                 self._orphans[entity] = found
 
-    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float) -> dict[str, Share]:
+    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0) -> dict[str, Share]:
+        """`by` cannot be asked of such a broker: what is available now is counted instead."""
         shares: dict[str, Share] = {}
         wait = max(0.05, wait_seconds / max(1, len(budgets)))
         for entity, most in budgets.items():
@@ -114,9 +115,9 @@ class DeferDesk:
                 self._delete(entity, numbers[half:])
 
     def counts(self, entity: str) -> dict[str, int]:
-        """By peeking: active (locked among them) and nothing leased."""
+        """By peeking, which does not tell active from locked."""
         active = sum(1 for page in peek_from(self._where, entity) for _, payload in page if state_of(payload) == 0)
-        return {"active": active, "leased": 0}
+        return {"active": active, "locked": active, "leased": 0, "at": 0}
 
 
 def _parts(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

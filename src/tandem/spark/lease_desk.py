@@ -120,10 +120,11 @@ class LeaseDesk:
                 if found.startswith(f"{query}/") and found not in leases:
                     self.request(entity, "com.tandem:abandon-lease", {"lease-id": found})
 
-    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float) -> dict[str, Share]:
+    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0) -> dict[str, Share]:
         """Lease for these entities (entity -> messages at most); what has come after at most `wait_seconds`.
 
-        A negative wait asks without waiting in the broker. Otherwise the question stays open between calls.
+        With `by`, an instant of the broker's, no messages that came later. A negative wait asks without waiting in the broker;
+        otherwise the question stays open between calls.
         """
         client = self.client
         waits = wait_seconds >= 0
@@ -140,6 +141,8 @@ class LeaseDesk:
                 "duration-ms": self._lease_seconds * 1000,
                 "wait-ms": self._wait_seconds * 1000 if waits else 0,
             }
+            if by:
+                body["enqueued-by"] = client.instant(by)
             patience = self._where.timeout_seconds + (self._wait_seconds if waits else 0)
             self._waiting[entity] = (lease, client.post(entity, "com.tandem:lease-batch", body, patience))
         self._pump(client, wait_seconds if waits else float(self._where.timeout_seconds), any_will_do=waits)

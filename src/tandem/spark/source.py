@@ -17,7 +17,7 @@ from tandem.client.errors import Verdict, classify_condition
 from tandem.client.message_rows import MessageRows
 from tandem.spark.browsing import peek_deferred, peek_from
 from tandem.spark.compat import PlannedStreamReader, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
-from tandem.spark.connections import unreachable
+from tandem.spark.connections import PAUSE_SECONDS, unreachable
 from tandem.spark.defer_desk import DeferDesk
 from tandem.spark.lease_desk import LeaseDesk
 from tandem.spark.lease_reading import read_lease
@@ -32,7 +32,9 @@ class Desk(Protocol):
     """How messages are set aside for a batch: by lease, or deferred."""
 
     def begin(self, entities: Sequence[str], query: str, known: Sequence[Share]) -> None: ...
-    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float) -> dict[str, Share]: ...
+    def take(
+        self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0
+    ) -> dict[str, Share]: ...
     def secure(self, shares: Sequence[Share]) -> None: ...
     def complete(self, shares: Sequence[Share]) -> None: ...
     def counts(self, entity: str) -> dict[str, int]: ...
@@ -92,6 +94,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         self._begun = False
         self._completed: set[str] = set()
         self._targets: dict[str, int] | None = None
+        self._available_by = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -144,6 +147,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
                 counts = desk.counts(entity)
                 mine = sum(share.count for share in known if share.entity == entity)
                 self._targets[entity] = counts["active"] + counts["leased"] - mine
+                self._available_by = counts["at"]
         self._begun = True
 
     def _complete(self, desk: Desk, offset: Offset) -> None:
@@ -175,8 +179,8 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         """What is there; while it is in the hands of others, who may be dead, wait for it to return."""
         left = self.options.return_wait_seconds
         while True:
-            shares = desk.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0)
-            if shares or left <= 0 or not any(counts["active"] + counts["leased"] for counts in map(desk.counts, wanted)):
+            shares = desk.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0, self._available_by)
+            if shares or left <= 0 or not any(counts["locked"] + counts["leased"] for counts in map(desk.counts, wanted)):
                 return shares
             time.sleep(1.0)
             left -= 1
@@ -189,13 +193,25 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         if offset.number == Offset.from_json(start).number:
             return []
         shares = list(offset.shares.values())
-        try:
-            desk = self._desk()
-            self._begin(desk, Offset.from_json(start), offset)
-            desk.secure(shares)
-        except TransportError as error:
-            raise explained(error, self.options) from error
+        self._secure(Offset.from_json(start), offset, shares)
         return [Fragment(share, *places) for share in shares for places in share.fragments]
+
+    def _secure(self, start: Offset, end: Offset, shares: Sequence[Share]) -> None:
+        """The batch is logged and must be read: a broker that is away is waited for, as long as an operation may take."""
+        deadline = time.monotonic() + self.options.where.timeout_seconds
+        while True:
+            try:
+                desk = self._desk()
+                self._begin(desk, start, end)
+                desk.secure(shares)
+                return
+            except TransportError as error:
+                if not unreachable(error) or time.monotonic() > deadline:
+                    raise explained(error, self.options) from error
+                log.warning("the batch cannot be read yet: %s", error)
+                if self._live_desk is not None:
+                    self._live_desk.lost()
+            time.sleep(PAUSE_SECONDS)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Fragment)
@@ -236,7 +252,7 @@ def open_desk(options: SourceOptions) -> Desk:
         except TransportError as error:
             desk.close()
             if mode == "lease" or error.condition != "amqp:not-implemented":
-                raise explained(error, options) from error
+                raise
     return DeferDesk(options.where, options.fragment_messages)
 
 
