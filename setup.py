@@ -59,6 +59,8 @@ HOT_MODULES = (
     "broker/queue.py",
     "broker/partitions.py",
     "broker/topic.py",
+    "broker/between_stores.py",
+    "broker/operations.py",
     "broker/replay.py",
     "broker/message_view.py",
     "broker/sql_like.py",
