@@ -12,13 +12,14 @@ import datetime
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from typing import TYPE_CHECKING, Any
 
 from tandem.amqp import DecodeError, Described, Symbol, Timestamp, UInt
 from tandem.client.payload import Parts, join, split
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusMessage
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 PATH = "x-ms-path"
 SESSION_ID = "x-ms-sessionid"
@@ -271,6 +272,8 @@ def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
 
 
 def annotated(message: ServiceBusMessage | AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
+    from azure.servicebus import ServiceBusMessage  # here, so that Spark's workers, which have only bytes, need not load the SDK
+
     return message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
 
 
@@ -346,6 +349,8 @@ def _sendable(value: Any) -> Any:
 def _copy(
     raw: AmqpAnnotatedMessage, header: dict[str, Any], properties: dict[str, Any], annotations: dict[Any, Any], application: dict[Any, Any]
 ) -> AmqpAnnotatedMessage:
+    from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+
     sections: dict[str, Any] = {
         "footer": raw.footer,
         "annotations": annotations or None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError, ServiceResponseError
@@ -25,23 +24,10 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
+from tandem.client.verdicts import REFUSED_CONDITIONS, UNAUTHORIZED_CONDITIONS, Verdict
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Verdict(enum.Enum):
-    """What the caller of a failed operation should believe."""
-
-    UNREACHABLE = "unreachable"
-    """The namespace, or the store behind the entity, does not answer: counts towards failover."""
-    BUSY = "busy"
-    """It answers and asks for patience: retry later, never fail over."""
-    UNAUTHORIZED = "unauthorized"
-    """Wrong key or missing claim: a configuration error, never failed over, never dead-lettered."""
-    QUOTA = "quota"
-    """The entity is full: waits for its receivers, never failed over."""
-    REFUSED = "refused"
-    """The same request will be refused again: not found, disabled, too large, malformed."""
 
 
 _REFUSED: tuple[type[BaseException], ...] = (
@@ -68,25 +54,6 @@ _UNREACHABLE: tuple[type[BaseException], ...] = (
     OSError,
     TimeoutError,
 )
-# A closed connection becomes a connection error whatever its reason was, so the condition has the last word.
-_REFUSED_CONDITIONS = frozenset(
-    {
-        "amqp:not-found",
-        "amqp:not-allowed",
-        "amqp:not-implemented",
-        "amqp:invalid-field",
-        "amqp:decode-error",
-        "amqp:precondition-failed",
-        "amqp:resource-deleted",
-        "amqp:link:message-size-exceeded",
-        "amqp:frame-size-too-small",
-        "com.microsoft:argument-error",
-        "com.microsoft:argument-out-of-range",
-        "com.microsoft:entity-disabled",
-        "com.microsoft:entity-already-exists",
-    }
-)
-_UNAUTHORIZED_CONDITIONS = frozenset({"amqp:unauthorized-access", "com.microsoft:auth-failed"})
 
 
 def condition_of(error: BaseException) -> str:
@@ -107,13 +74,14 @@ def classify(error: BaseException) -> Verdict:
         # A token is asked for before anything else, so its refusal can mean more than a wrong key: 404 no such entity, 5xx not now.
         status = getattr(getattr(error, "inner_exception", None), "status_code", None)
         return _classify_status(status) if isinstance(status, int) else Verdict.UNAUTHORIZED
-    if condition in _UNAUTHORIZED_CONDITIONS:
+    if condition in UNAUTHORIZED_CONDITIONS:
         return Verdict.UNAUTHORIZED
     if isinstance(error, ServiceBusServerBusyError) or condition == "com.microsoft:server-busy":
         return Verdict.BUSY
     if isinstance(error, ServiceBusQuotaExceededError) or condition == "amqp:resource-limit-exceeded":
         return Verdict.QUOTA
-    if condition in _REFUSED_CONDITIONS and not isinstance(error, ServiceBusCommunicationError):
+    # A closed connection becomes a connection error whatever its reason was, so the condition has the last word.
+    if condition in REFUSED_CONDITIONS and not isinstance(error, ServiceBusCommunicationError):
         return Verdict.REFUSED
     if isinstance(error, HttpResponseError):
         return _classify_status(error.status_code or 0)
@@ -124,17 +92,6 @@ def classify(error: BaseException) -> Verdict:
     if isinstance(error, ServiceBusError):
         return _classify_unnamed(error, condition)
     return Verdict.REFUSED
-
-
-def classify_condition(condition: str) -> Verdict:
-    """The same for an error of our own transport, which names an AMQP condition, or a step of ours that the socket did not survive."""
-    if condition in _UNAUTHORIZED_CONDITIONS:
-        return Verdict.UNAUTHORIZED
-    if condition == "com.microsoft:server-busy":
-        return Verdict.BUSY
-    if condition == "amqp:resource-limit-exceeded":
-        return Verdict.QUOTA
-    return Verdict.REFUSED if condition in _REFUSED_CONDITIONS else Verdict.UNREACHABLE
 
 
 def _classify_status(status: int) -> Verdict:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tandem.client.blocking import BlockingClient, TransportError
-from tandem.client.errors import Verdict, classify_condition
+from tandem.client.verdicts import Verdict, classify_condition
 from tandem.spark.options import Where
 
 log = logging.getLogger("tandem.spark")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tandem.client.blocking import BlockingClient, BlockingSender, Pending, TransportError
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
-from tandem.client.errors import Verdict, classify_condition
+from tandem.client.verdicts import Verdict, classify_condition
 from tandem.spark.connections import connection, drop, patiently, unreachable
 from tandem.spark.lease_reading import Message, read_lease
 from tandem.spark.options import Where

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tandem.client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, TransportError
-from tandem.client.errors import Verdict, classify_condition
 from tandem.client.message_encoding import BATCH_OVERHEAD_BYTES, encode_batch
+from tandem.client.verdicts import Verdict, classify_condition
 from tandem.spark.connections import PAUSE_SECONDS, PAUSE_SECONDS_MAX, connection, drop, unreachable
 from tandem.spark.options import Where
 

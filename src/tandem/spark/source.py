@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tandem.client.blocking import TransportError
-from tandem.client.errors import Verdict, classify_condition
 from tandem.client.message_rows import MessageRows
+from tandem.client.verdicts import Verdict, classify_condition
 from tandem.spark.browsing import peek_deferred, peek_from
 from tandem.spark.compat import PlannedStreamReader, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from tandem.spark.connections import PAUSE_SECONDS, unreachable
