@@ -138,6 +138,7 @@ class Transactions:
             step.check(now)
         for step in steps:
             self.add(transaction, step)
+        queue.accessed_at = now
         return encode_transactional(transaction.id, ACCEPTED)
 
     def settle(self, outcome: Outcome, queue: Queue, lock: Lock, answer: SettleAnswer) -> None:
