@@ -105,7 +105,10 @@ class Dispatcher(QueueState):
         self.consumers.pop(consumer, None)
         if consumer.waiting:
             consumer.waiting = False
-            self.waiting.remove(consumer)
+            self.leave_line(consumer)
+
+    def leave_line(self, consumer: Consumer) -> None:
+        self.waiting.remove(consumer)
 
     def pump(self, now: int) -> None:
         """Deliver what can be delivered. Called at the end of a turn."""

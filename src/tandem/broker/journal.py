@@ -8,6 +8,8 @@ from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
+from tandem.model.errors import StoreUnavailable
+
 
 class StoreState(Enum):
     """How a store is; everything but UP and DEGRADED refuses appends."""
@@ -45,6 +47,52 @@ class FetchEffect:
     __slots__ = ()
 
     def fetched(self, bodies: list[bytes], error: BaseException | None) -> None: ...
+
+
+class Unplugged:
+    """The journal of a queue that is out of service: its store went on without it, and nothing it still thinks may be written."""
+
+    pending_bytes: int = 0
+
+    def __init__(self, cause: str) -> None:
+        self._cause = cause
+
+    @property
+    def health(self) -> StoreHealth:
+        return StoreHealth(StoreState.DOWN, self._cause)
+
+    def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
+        raise StoreUnavailable(self._cause)
+
+    def when_durable(self, effect: Effect) -> None:
+        raise StoreUnavailable(self._cause)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def fetch(self, locations: list[int], effect: FetchEffect) -> None:
+        effect.fetched([], StoreUnavailable(self._cause))
+
+    def forget(self, location: int) -> None:
+        """Its successor counts what is alive."""
+
+    def replay(self, tenant: Tenant) -> None:
+        raise StoreUnavailable(self._cause)
+
+    def reopen(self, tenant: Tenant) -> None:
+        raise StoreUnavailable(self._cause)
+
+    def step_compaction(self) -> bool:
+        return False
+
+    def fail(self, cause: str) -> None:
+        """It has."""
+
+    def check_stalled(self, stall_ms_max: int) -> None:
+        """It does nothing that could stall."""
+
+    def close(self) -> None:
+        """It has nothing open."""
 
 
 class Tenant(Protocol):

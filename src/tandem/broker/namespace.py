@@ -102,10 +102,18 @@ class Namespace:
         return tenant
 
     def replay(self) -> None:
-        """Rebuild every queue from its store's facts."""
+        """Rebuild every queue from its store's facts. A store that cannot be read is down, and the others serve; none at all is an error."""
+        trouble: BusError | None = None
         for tenant in self.stores:
-            tenant.journal.replay(tenant)
-            tenant.finish()
+            try:
+                tenant.journal.replay(tenant)
+            except BusError as error:
+                trouble = error
+                tenant.take_out_of_service()
+            else:
+                tenant.finish()
+        if trouble is not None and not any(tenant.available for tenant in self.stores):
+            raise trouble
         self._settle_between()
 
     def _settle_between(self) -> None:

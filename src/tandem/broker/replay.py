@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.broker import facts, operations
 from tandem.broker.between_stores import BetweenStores
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, GONE, HELD, LOCKED, READY, SCHEDULED
+from tandem.broker.journal import Unplugged
 from tandem.broker.leases import Lease
 from tandem.broker.meters import MeterBook
 from tandem.model.errors import Corrupt
@@ -54,6 +55,20 @@ class StoreTenant(BetweenStores):
 
     def discard(self, queue: Queue) -> None:
         self.queues.pop(queue.entity_id, None)
+
+    def take_out_of_service(self) -> None:
+        """The store is down: whoever comes to one of its queues is told at once, and what they still hold is worth nothing.
+
+        When the store is back its journal belongs to queues that were replayed from it; these must never write to it again.
+        """
+        self.available = False
+        health = self.journal.health
+        unplugged = Unplugged(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
+        for queue in self.queues.values():
+            queue.out_of_service = True
+            queue.journal = unplugged
+            for lock in queue.locks.by_token.values():
+                lock.held = False
 
     # -- replay ------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
 from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
 from tandem.gateway.outcome_words import dead_letter_words, properties_to_modify
 from tandem.gateway.transactions import SettleAnswer, transaction_of
-from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded
+from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded, Unavailable
 from tandem.model.message import Message
 
 if TYPE_CHECKING:
@@ -413,5 +413,8 @@ class Receiving(LinkHandler):
         self._receive_ended()
         self.queue.remove_consumer(self.consumer)
         if session is not None:
-            self.queue.close_session(session, self.consumer, self.client.turn.now)
+            try:
+                self.queue.close_session(session, self.consumer, self.client.turn.now)
+            except Unavailable as down:
+                self.client.site.note(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
         self.client.link_gone(link)

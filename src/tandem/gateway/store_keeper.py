@@ -81,10 +81,9 @@ class StoreKeeper:
     def _take_down(self, index: int, health: StoreHealth) -> None:
         """Whoever receives from an entity of this store is told at once, senders with their next message; nobody else notices."""
         tenant = self._site.namespace.stores[index]
-        tenant.available = False
+        tenant.take_out_of_service()
         error = StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
         for queue in list(tenant.queues.values()):
-            queue.out_of_service = True
             queue.tell_all(error)
 
     async def _reopen(self, index: int) -> None:
@@ -103,6 +102,8 @@ class StoreKeeper:
             self._site.turn.begin()
             namespace.swap(index, fresh)
             self._pause_ms.pop(index, None)
+            # At once: if it stops again before the next look, its new queues have to be taken out of service too.
+            self._changed(index, fresh.journal.health)
         finally:
             self._reopening.discard(index)
             self._site.turn.schedule()

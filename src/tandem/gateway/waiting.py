@@ -27,6 +27,7 @@ class Durable(Effect):
                 self.future.set_result(None)
             else:
                 self.future.set_exception(error)
+                self.future.exception()  # of several that fail together one is awaited; the others are no news
 
 
 class _Messages(Loaded):

@@ -462,6 +462,8 @@ class _Fetch:
 
     def deliver(self) -> None:
         error = self.error
+        if error is None and self._store._limit == _STOPPED:
+            error = self._store._refusal()  # whoever asked would go on as if the store took what follows
         if error is not None:
             if not isinstance(error, StoreUnavailable):
                 self._store._stop(error, [])

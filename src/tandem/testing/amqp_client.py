@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -52,6 +51,7 @@ class AmqpClient(amqp.ConnectionHandler):
         self._transport: asyncio.Transport | None = None
         self._engine: amqp.Connection | None = None
         self._flush_planned = False
+        self._ticks_seconds = 0.0
         self._names = itertools.count(1)
         self._nodes: dict[str, tuple[Sender, Receiver]] = {}
         self._answers: dict[object, asyncio.Future[tuple[int, dict[str, Any]]]] = {}
@@ -67,15 +67,18 @@ class AmqpClient(amqp.ConnectionHandler):
         user: str = "RootManageSharedAccessKey",
         password: str = "SAS_KEY_VALUE",
         max_frame_size: int = 65_536,
+        idle_timeout_ms: int = 0,
     ) -> AmqpClient:
+        """With an idle timeout a peer that falls silent ends the connection, and heartbeats keep the peer from doing the same."""
         self = cls()
         config = amqp.ConnectionConfig(
-            container_id=f"client-{id(self):x}",
+            container_id="client",
             hostname=host,
             sasl=amqp.SaslClient(user, password),
             max_frame_size=max_frame_size,
-            idle_timeout_ms=0,
+            idle_timeout_ms=idle_timeout_ms,
         )
+        self._ticks_seconds = idle_timeout_ms / 4_000
         self._engine = amqp.Connection(self, config, False)
         try:
             await self._loop.create_connection(lambda: _Pump(self), host, port)
@@ -83,8 +86,16 @@ class AmqpClient(amqp.ConnectionHandler):
             raise Gone(f"cannot connect: {error}") from error
         self._engine.open()
         self.plan_flush()
+        if self._ticks_seconds:
+            self._tick()
         await self._opened
         return self
+
+    def _tick(self) -> None:
+        if not self.ended.done() and self._engine is not None:
+            self._engine.tick(round(self._loop.time() * 1000))
+            self.flush()
+            self._loop.call_later(self._ticks_seconds, self._tick)
 
     # -- links -------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class AmqpClient(amqp.ConnectionHandler):
     def received(self, data: bytes) -> None:
         assert self._engine is not None
         self._engine.receive_bytes(data)
-        self._engine.tick(round(time.monotonic() * 1000))
+        self._engine.tick(round(self._loop.time() * 1000))
         self.flush()
 
     def lost(self) -> None:

@@ -146,6 +146,11 @@ class Checker:
         return self._fates[key].accepted
 
     @property
+    def holds_so_far(self) -> bool:
+        """Nothing was doubled or unexpected yet; what is lost shows at the end."""
+        return self._duplicated == self._unexpected == 0
+
+    @property
     def open_count(self) -> int:
         return sum(self.is_open(key) for key in self._fates)
 

@@ -1,0 +1,214 @@
+"""Two brokers, their disks and their network in one process, in virtual time, from one seed; and the weather they live in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tandem.gateway.server import Server
+from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings
+from tandem.gateway.settings import StoreSettings as ServerStores
+from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
+from tandem.model.limits import Limits
+from tandem.stores.settings import StoreSettings
+from tandem.testing.invariants import check_namespace
+from tandem.testing.simloop import MACHINE, Machine, SimLoop
+from tandem.testing.simnet import SimNet, Trace
+from tandem.testing.simstore import Rot, SimEngines
+
+EPOCH_MS = 1_750_000_000_000
+PORT = 5672
+KEY_NAME = "RootManageSharedAccessKey"
+KEY = "c2ltdWxhdGlvbg=="
+STORES = 4
+
+
+class SimClock:
+    """The loop's virtual time as instants."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + round(self._loop.time() * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entities:
+    """What a namespace has in it."""
+
+    queues: tuple[QueueDescription, ...] = ()
+    topics: tuple[TopicDescription, ...] = ()
+    subscriptions: tuple[SubscriptionDescription, ...] = ()
+
+
+class SimBroker:
+    """One broker on one machine: `tandem serve` without a process. It may die at any instant and be started again."""
+
+    def __init__(self, house: House, host: str, entities: Entities) -> None:
+        self.house = house
+        self.host = host
+        self.entities = entities
+        self.machine = Machine(host)
+        self.machine.alive = False
+        self.server: Server | None = None
+        self.ready = False
+        self.lives = 0
+        """How often it was started."""
+        self.epoch = 0
+        """Grows whenever locks are lost rightly: it died, or one of its stores did."""
+        self.disturbed_at = 0.0
+        """When a fault last had to do with it."""
+        self.rot: list[Rot] = []
+        settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200)
+        self.engines = SimEngines(house.loop, host, STORES, settings, house.clock, house.dice)
+        for disk in self.engines.disks:
+            disk.latency = house.disk_latency
+            disk.power_fails = self._power_failed
+
+    def _settings(self) -> ServerSettings:
+        rights = frozenset(Right)
+        root = AuthorizationRule(key_name=KEY_NAME, rights=rights, primary_key=KEY, secondary_key=KEY)
+        namespace = NamespaceSettings(
+            name=self.host,
+            queues=self.entities.queues,
+            topics=self.entities.topics,
+            subscriptions=self.entities.subscriptions,
+            authorization_rules=(root,),
+        )
+        return ServerSettings(
+            listeners=(Listener(host=self.host, port=PORT),),
+            namespaces=(namespace,),
+            limits=Limits(hot_bytes_max=65_536, idle_timeout_ms=60_000),
+            stores=ServerStores(count=STORES, fragments=6, stall_deadline_ms=5_000),
+        )
+
+    async def start(self) -> None:
+        """Returns when it serves, or when it died on the way."""
+        house = self.house
+        self.lives += 1
+        machine = self.machine = Machine(f"{self.host}#{self.lives}")
+        for disk in self.engines.disks:
+            disk.before = None
+        server = Server(self._settings(), self.engines, clock=house.clock, note=self._note, entropy=house.entropy)
+        context = contextvars.copy_context()
+        context.run(MACHINE.set, machine)
+        task = house.loop.create_task(server.start(), context=context)
+        done, _ = await asyncio.wait((task,), timeout=600.0) if machine.alive else (set(), None)
+        if not machine.alive:
+            house.loop.keep((server, task))
+            return
+        if not done:
+            house.broken(f"{self.host} was not ready after 600 seconds")
+            return
+        task.result()
+        self.server = server
+        self.ready = True
+        house.trace.happened(f"{self.host} is ready, life {self.lives}")
+        self.check("after its start")
+
+    def _note(self, text: str) -> None:
+        self.house.trace.happened(f"{self.host}: {text}")
+        if " is down" in text or " is corrupt" in text:
+            self.epoch += 1
+
+    def _power_failed(self) -> None:
+        """A disk call found no power: everything on this machine stops between two instructions."""
+        self.house.trace.happened(f"{self.host} loses power in a disk call")
+        self.die(told=self.house.dice.random() < 0.5, power=True)
+
+    def die(self, *, told: bool, power: bool) -> None:
+        """A process killed leaves its writes to the system; a machine without power leaves what was synced, and pieces."""
+        house = self.house
+        if not self.machine.alive:
+            return
+        self.disturbed_at = house.loop.time()
+        self.machine.alive = False
+        self.epoch += 1
+        self.ready = False
+        if self.server is not None:
+            house.loop.keep(self.server)
+            self.server = None
+        house.net.machine_died(self.machine, told)
+        for disk in self.engines.disks:
+            disk.dead = True
+            disk.calls_left = -1
+        house.loop.call_soon(self._restart_disks, power, context=house.outside.copy())
+        house.died(self)
+
+    def _restart_disks(self, power: bool) -> None:
+        for disk in self.engines.disks:
+            disk.restart(self.house.dice if power else None)
+
+    async def stop(self) -> None:
+        """As an operator does it: everything accepted is on disk first."""
+        server = self.server
+        if server is None:
+            return
+        self.ready = False
+        self.disturbed_at = self.house.loop.time()
+        context = contextvars.copy_context()
+        context.run(MACHINE.set, self.machine)
+        machine = self.machine
+        task = self.house.loop.create_task(server.stop(), context=context)
+        await asyncio.wait((task,), timeout=300.0)
+        if machine.alive:
+            if not task.done():
+                self.house.broken(f"{self.host} could not be stopped within 300 seconds")
+            else:
+                task.result()
+            self.die(told=True, power=False)
+
+    def check(self, when: str) -> None:
+        if self.server is not None and self.machine.alive:
+            for site in self.server.sites:
+                for fault in check_namespace(site.namespace):
+                    self.house.broken(f"{self.host} {when}: {fault}")
+
+
+class House:
+    """Everything that one seed decides."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.dice = Random(seed)
+        self.outside = contextvars.copy_context()
+        self.trace = Trace(loop)
+        self.net = SimNet(loop, Random(seed ^ 0x5EED), self.trace.bytes_arrived)
+        self.clock = SimClock(loop)
+        self.slow = 1.0
+        self.on_death: list[Callable[[str], None]] = []
+        self.brokers: dict[str, SimBroker] = {}
+        loop.executor_delay = lambda: self.dice.uniform(0.000_1, 0.003)
+
+    def furnish(self, entities: dict[str, Entities]) -> None:
+        """One broker per host, with these entities in its namespace."""
+        self.brokers = {host: SimBroker(self, host, wish) for host, wish in entities.items()}
+
+    def entropy(self, count: int) -> bytes:
+        return self.dice.randbytes(count)
+
+    def disk_latency(self) -> float:
+        return self.dice.uniform(0.000_2, 0.004) * self.slow
+
+    def broken(self, what: str) -> None:
+        """A promise does not hold: the run ends here."""
+        self.trace.happened(f"BROKEN {what}")
+        if self.loop.failed is None:
+            self.loop.failed = PromiseBroken(what)
+
+    def died(self, broker: SimBroker) -> None:
+        for listener in self.on_death:
+            listener(broker.host)
+
+    async def open(self) -> None:
+        for broker in self.brokers.values():
+            await broker.start()
+
+
+class PromiseBroken(AssertionError):
+    """What was found, in one line."""

@@ -1,0 +1,144 @@
+"""The outage story: paired sends go on while the primary is away, and everything comes home once."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from azure.servicebus import ServiceBusMessage
+
+from tandem.client.pairing import PairedNamespaces, PairingOptions
+from tandem.model.entity import QueueDescription
+from tandem.testing.amqp_client import AmqpClient
+from tandem.testing.checker import Checker
+from tandem.testing.house import Entities, House
+from tandem.testing.sim_story import Actor, Story, body_of
+from tandem.testing.sim_transport import SimNamespace
+
+BACKLOGS = 3
+_TIMEOUT = 30.0
+_CALM = 90.0
+"""Seconds without any fault after which a namespace has nothing to excuse itself with."""
+
+
+class Paired(Story):
+    """Senders of a pair, a syphon beside them, and a consumer at the primary. Duplicates of an unsure send are the primary's to drop."""
+
+    queue = "orders"
+    gap_seconds = 2.5
+
+    def __init__(self, house: House, host: str, dice: Random) -> None:
+        super().__init__(house, host, dice)
+        self.pair: PairedNamespaces | None = None
+        self.failed_sends = 0
+        self.diverted = 0
+
+    def entities(self) -> Entities:
+        wish = QueueDescription(
+            name=self.queue,
+            lock_duration_ms=self.lock_ms,
+            max_delivery_count=1_000_000,
+            requires_duplicate_detection=True,
+            duplicate_detection_history_ms=3_600_000 * 24,
+        )
+        return Entities(queues=(wish,))
+
+    def backlog(self) -> Entities:
+        names = [f"primary/x-servicebus-transfer/{number}" for number in range(BACKLOGS)]
+        return Entities(queues=tuple(QueueDescription(name=name, lock_duration_ms=60_000, max_delivery_count=1_000_000) for name in names))
+
+    def backlog_addresses(self) -> list[str]:
+        names = [queue.name for queue in self.backlog().queues]
+        return [*names, *(f"{name}/$DeadLetterQueue" for name in names)]
+
+    def actors(self) -> list[Actor]:
+        return [self.consume]
+
+    def start(self) -> None:
+        super().start()
+        self.tasks.append(asyncio.ensure_future(self._send()))
+
+    async def _pair(self) -> PairedNamespaces:
+        options = PairingOptions(
+            backlog_queue_count=BACKLOGS,
+            failover_interval=self.dice.choice((0.0, 5.0, 15.0)),
+            enable_syphon=True,
+            ping_primary_interval=self.dice.uniform(2.0, 20.0),
+            ping_timeout=20.0,
+            primary_namespace="primary",
+            creation_attempts=100,
+            creation_pause=5.0,
+        )
+        ids = Random(self.dice.random())
+        pair = PairedNamespaces(
+            SimNamespace("primary", self.house.clock.now_ms),
+            SimNamespace("secondary", self.house.clock.now_ms),
+            options=options,
+            now_ms=self.house.clock.now_ms,
+            choose=self.dice.randrange,
+            new_id=lambda: ids.randbytes(16).hex(),
+        )
+        while True:
+            try:
+                await pair.pair()
+            except Exception as error:  # noqa: BLE001 - the secondary is away: a deployment tries again
+                self.house.trace.happened(f"pairing failed: {error!r}"[:200])
+                await asyncio.sleep(5.0)
+            else:
+                return pair
+
+    async def _send(self) -> None:
+        self.pair = pair = await self._pair()
+        pair.subscribe(lambda event: self.house.trace.happened(f"pair: {event.kind} {event.path}"))
+        sender = pair.get_queue_sender(self.queue)
+        while await self.pace():
+            key = self.next_key()
+            self.checker.sending(key)
+            began = self.house.loop.time()
+            diverting = pair.state(self.queue).state.value == "failed over"
+            try:
+                await sender.send_messages(ServiceBusMessage(body_of(key), message_id=key), timeout=_TIMEOUT)
+            except Exception as error:  # noqa: BLE001 - judged here: both namespaces may be away
+                self.failed_sends += 1
+                self._judge_failure(key, error, began, diverting)
+            else:
+                self.checker.accepted(key)
+                self.diverted += diverting
+            if self.house.loop.time() - began > _TIMEOUT + 1.0:
+                self.wrong(f"the send of {key} took {self.house.loop.time() - began:.1f} s, {_TIMEOUT} were allowed")
+
+    def _judge_failure(self, key: str, error: Exception, began: float, diverting: bool) -> None:
+        secondary = self.house.brokers["secondary"]
+        if diverting and secondary.ready and secondary.disturbed_at < began - _CALM:
+            self.wrong(f"{key} could not be sent while the secondary was well: {error!r}")
+
+    async def consume(self, client: AmqpClient) -> None:
+        receiver = await self.receiver(client, self.queue, credit=10)
+        while True:
+            incoming, key, _ = await self.get(receiver)
+            self.settle(receiver, incoming, key)
+
+    def checkers(self) -> list[Checker]:
+        return [self.checker]
+
+
+class Backlog(Story):
+    """The other side of the same story: at the end nothing is left in the secondary."""
+
+    queue = "backlog"
+
+    def __init__(self, house: House, host: str, dice: Random, paired: Paired) -> None:
+        super().__init__(house, host, dice)
+        self._paired = paired
+
+    def entities(self) -> Entities:
+        return self._paired.backlog()
+
+    def actors(self) -> list[Actor]:
+        return []
+
+    def checkers(self) -> list[Checker]:
+        return []
+
+    def addresses(self) -> list[str]:
+        return self._paired.backlog_addresses()

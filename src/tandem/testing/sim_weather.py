@@ -1,0 +1,194 @@
+"""What goes wrong in a simulation, and when: processes, power, disks and network, drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tandem.testing.house import House, SimBroker
+
+Fault = Callable[["SimBroker"], Awaitable[None]]
+
+
+class Weather:
+    """One fault after the other on each broker, with calm between them. `clear` ends them all and mends what they left."""
+
+    def __init__(self, house: House, calm_seconds: tuple[float, float]) -> None:
+        self._house = house
+        self._dice = house.dice
+        self._calm_seconds = calm_seconds
+        self.over = False
+        self.counts: dict[str, int] = {}
+        self._faults: list[tuple[str, int, Fault]] = [
+            ("kill", 4, self._kill),
+            ("power cut", 5, self._power_cut),
+            ("power cut in a disk call", 6, self._power_cut_in_a_call),
+            ("restart", 2, self._restart),
+            ("sync errors", 4, self._sync_errors),
+            ("full disk", 3, self._full_disk),
+            ("short stall", 3, self._short_stall),
+            ("long stall", 3, self._long_stall),
+            ("slow disks", 2, self._slow_disks),
+            ("connections lost", 5, self._connections_lost),
+            ("half-open connections", 4, self._half_open),
+            ("unreachable", 3, self._unreachable),
+            ("slow network", 2, self._slow_network),
+            ("rot", 3, self._rot),
+        ]
+
+    async def rage(self, broker: SimBroker) -> None:
+        names = [name for name, _, _ in self._faults]
+        weights = [weight for _, weight, _ in self._faults]
+        by_name = {name: fault for name, _, fault in self._faults}
+        while True:
+            await self._pause(*self._calm_seconds)
+            if self.over:
+                return
+            name = self._dice.choices(names, weights)[0]
+            self._house.trace.happened(f"{broker.host}: {name}")
+            self.counts[name] = self.counts.get(name, 0) + 1
+            broker.disturbed_at = self._house.loop.time()
+            await by_name[name](broker)
+            broker.disturbed_at = self._house.loop.time()
+            await self._bring_up(broker)
+
+    async def clear(self, brokers: list[SimBroker]) -> None:
+        """Everything works again; a broker that met damage is restarted after the repair."""
+        self.over = True
+        self._house.slow = 1.0
+        self._house.net.delay_range = (0.000_2, 0.002)
+        self._house.net.dark.clear()
+        for broker in brokers:
+            for disk in broker.engines.disks:
+                disk.heal()
+                disk.calls_left = -1
+            if broker.rot:
+                await self._repair(broker)
+            await self._bring_up(broker)
+
+    async def _bring_up(self, broker: SimBroker) -> None:
+        """Restarted until it lives: it may lose power again while it starts."""
+        while not broker.ready:
+            broker.disturbed_at = self._house.loop.time()
+            if not self.over and self._dice.random() < 0.2:
+                disk = self._dice.choice(broker.engines.disks)
+                disk.calls_left = self._dice.randint(0, 60)
+            await asyncio.sleep(0.05)
+            await broker.start()
+
+    async def _pause(self, least: float, most: float) -> None:
+        """Part of a fault: cut short when the weather clears."""
+        left = self._dice.uniform(least, most)
+        while left > 0 and not self.over:
+            step = min(left, 5.0)
+            await asyncio.sleep(step)
+            left -= step
+
+    # -- processes and power -----------------------------------------------------------------
+
+    async def _kill(self, broker: SimBroker) -> None:
+        broker.die(told=True, power=False)
+        await self._pause(0.05, 30.0)
+
+    async def _power_cut(self, broker: SimBroker) -> None:
+        broker.die(told=self._dice.random() < 0.3, power=True)
+        await self._pause(0.5, 60.0)
+
+    async def _power_cut_in_a_call(self, broker: SimBroker) -> None:
+        disk = self._dice.choice(broker.engines.disks)
+        disk.calls_left = self._dice.randint(0, 40)
+        for _ in range(60):
+            if not broker.machine.alive or self.over:
+                break
+            await asyncio.sleep(1.0)
+        disk.calls_left = -1
+        if not broker.machine.alive:
+            await self._pause(0.5, 30.0)
+
+    async def _restart(self, broker: SimBroker) -> None:
+        await broker.stop()
+        await self._pause(0.05, 5.0)
+
+    # -- disks ---------------------------------------------------------------------------------
+
+    async def _sync_errors(self, broker: SimBroker) -> None:
+        disk = self._dice.choice(broker.engines.disks)
+        disk.failing = True
+        await self._pause(0.1, 40.0)
+        disk.failing = False
+
+    async def _full_disk(self, broker: SimBroker) -> None:
+        disk = self._dice.choice(broker.engines.disks)
+        disk.full = True
+        await self._pause(5.0, 90.0)
+        disk.full = False
+
+    async def _short_stall(self, broker: SimBroker) -> None:
+        disk = self._dice.choice(broker.engines.disks)
+        disk.stalled_until = self._house.loop.time() + self._dice.uniform(0.5, 4.0)
+        await self._pause(4.0, 5.0)
+
+    async def _long_stall(self, broker: SimBroker) -> None:
+        disk = self._dice.choice(broker.engines.disks)
+        length = self._dice.uniform(6.0, 30.0)
+        disk.stalled_until = self._house.loop.time() + length
+        await self._pause(length, length + 1.0)
+
+    async def _slow_disks(self, broker: SimBroker) -> None:
+        self._house.slow = self._dice.uniform(5.0, 60.0)
+        await self._pause(5.0, 30.0)
+        self._house.slow = 1.0
+
+    async def _rot(self, broker: SimBroker) -> None:
+        """A bit flips in a complete file. Found at once or not: it is put right before anything else happens to this broker."""
+        rot = self._dice.choice(broker.engines.disks).rot(self._dice)
+        if rot is None:
+            return
+        self._house.trace.happened(f"{broker.host}: bit {rot.bit} of {rot.path} at {rot.offset} in {rot.disk.name}")
+        broker.rot.append(rot)
+        if self._dice.random() < 0.5:
+            await self._pause(0.1, 20.0)
+            broker.die(told=True, power=False)
+            await asyncio.sleep(0.05)
+            await broker.start()
+        await self._pause(1.0, 60.0)
+        await self._repair(broker)
+
+    async def _repair(self, broker: SimBroker) -> None:
+        """From the backup, with the broker down."""
+        await broker.stop()
+        await asyncio.sleep(0.05)
+        for rot in broker.rot:
+            rot.repair()
+        broker.rot.clear()
+
+    # -- network ---------------------------------------------------------------------------------
+
+    async def _connections_lost(self, broker: SimBroker) -> None:
+        net = self._house.net
+        for line in net.connections(broker.machine):
+            if self._dice.random() < 0.5:
+                net.reset(line)
+        await self._pause(0.0, 2.0)
+
+    async def _half_open(self, broker: SimBroker) -> None:
+        net = self._house.net
+        for line in net.connections(broker.machine):
+            if self._dice.random() < 0.4:
+                net.forget(line)
+        await self._pause(1.0, 40.0)
+
+    async def _unreachable(self, broker: SimBroker) -> None:
+        net = self._house.net
+        net.dark.add(broker.host)
+        for line in net.connections(broker.machine):
+            net.forget(line)
+        await self._pause(1.0, 60.0)
+        net.dark.discard(broker.host)
+
+    async def _slow_network(self, broker: SimBroker) -> None:
+        self._house.net.delay_range = (0.05, 0.8)
+        await self._pause(5.0, 30.0)
+        self._house.net.delay_range = (0.000_2, 0.002)

@@ -1,0 +1,224 @@
+"""A network in memory: connections between named hosts that take their time, break, or fall silent without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from tandem.testing.simloop import MACHINE, Machine, SimLoop
+
+_EPHEMERAL = 40_000
+
+
+class _Listener:
+    """Looks enough like asyncio.Server."""
+
+    def __init__(self, net: SimNet, address: tuple[str, int], factory: Callable[[], asyncio.Protocol]) -> None:
+        self.net = net
+        self.address = address
+        self.factory = factory
+        self.context = contextvars.copy_context()
+        self.machine = MACHINE.get()
+        self.sockets = [self]
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.address
+
+    def close(self) -> None:
+        if self.net.listeners.get(self.address) is self:
+            del self.net.listeners[self.address]
+
+
+class Line:
+    """One direction's end of a connection: an asyncio transport whose bytes arrive at `peer` later."""
+
+    def __init__(self, net: SimNet, name: str, machine: Machine, context: contextvars.Context, protocol: asyncio.Protocol) -> None:
+        self.net = net
+        self.name = name
+        self.machine = machine
+        self.context = context
+        self.protocol = protocol
+        self.peer: Line | None = None
+        self.closing = False
+        self.ended = False
+        self.silent = False
+        """What is written here vanishes; nobody is told."""
+        self.free_at = 0.0
+        """Bytes written later arrive later."""
+
+    # -- what asyncio protocols call ---------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if not self.closing and data:
+            self.net.send(self, bytes(data))
+
+    def close(self) -> None:
+        """What was written still arrives, then the end does."""
+        if not self.closing:
+            self.closing = True
+            self.net.send(self, None)
+            self.net.loop.call_soon(self.end, context=self.context.copy())
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("simulated", _EPHEMERAL) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Buffers never fill: what waits is on the wire."""
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.Protocol:
+        return self.protocol
+
+    def is_reading(self) -> bool:
+        return True
+
+    def pause_reading(self) -> None:
+        """Nobody is that slow here."""
+
+    def resume_reading(self) -> None:
+        """Nobody is that slow here."""
+
+    # -- what the network does -----------------------------------------------------------------
+
+    def arrive(self, data: bytes | None) -> None:
+        if self.ended:
+            return
+        if data is None:
+            self.end()
+        elif not self.closing:
+            self.net.trace(self.name, data)
+            self.protocol.data_received(data)
+
+    def end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.closing = True
+            self.net.lines.pop(self, None)
+            self.protocol.connection_lost(None)
+
+
+class SimNet:
+    """`delay` is drawn per write; `down` hosts refuse, `dark` hosts answer nothing."""
+
+    def __init__(self, loop: SimLoop, dice: Random, trace: Callable[[str, bytes], None]) -> None:
+        self.loop = loop
+        self.dice = dice
+        self.trace = trace
+        self.listeners: dict[tuple[str, int], _Listener] = {}
+        self.lines: dict[Line, None] = {}
+        self.dark: set[str] = set()
+        self.delay_range = (0.000_2, 0.002)
+        self._number = 0
+        loop.net = self
+
+    def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> _Listener:
+        listener = _Listener(self, (host, port), factory)
+        if listener.address in self.listeners:
+            raise OSError(98, f"address in use: {listener.address}")
+        self.listeners[listener.address] = listener
+        return listener
+
+    async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> tuple[Line, asyncio.Protocol]:
+        await asyncio.sleep(self._delay())
+        if host in self.dark:
+            await asyncio.sleep(60.0)
+            raise TimeoutError(f"no answer from {host}")
+        listener = self.listeners.get((host, port))
+        if listener is None or not listener.machine.alive:
+            raise ConnectionRefusedError(111, f"connection refused by {host}:{port}")
+        self._number += 1
+        client = Line(self, f"{self._number}<", MACHINE.get(), contextvars.copy_context(), factory())
+        server_context = listener.context.copy()
+        protocol = server_context.run(listener.factory)
+        server = Line(self, f"{self._number}>", listener.machine, server_context, protocol)
+        client.peer, server.peer = server, client
+        self.lines[client] = self.lines[server] = None
+        self.loop.call_soon(protocol.connection_made, server, context=server_context.copy())
+        client.protocol.connection_made(client)  # type: ignore[arg-type]
+        return client, client.protocol
+
+    def _delay(self) -> float:
+        return self.dice.uniform(*self.delay_range)
+
+    def send(self, line: Line, data: bytes | None) -> None:
+        peer = line.peer
+        assert peer is not None
+        if line.silent or peer.ended or not line.machine.alive:
+            return
+        at = max(self.loop.time() + self._delay(), line.free_at)
+        line.free_at = at
+        self.loop.call_at(at, peer.arrive, data, context=peer.context.copy())
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def connections(self, machine: Machine) -> list[Line]:
+        """The ends of this machine, oldest first."""
+        return [line for line in self.lines if line.machine is machine and not line.ended]
+
+    def reset(self, line: Line) -> None:
+        """Both ends hear that the connection is gone; what was on its way is lost."""
+        for end in (line, line.peer):
+            if end is not None and not end.ended:
+                end.silent = True
+                end.closing = True
+                self.loop.call_later(self._delay(), end.end, context=end.context.copy())
+
+    def forget(self, line: Line) -> None:
+        """Half-open: neither end hears of the other again, and neither is told."""
+        for end in (line, line.peer):
+            if end is not None:
+                end.silent = True
+
+    def machine_died(self, machine: Machine, told: bool) -> None:
+        """`told`: the operating system says goodbye for the process; otherwise the power failed and nobody says anything."""
+        for line in self.connections(machine):
+            if told:
+                self.reset(line)
+            else:
+                self.forget(line)
+        for listener in list(self.listeners.values()):
+            if listener.machine is machine:
+                listener.close()
+
+
+class Trace:
+    """A running hash over everything that matters, and the last things that happened."""
+
+    def __init__(self, loop: SimLoop, keep: int = 60) -> None:
+        self._loop = loop
+        self._hash = 0
+        self._keep = keep
+        self.count = 0
+        self.last: list[str] = []
+        self.listener: Callable[[str], None] | None = None
+
+    def bytes_arrived(self, name: str, data: bytes) -> None:
+        self.count += 1
+        self._hash = crc32(data, crc32(b"%s %.6f" % (name.encode(), self._loop.time()), self._hash))
+
+    def happened(self, text: str) -> None:
+        if self._loop.over:
+            return  # last words of what never ended
+        self.count += 1
+        line = f"{self._loop.time():12.6f} {text}"
+        self._hash = crc32(line.encode(), self._hash)
+        self.last.append(line)
+        if len(self.last) > 2 * self._keep:
+            del self.last[: -self._keep]
+        if self.listener is not None:
+            self.listener(line)
+
+    def digest(self) -> str:
+        return f"{self._hash:08x}"

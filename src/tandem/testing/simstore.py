@@ -1,0 +1,180 @@
+"""Stores for a simulated broker: the real append log on a disk in memory that takes its time, fills up, rots and loses power."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from tandem.broker.journal import Journal
+from tandem.model.clock import Clock
+from tandem.stores.metadata import Metadata
+from tandem.stores.meter_files import NoMeterFiles
+from tandem.stores.segment import SegmentStore
+from tandem.stores.settings import StoreSettings
+from tandem.stores.worker import Job
+from tandem.testing.simdisk import PowerCut, SimDisk
+from tandem.testing.simloop import SimLoop
+
+
+class Rot:
+    """One bit that changed by itself, and can be put right from a backup."""
+
+    __slots__ = ("bit", "disk", "inode", "offset", "path")
+
+    def __init__(self, disk: HouseDisk, path: str, offset: int, bit: int) -> None:
+        self.disk = disk
+        self.path = path
+        self.inode = disk._names[path]
+        self.offset = offset
+        self.bit = bit
+
+    def repair(self) -> bool:
+        """False when the file is gone or was written anew: the store outlived the damage."""
+        if self.disk._names.get(self.path) is not self.inode:
+            return False
+        self.disk.flip(self.path, self.offset, self.bit)
+        return True
+
+
+class HouseDisk(SimDisk):
+    """Faults are switched on and off by the house; a power cut takes the whole machine."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.full = False
+        """Nothing new fits; what was reserved before can still be written."""
+        self.failing = False
+        """Syncs fail."""
+        self.latency: Callable[[], float] = lambda: 0.000_1
+        self.stalled_until = 0.0
+        self.calls_left = -1
+        """Disk calls until the power fails; -1: it does not."""
+        self.power_fails: Callable[[], None] = lambda: None
+
+    def heal(self) -> None:
+        self.full = self.failing = False
+        self.stalled_until = 0.0
+
+    def _called(self, name: str, path: str) -> int | None:
+        if self.dead:
+            raise PowerCut(f"{name} {path}")
+        if self.calls_left >= 0:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                self.power_fails()
+                raise PowerCut(f"{name} {path}")
+        return None
+
+    def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
+        if self.full and offset + sum(map(len, buffers)) > self.size(descriptor):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwritev(descriptor, buffers, offset)
+
+    def fallocate(self, descriptor: int, size: int) -> bool:
+        if self.full and size > self.size(descriptor):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().fallocate(descriptor, size)
+
+    def _sync(self, name: str, descriptor: int) -> None:
+        if self.failing:
+            self._open[descriptor][0].pending.clear()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super()._sync(name, descriptor)
+
+    def rot(self, dice: Random) -> Rot | None:
+        """Flip a bit of a file that is complete: a sealed segment, an index, the manifest."""
+        segments = [path for path in self.paths() if path.endswith(".seg") and "/audit/" not in path]
+        sealed = [path for path in segments if path[:-4] + ".idx" in self._names]
+        candidates = sealed + [path for path in self.paths() if path.endswith((".idx", "store.json"))]
+        candidates = [path for path in candidates if self.content(path)]
+        if not candidates:
+            return None
+        path = dice.choice(candidates)
+        rot = Rot(self, path, dice.randrange(len(self.content(path))), dice.randrange(8))
+        self.flip(rot.path, rot.offset, rot.bit)
+        return rot
+
+
+class SimWorker:
+    """A thread in virtual time: one job after the other, each after the disk's latency, in its machine's context."""
+
+    def __init__(self, loop: SimLoop, disk: HouseDisk) -> None:
+        self._loop = loop
+        self._disk = disk
+        self._jobs: deque[Job] = deque()
+        self._planned = False
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self._planned and self._jobs:
+            self._planned = True
+            at = max(self._loop.time() + self._disk.latency(), self._disk.stalled_until)
+            self._loop.call_at(at, self._run)
+
+    def _run(self) -> None:
+        self._planned = False
+        if self._disk.stalled_until > self._loop.time():
+            self._plan()
+            return
+        if self._jobs:
+            try:
+                self._jobs.popleft()()
+            except PowerCut:
+                return
+            self._plan()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """The caller waits, so what is left is done now; a stalled disk keeps everybody waiting."""
+        if self._disk.stalled_until > self._loop.time() and self._jobs:
+            return False
+        while self._jobs:
+            self._jobs.popleft()()
+        return True
+
+
+class _Kept(Metadata):
+    """Metadata survives every restart: SQLite has its own tests."""
+
+    def close(self) -> None:
+        """The next life opens it again."""
+
+
+class SimEngines:
+    """What one simulated broker remembers with; lives longer than the broker."""
+
+    def __init__(self, loop: SimLoop, host: str, stores: int, settings: StoreSettings, clock: Clock, dice: Random) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._clock = clock
+        self._dice = dice
+        self._catalog = _Kept(None)
+        self.disks = [HouseDisk(f"{host}/{index}") for index in range(stores)]
+
+    def open_catalog(self, namespace: str) -> Metadata:
+        return self._catalog
+
+    def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal:
+        disk = self.disks[index]
+        return SegmentStore(
+            Path(f"store-{index}"),
+            loop_call,
+            self._settings,
+            self._clock,
+            disk,
+            lambda name: SimWorker(self._loop, disk),
+            lambda: self._dice.randbytes(16),
+        )
+
+    def open_meters(self, namespace: str, index: int) -> NoMeterFiles:
+        return NoMeterFiles()
+
+    def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
+        """The house has its own ways."""

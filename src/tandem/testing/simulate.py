@@ -1,0 +1,215 @@
+"""Runs the broker's real code through a seed's worth of crashes, faults and traffic, and says whether every promise held.
+
+python -m tandem.testing.simulate --seed 7            one story, told as it happens with --verbose
+python -m tandem.testing.simulate --seed 1 --count 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from random import Random
+
+from tandem.testing.amqp_client import Gone, Refused
+from tandem.testing.checker import Verdict
+from tandem.testing.house import Entities, House, PromiseBroken, SimBroker
+from tandem.testing.sim_journeys import ALL
+from tandem.testing.sim_paired import Backlog, Paired
+from tandem.testing.sim_story import Story
+from tandem.testing.sim_weather import Weather
+from tandem.testing.simloop import SimLoop
+
+STORY_SECONDS = 900.0
+DRAIN_SECONDS_MAX = 1_800.0
+_CHECK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    broken: str
+    """Empty: everything held."""
+    digest: str
+    """Of every byte on the network and every event: the same for the same seed."""
+    simulated_seconds: float
+    cpu_seconds: float
+    events: int
+    verdict: Verdict
+    faults: dict[str, int]
+    last_events: tuple[str, ...]
+    diverted: int = 0
+
+    @property
+    def speed(self) -> float:
+        """Times real time."""
+        return self.simulated_seconds / max(self.cpu_seconds, 1e-9)
+
+    def __str__(self) -> str:
+        state = "BROKEN " + self.broken if self.broken else "held"
+        return (
+            f"seed {self.seed}: {state}; {self.verdict.seen} deliveries, {sum(self.faults.values())} faults, {self.diverted} diverted, "
+            f"{self.simulated_seconds:.0f} s simulated in {self.cpu_seconds:.2f} s ({self.speed:.0f}x), trace {self.digest}"
+        )
+
+
+def merged(wishes: list[Entities]) -> Entities:
+    return Entities(
+        queues=tuple(queue for wish in wishes for queue in wish.queues),
+        topics=tuple(topic for wish in wishes for topic in wish.topics),
+        subscriptions=tuple(one for wish in wishes for one in wish.subscriptions),
+    )
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(self, seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> None:
+        self.seed = seed
+        self._story_seconds = story_seconds
+        dice = Random(seed * 7919 + 1)
+        self.loop = SimLoop()  # type: ignore[abstract]  # it has what asyncio really asks for
+        self.house = House(self.loop, seed)
+        if verbose:
+            self.house.trace.listener = print
+        paired = Paired(self.house, "primary", Random(dice.random()))
+        chosen = dice.sample(ALL, dice.randint(4, 7))
+        self.stories: list[Story] = [paired, Backlog(self.house, "secondary", Random(0), paired)]
+        self.stories += [kind(self.house, dice.choice(("primary", "primary", "secondary")), Random(dice.random())) for kind in chosen]
+        self.paired = paired
+        self.house.furnish(
+            {host: merged([story.entities() for story in self.stories if story.host == host]) for host in ("primary", "secondary")}
+        )
+        self.weather = Weather(self.house, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
+
+    def run(self) -> Outcome:
+        began = time.process_time()
+        broken = ""
+        try:
+            self.loop.run(self._tell())
+        except PromiseBroken as error:
+            broken = str(error)
+        except Exception as error:  # noqa: BLE001 - a story that cannot be told to its end is a finding too
+            broken = f"{error!r} " + " < ".join(
+                f"{frame.name}:{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__)[-4:])
+            )
+        verdict = Verdict.total(checker.verdict() for story in self.stories for checker in story.checkers())
+        if not broken and not verdict.holds:
+            broken = str(verdict)
+        trace = self.house.trace
+        return Outcome(
+            seed=self.seed,
+            broken=broken,
+            digest=trace.digest(),
+            simulated_seconds=self.loop.time(),
+            cpu_seconds=time.process_time() - began,
+            events=self.loop.event_count,
+            verdict=verdict,
+            faults=self.weather.counts,
+            last_events=tuple(trace.last),
+            diverted=self.paired.diverted,
+        )
+
+    async def _tell(self) -> None:
+        house = self.house
+        brokers = list(house.brokers.values())
+        house.on_death.append(self._crashed)
+        await house.open()
+        watch = asyncio.ensure_future(self._watch(brokers))
+        for story in self.stories:
+            story.start()
+        storms = [asyncio.ensure_future(self.weather.rage(broker)) for broker in brokers]
+        await asyncio.sleep(self._story_seconds)
+        house.trace.happened("the weather clears")
+        self.weather.over = True
+        await asyncio.gather(*storms)
+        await self.weather.clear(brokers)
+        for story in self.stories:
+            story.draining = True
+        await self._drain()
+        for story in self.stories:
+            story.ended = True
+        watch.cancel()
+        self._look_for_mishaps()
+
+    def _crashed(self, host: str) -> None:
+        for story in self.stories:
+            if story.host == host:
+                for checker in story.checkers():
+                    checker.crashed()
+
+    async def _watch(self, brokers: list[SimBroker]) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            for broker in brokers:
+                broker.check("between two turns")
+            self._look_for_mishaps()
+
+    def _look_for_mishaps(self) -> None:
+        for mishap in self.loop.mishaps:
+            frames = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(traceback.extract_tb(mishap.__traceback__)[-5:]))
+            self.house.broken(f"an exception escaped: {mishap!r} {frames}")
+
+    async def _drain(self) -> None:
+        """Until every entity is empty, twice in a row: a syphon may hold what is in neither place."""
+        deadline = self.loop.time() + DRAIN_SECONDS_MAX
+        waiting = list(self.stories)
+        while waiting:
+            await asyncio.sleep(10.0)
+            waiting = [story for story in self.stories if not await self._is_empty(story)]
+            if self.loop.time() > deadline:
+                self.house.broken(f"not empty {DRAIN_SECONDS_MAX:.0f} s after the last fault: {[f'{s.host}/{s.queue}' for s in waiting]}")
+                return
+        for story in self.stories:
+            if not await self._is_empty(story):
+                await self._drain()
+                return
+
+    async def _is_empty(self, story: Story) -> bool:
+        try:
+            client = await story.connect()
+            try:
+                return await story.is_empty(client)
+            finally:
+                client.abort()
+        except (Gone, TimeoutError, Refused) as error:
+            self.house.trace.happened(f"looking at {story.host}/{story.queue}: {error}")
+            return False
+
+
+def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> Outcome:
+    return Simulation(seed, story_seconds=story_seconds, verbose=verbose).run()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=1, help="how many seeds, counting up")
+    parser.add_argument("--seconds", type=float, default=STORY_SECONDS, help="virtual seconds before the weather clears")
+    parser.add_argument("--verbose", action="store_true", help="print every event with its virtual instant")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # the client layer's warnings are events of the story already
+    broken = 0
+    simulated = cpu = 0.0
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        outcome = simulate(seed, story_seconds=arguments.seconds, verbose=arguments.verbose)
+        simulated += outcome.simulated_seconds
+        cpu += outcome.cpu_seconds
+        if outcome.broken:
+            broken += 1
+            print(*outcome.last_events, sep="\n")
+        if outcome.broken or arguments.count == 1:
+            print(outcome, flush=True)
+    if arguments.count > 1:
+        print(f"{arguments.count} seeds from {arguments.seed}: {broken} broken, {simulated / 3600:.1f} hours at {simulated / cpu:.0f}x")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

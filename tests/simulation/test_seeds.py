@@ -1,0 +1,62 @@
+"""The real broker code, two brokers, clients and syphon through the faults of a seed: promises hold, the same seed tells the same story.
+
+`make sim SEED=n` tells one of them aloud. `TANDEM_SIM_SEEDS=500` tells more of them, `TANDEM_SIM_FIRST` says from where."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tandem.testing.simulate import simulate
+
+FIRST = int(os.environ.get("TANDEM_SIM_FIRST", "1000"))
+COUNT = int(os.environ.get("TANDEM_SIM_SEEDS", "12"))
+STORY_SECONDS = 300.0
+
+FOUND = {
+    1: "a receiver of a partitioned session queue could not leave: it stood in the line of a fragment",
+    4: "a store that failed twice between two looks left its queues in service, and their numbers were given out again",
+    7: "bodies read before a store stopped were delivered after it, and what followed could not be written",
+    108: "a session of a partitioned queue could not be closed while its store was down, nor anything else of that connection",
+    109: "a message delivered before its fragment was replaced broke the connection that settled it afterwards",
+    114: "the same, on another road",
+}
+"""Seeds that once broke a promise, and which."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_seed_that_once_broke_a_promise_holds(seed: int) -> None:
+    outcome = simulate(seed, story_seconds=400.0)
+    assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
+    outcome = simulate(seed, story_seconds=STORY_SECONDS)
+    assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
+    assert outcome.verdict.seen > 100, f"next to nothing happened, so this proves nothing: {outcome}"
+    assert outcome.faults, f"nothing went wrong, so this proves nothing: {outcome}"
+
+
+@pytest.mark.timeout(120)
+def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
+    first, second = (simulate(7, story_seconds=200.0) for _ in range(2))
+    assert first.digest == second.digest
+    assert first.events == second.events
+    other = simulate(8, story_seconds=200.0)
+    assert other.digest != first.digest
+
+
+@pytest.mark.timeout(120)
+def test_a_broken_promise_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that forgets what it said it had synced: somebody has to notice."""
+    from tandem.testing import simdisk
+
+    monkeypatch.setattr(simdisk.Inode, "sync", lambda self: None)
+    outcomes = [simulate(seed, story_seconds=300.0) for seed in range(2, 6)]
+    assert any(outcome.broken for outcome in outcomes)
+    broken = next(outcome for outcome in outcomes if outcome.broken)
+    assert broken.last_events, "whoever reads this needs to see what led to it"
