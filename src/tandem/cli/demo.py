@@ -1,111 +1,64 @@
-"""`tandem demo`: a broker, the official SDK, a SIGKILL in the middle, and the proof that nothing was lost."""
+"""`tandem demo`: two brokers, a SIGKILL, sends that go on, a Spark job that carries every message home, and the proof on one page."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
-import subprocess
+import os
+import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-QUEUE = "demo"
-
 
 def demo(
-    messages: Annotated[int, typer.Option(help="How many messages to send.", min=2, max=100_000)] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    rate: Annotated[float, typer.Option(help="Messages a second, over both queues.", min=1.0, max=2_000.0)] = 100.0,
+    before: Annotated[float, typer.Option(help="Seconds of peace before the primary is killed.", min=1.0, max=600.0)] = 8.0,
+    outage: Annotated[float, typer.Option(help="Seconds until it is started again.", min=1.0, max=600.0)] = 12.0,
+    report: Annotated[Path, typer.Option(help="The page to write at the end.")] = Path("tandem-demo.html"),
+    keep: Annotated[Path | None, typer.Option(help="Keep journals, meters, ledgers and events in this directory.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master; this machine unless given.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="One broker, no Spark: kill it half way and count.")] = False,
+    messages: Annotated[int, typer.Option(help="With --small: how many messages to send.", min=2, max=100_000)] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and nothing else.")] = False,
 ) -> None:
-    """Send half, kill the broker, start it again, send the rest, receive everything. Exit code 0 only if nothing was lost or doubled.
+    """Watch an outage from beginning to end. Exit code 0 only if nothing was lost and nothing delivered twice.
 
-    Example: tandem demo --messages 500
+    Example: tandem demo --outage 20
     """
-    wanted = [f"message-{number}" for number in range(messages)]
-    half = messages // 2
-    with tempfile.TemporaryDirectory(prefix="tandem-demo-") as name:
-        directory = Path(name)
-        (directory / "tandem.toml").write_text(f'[[queue]]\nname = "{QUEUE}"\n', encoding="utf-8")
-        say = _quiet if as_json else _say
-        broker, connection = _start(directory)
-        try:
-            say(f"a broker is ready: {connection.split(';')[0]}")
-            _send(connection, wanted[:half])
-            say(f"{half} messages sent with the official SDK; each was accepted once it was on disk")
-            broker.kill()
-            broker.wait()
-            say("the broker was killed (SIGKILL)")
-            broker, connection = _start(directory)
-            say("and started again on the same directory")
-            _send(connection, wanted[half:])
-            say(f"{messages - half} more sent")
-            received = _receive(connection, messages)
-            say(f"{len(received)} received and completed")
-        finally:
-            broker.terminate()
-            broker.wait()
-    verdict = judge(wanted, received)
+    missing = _missing()
+    if missing and not small:
+        print(f"tandem: {missing}; here is the small story instead (tandem demo --small)", file=sys.stderr)
+    if small or missing:
+        from tandem.cli.small_demo import small_demo
+
+        return small_demo(messages, as_json)
+    from tandem.cli.demo_story import Plan, play
+    from tandem.cli.demo_view import LiveView, PlainView, SilentView, show_verdict
+
+    plan = Plan(rate=rate, before=before, outage=outage, report=report.resolve(), master=master)
+    view = SilentView() if as_json else LiveView() if sys.stdout.isatty() else PlainView()
+    with tempfile.TemporaryDirectory(prefix="tandem-demo-") as temporary:
+        directory = Path(temporary) if keep is None else keep
+        directory.mkdir(parents=True, exist_ok=True)
+        with view:
+            verdict = asyncio.run(play(plan, directory.resolve(), view))
     if as_json:
-        print(json.dumps(verdict))
+        print(json.dumps(verdict.as_dict()))
     else:
-        print("  ".join(f"{name} {count}" for name, count in verdict.items()))
-    if verdict["lost"] or verdict["duplicated"]:
+        show_verdict(verdict)
+    if not verdict.held:
         raise typer.Exit(1)
 
 
-def judge(wanted: list[str], received: list[str]) -> dict[str, int]:
-    """What was sent against what came."""
-    return {
-        "sent": len(wanted),
-        "delivered": len(set(received) & set(wanted)),
-        "lost": len(set(wanted) - set(received)),
-        "duplicated": len(received) - len(set(received)),
-    }
-
-
-def _start(directory: Path) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "tandem", "serve", "--port", "0", "--data", "data"]
-    broker = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True)
-    assert broker.stdout is not None
-    connection = ""
-    for line in broker.stdout:
-        if line.startswith("connection string: "):
-            connection = line.partition(": ")[2].strip()
-        if line.startswith("ready"):
-            return broker, connection
-    raise typer.Exit(broker.wait() or 1)
-
-
-def _send(connection: str, bodies: list[str]) -> None:
-    from azure.servicebus import ServiceBusClient, ServiceBusMessage
-
-    client: Any = ServiceBusClient.from_connection_string(connection)
-    with client, client.get_queue_sender(QUEUE) as sender:
-        for start in range(0, len(bodies), 100):
-            sender.send_messages([ServiceBusMessage(body, message_id=body) for body in bodies[start : start + 100]])
-
-
-def _receive(connection: str, count: int) -> list[str]:
-    """Until all have come, or nothing comes any more."""
-    from azure.servicebus import ServiceBusClient
-
-    received: list[str] = []
-    client: Any = ServiceBusClient.from_connection_string(connection)
-    with client, client.get_queue_receiver(QUEUE) as receiver:
-        while True:
-            batch = receiver.receive_messages(max_message_count=100, max_wait_time=5 if len(received) < count else 1)
-            if not batch:
-                return received
-            for message in batch:
-                receiver.complete_message(message)
-                received.append(str(message))
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
-
-
-def _quiet(text: str) -> None:
-    """JSON only."""
+def _missing() -> str:
+    """Why the whole story cannot be played; empty if it can."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed (pip install 'tandem[spark]')"
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        return "there is no Java, which Spark needs (on Debian: apt-get install openjdk-17-jre-headless)"
+    return ""

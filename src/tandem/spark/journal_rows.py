@@ -23,9 +23,9 @@ from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.segment_file import SegmentFile
 
 DDL: Final = (
-    "namespace string, store string, segment int, offset long, kind string, entity string, sub_queue string, sequence_number long, "
-    "at timestamp, message_id string, session_id string, reason string, delivery_count int, expires_at timestamp, scheduled_at timestamp, "
-    "lease_id string, relocated boolean, body_bytes int, destination string"
+    "namespace string, store string, journal string, segment int, offset long, kind string, entity string, sub_queue string, "
+    "sequence_number long, at timestamp, message_id string, session_id string, reason string, delivery_count int, expires_at timestamp, "
+    "scheduled_at timestamp, lease_id string, relocated boolean, body_bytes int, destination string"
 )
 """One row per message and fact: what was delivered, leased or published together is taken apart. Documented in the reconcile guide."""
 
@@ -34,6 +34,7 @@ SCHEMA: Final = pa.schema(
     [
         ("namespace", pa.string()),
         ("store", pa.string()),
+        ("journal", pa.string()),
         ("segment", pa.int32()),
         ("offset", pa.int64()),
         ("kind", pa.string()),
@@ -289,6 +290,7 @@ class _Rows:
         columns = [
             pa.array([place.namespace]).take(pa.array(np.zeros(rows, dtype=np.int32))),
             pa.array([place.store]).take(pa.array(np.zeros(rows, dtype=np.int32))),
+            pa.array([place.directory]).take(pa.array(np.zeros(rows, dtype=np.int32))),
             pa.array(np.full(rows, place.segment, dtype=np.int32)),
             pa.array(self._offsets[records]),
             _looked_up(kinds, facts.KIND_NAMES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ RECEIVED: Final = "R"
 
 _KINDS: Final = "enqueued,published,settled,leased,lease-ended,lease-part"
 _SUBSCRIPTIONS: Final = "/subscriptions/"
+_LEDGER: Final = {"message_id": "string", "path": "string", "at_ms": "long", "session_id": "string", "number": "long"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Evidence:
     has_sent: bool
     has_received: bool
     has_topics: bool
+    has_sessions: bool
     kept: tuple[DataFrame, ...] = ()
     """Persisted meanwhile."""
 
@@ -51,15 +54,26 @@ def load_ledger(spark: SparkSession, path: str) -> DataFrame:
     """JSON lines or Parquet with `message_id`, `path` and `at_ms`; `session_id` and `number` (the order) if they have them."""
     if not Path(path).exists() and "://" not in path:
         raise ConfigurationError(f"ledger: {path} does not exist")
-    reader = spark.read
-    frame = reader.parquet(path) if _is_parquet(path) else reader.json(path)
+    frame = spark.read.parquet(path) if _is_parquet(path) else _read_json(spark, path)
     missing = [name for name in ("message_id", "path", "at_ms") if name not in frame.columns]
     if missing:
         raise ConfigurationError(f"ledger: {path} has no column {missing[0]}; it needs message_id, path and at_ms")
-    for name in ("session_id", "number"):
-        if name not in frame.columns:
-            frame = frame.withColumn(name, F.lit(None))
     return frame
+
+
+def _read_json(spark: SparkSession, path: str) -> DataFrame:
+    """With the columns its first line has: nothing else has to be guessed."""
+    found = Path(path)
+    file = next(iter(sorted(found.glob("*.json*"))), found) if found.is_dir() else found
+    if not file.exists():  # somewhere only Spark can read
+        return spark.read.json(path)
+    with file.open(encoding="utf-8") as lines:
+        first = lines.readline()
+    try:
+        names = set(json.loads(first)) if first.strip() else set(_LEDGER)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"ledger: {file} is neither Parquet nor lines of JSON ({error})") from error
+    return spark.read.json(path, schema=", ".join(f"{name} {kind}" for name, kind in _LEDGER.items() if name in names))
 
 
 def _is_parquet(path: str) -> bool:
@@ -68,17 +82,20 @@ def _is_parquet(path: str) -> bool:
 
 
 def ledger_rows(ledger: DataFrame, origin: str) -> DataFrame:
+    def if_there(name: str, kind: str) -> Column:
+        return (F.col(name) if name in ledger.columns else F.lit(None)).cast(kind).alias(name)
+
     return ledger.select(
         F.lit(origin).alias("origin"),
         F.col("path").alias("entity"),
         home_of(F.col("path")).alias("home"),
         F.col("message_id").cast("string").alias("message_id"),
-        F.col("session_id").cast("string").alias("session_id"),
+        if_there("session_id", "string"),
         F.col("at_ms").cast("long").alias("at"),
         F.lit(None).cast("long").alias("done_at"),
         F.lit(None).cast("string").alias("reason"),
         F.lit(None).cast("long").alias("sequence_number"),
-        F.col("number").cast("long").alias("number"),
+        if_there("number", "long"),
     )
 
 
@@ -95,12 +112,14 @@ def journal_facts(spark: SparkSession, paths: list[str]) -> DataFrame:
     )
 
 
-def copies_of(facts: DataFrame) -> DataFrame:
+def copies_of(facts: DataFrame, with_leases: bool) -> DataFrame:
     """One row per copy of a message that a journal knows: when it came, and when and why it left."""
-    copy = ["namespace", "store", "entity", "sub_queue", "sequence_number"]
+    copy = ["journal", "entity", "sub_queue", "sequence_number"]
     arrived = F.col("kind").isin("enqueued", "published")
-    left = (F.col("kind") == "settled") | (F.col("kind") == "lease-completed")
-    told = facts.filter(F.col("kind").isin("enqueued", "published", "settled")).unionByName(_completed_by_lease(facts))
+    left = F.col("kind").isin("settled", "lease-completed")
+    told = facts.filter(F.col("kind").isin("enqueued", "published", "settled"))
+    if with_leases:
+        told = told.unionByName(_completed_by_lease(facts))
     copies = told.groupBy(*copy).agg(
         F.first(F.when(arrived, F.col("message_id")), ignorenulls=True).alias("message_id"),
         F.first(F.when(arrived, F.col("session_id")), ignorenulls=True).alias("session_id"),
@@ -127,7 +146,7 @@ def copies_of(facts: DataFrame) -> DataFrame:
 
 def _completed_by_lease(facts: DataFrame) -> DataFrame:
     """Messages that left with a completed lease: the lease's end does not name them, its beginning does."""
-    lease = ["namespace", "store", "entity", "sub_queue", "lease_id"]
+    lease = ["journal", "entity", "sub_queue", "lease_id"]
     ended = facts.filter((F.col("kind") == "lease-ended") & (F.col("reason") == "completed")).select(*lease, F.col("at").alias("ended_at"))
     returned = facts.filter(F.col("kind") == "lease-part").select(*lease, "sequence_number").distinct()
     leased = facts.filter(F.col("kind") == "leased").dropDuplicates([*lease, "sequence_number"])
@@ -148,18 +167,30 @@ def gather(
     """Everything that is known, in one table."""
     parts: list[DataFrame] = []
     kept: list[DataFrame] = []
+    has_topics = has_sessions = False
     if journals:
         facts = journal_facts(spark, journals).persist()
-        copies = copies_of(facts).persist()
+        has_topics, has_sessions, has_leases = _survey(facts)
+        copies = copies_of(facts, has_leases).persist()
         kept = [copies, facts]
         parts.append(copies)
-    if sent is not None:
-        parts.append(ledger_rows(sent, SENT))
-    if received is not None:
-        parts.append(ledger_rows(received, RECEIVED))
+    for ledger, origin in ((sent, SENT), (received, RECEIVED)):
+        if ledger is not None:
+            parts.append(ledger_rows(ledger, origin))
+            has_sessions = has_sessions or "session_id" in ledger.columns
     if not parts:
         raise ConfigurationError("nothing to reconcile: give journals, ledgers, or both")
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part)
-    return Evidence(rows, sent is not None, received is not None, bool(journals), tuple(kept))
+    return Evidence(rows, sent is not None, received is not None, has_topics, has_sessions, tuple(kept))
+
+
+def _survey(facts: DataFrame) -> tuple[bool, bool, bool]:
+    """Whether there are topics, sessions, completed leases: what is not there need not be looked for."""
+    row = facts.agg(
+        F.max(F.lower("entity").contains(_SUBSCRIPTIONS)).alias("topics"),
+        F.max(F.col("session_id").isNotNull()).alias("sessions"),
+        F.max((F.col("kind") == "lease-ended") & (F.col("reason") == "completed")).alias("leases"),
+    ).first()
+    return (bool(row["topics"]), bool(row["sessions"]), bool(row["leases"])) if row is not None else (False, False, False)

@@ -148,12 +148,15 @@ def judge(evidence: Evidence, delayed_after_ms: int) -> DataFrame:
         _any(F.col("reason").isin("purged", "cancelled")).alias("taken_out"),
         _any(_is(BACKLOG_ROW)).alias("diverted"),
         F.min(F.when(accepted, F.col("at"))).alias("sent_at"),
+        F.min(F.when(_is(PRIMARY), F.col("at"))).alias("arrived_at"),
         F.min(delivered_at).alias("delivered_at"),
     )
     twice = _delivered_twice_in_a_subscription(rows, delivery, in_subscription) if evidence.has_topics else None
     facts = facts.join(F.broadcast(twice), ["home", "key", "key2"], "left") if twice is not None else facts.withColumn("twice", F.lit(None))
-    disordered = _out_of_order(rows, evidence)
-    facts = facts.join(disordered, ["home", "key", "key2"], "left")
+    if evidence.has_sessions:
+        facts = facts.join(_out_of_order(rows, evidence), ["home", "key", "key2"], "left")
+    else:
+        facts = facts.withColumn("disordered", F.lit(None))
     there = F.col("deliveries") > 0
     elsewhere = F.col("waits") | F.col("dead") | F.col("out_of_time") | F.col("taken_out")
     return facts.select(
@@ -173,6 +176,7 @@ def judge(evidence: Evidence, delayed_after_ms: int) -> DataFrame:
         (there & ~F.col("sent")).alias("unexpected"),
         "diverted",
         "sent_at",
+        "arrived_at",
         "delivered_at",
     )
 

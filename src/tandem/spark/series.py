@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from tandem.spark.ledgers import BACKLOG_ROW, PRIMARY, RECEIVED, SENT, Evidence
+from tandem.spark.ledgers import BACKLOG_ROW, Evidence
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _STEPS_MS: Final = (250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000, 86_400_000)
 _POINTS_MAX: Final = 240
@@ -24,7 +24,7 @@ class Series:
     start_ms: int = 0
     step_ms: int = 1_000
     sent: list[float] = field(default_factory=list)
-    """Accepted by the entities themselves, without what the syphon brought home."""
+    """Accepted by the entity itself at once."""
     diverted: list[float] = field(default_factory=list)
     brought_home: list[float] = field(default_factory=list)
     delivered: list[float] = field(default_factory=list)
@@ -39,63 +39,46 @@ class Series:
 
 def draw_series(evidence: Evidence, messages: DataFrame) -> Series:
     """`messages` is what `reconcile.judge` made of the evidence."""
-    rows = evidence.rows
-    span = rows.agg(F.min("at").alias("first"), F.greatest(F.max("at"), F.max("done_at")).alias("last")).first()
-    if span is None or span["first"] is None:
+    span = messages.agg(
+        F.min("sent_at").alias("first"), F.greatest(F.max("sent_at"), F.max("arrived_at"), F.max("delivered_at")).alias("last")
+    )
+    found = span.first()
+    if found is None or found["first"] is None:
         return Series()
-    first, last = int(span["first"]), int(span["last"])
+    first, last = int(found["first"]), int(found["last"])
     step = next((one for one in _STEPS_MS if (last - first) / one <= _POINTS_MAX), _STEPS_MS[-1])
     start = first // step * step
     count = (last - start) // step + 1
-    counted = _count(rows, evidence, start, step)
-    per_second = 1000 / step
-
-    def rate(what: str) -> list[float]:
-        found = counted.get(what, {})
-        return [found.get(number, 0) * per_second for number in range(count)]
-
-    primary, home = rate("primary"), rate("backlog-left")
-    depth, depths = 0, []
-    for number in range(count):
-        depth += counted.get("backlog", {}).get(number, 0) - counted.get("backlog-left", {}).get(number, 0)
-        depths.append(depth)
-    return Series(
+    diverted = F.col("diverted")
+    counted = _count(
+        messages,
         start,
         step,
-        [max(0.0, accepted - moved) for accepted, moved in zip(primary, home, strict=True)],
-        rate("backlog"),
-        home,
-        rate("delivered"),
-        depths,
-        _latency(messages),
+        sent=F.when(~diverted, F.col("sent_at")),
+        diverted=F.when(diverted, F.col("sent_at")),
+        home=F.when(diverted, F.col("arrived_at")),
+        delivered=F.col("delivered_at"),
     )
+    stayed = evidence.rows.filter(F.col("origin") == BACKLOG_ROW)
+    counted |= _count(stayed, start, step, came=F.col("at"), left=F.col("done_at"))
+
+    def rate(what: str) -> list[float]:
+        return [counted[what].get(number, 0) * 1000 / step for number in range(count)]
+
+    depth, depths = 0, []
+    for number in range(count):
+        depth += counted["came"].get(number, 0) - counted["left"].get(number, 0)
+        depths.append(depth)
+    return Series(start, step, rate("sent"), rate("diverted"), rate("home"), rate("delivered"), depths, _latency(messages))
 
 
-def _count(rows: DataFrame, evidence: Evidence, start: int, step: int) -> dict[str, dict[int, int]]:
-    """what -> step number -> how many."""
-    accepted = SENT if evidence.has_sent and not evidence.has_topics else PRIMARY
-    origin = F.col("origin")
-    at, done = F.col("at"), F.col("done_at")
-    kinds = [
-        ("primary", origin == accepted, at),
-        ("backlog", origin == BACKLOG_ROW, at),
-        ("backlog-left", (origin == BACKLOG_ROW) & done.isNotNull(), done),
-        ("delivered", origin == RECEIVED, at)
-        if evidence.has_received
-        else ("delivered", (origin == PRIMARY) & F.col("reason").isin("completed", "received"), done),
-    ]
-    told = F.explode(
-        F.array_compact(F.array(*[F.when(which, F.struct(F.lit(name).alias("what"), when.alias("at"))) for name, which, when in kinds]))
-    )
-    found = (
-        rows.select(told.alias("one"))
-        .groupBy("one.what", F.floor((F.col("one.at") - start) / step).cast("int").alias("number"))
-        .count()
-        .collect()
-    )
-    counted: dict[str, dict[int, int]] = {}
-    for row in found:
-        counted.setdefault(row["what"], {})[row["number"]] = row["count"]
+def _count(rows: DataFrame, start: int, step: int, **instants: Column) -> dict[str, dict[int, int]]:
+    """what -> step number -> how many; a row without the instant does not count."""
+    told = [F.struct(F.lit(name).alias("what"), F.floor((at - start) / step).alias("number")) for name, at in instants.items()]
+    exploded = rows.select(F.explode(F.array(*told)).alias("one")).filter(F.col("one.number").isNotNull())
+    counted: dict[str, dict[int, int]] = {name: {} for name in instants}
+    for row in exploded.groupBy("one.what", "one.number").count().collect():
+        counted[row["what"]][row["number"]] = row["count"]
     return counted
 
 

@@ -1,0 +1,235 @@
+"""The outage, act by act: peace, a kill, sends that go on, a restart, healing, the way home, the proof."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tandem.aio import PairedNamespaces
+from tandem.cli.demo_cast import QUEUES, Broker, Traffic, now_ms
+from tandem.client.event_log import EventLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tandem.cli.demo_view import View
+    from tandem.client.events import Event
+    from tandem.spark.page import Story
+
+PRIMARY: Final = "contoso"
+SECONDARY: Final = "contoso-backup"
+_BACKLOG_QUEUES: Final = 4
+_HEAL_SECONDS_MAX: Final = 60.0
+_AFTER_SECONDS: Final = 4.0
+_PATIENCE_SECONDS: Final = 30.0
+_TICK_SECONDS: Final = 0.25
+_CONF: Final = {
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+    # a few thousand rows: compiling Java for them would take longer than they do
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    rate: float
+    before: float
+    outage: float
+    report: Path
+    master: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    sent: int
+    delivered: int
+    lost: int
+    duplicated: int
+    diverted: int
+    operations: int
+    failed: int
+    seconds_to_failover: float | None
+    seconds_to_heal: float | None
+    report: str
+
+    @property
+    def held(self) -> bool:
+        return self.lost == 0 and self.duplicated == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"held": self.held}
+
+
+async def play(plan: Plan, directory: Path, view: View) -> Verdict:
+    """The whole story; brokers and Spark are gone when it returns."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    primary = Broker(directory, PRIMARY, QUEUES)
+    secondary = Broker(directory, SECONDARY, ())
+    session = _Session(plan.master, directory / "spark.log")
+    try:
+        view.phase("two data centres start")
+        await asyncio.gather(primary.start(), secondary.start())
+        view.brokers(primary, secondary)
+        starting = asyncio.ensure_future(asyncio.to_thread(session.open))
+        await _outage(plan, directory, primary, secondary, starting, view)
+        await asyncio.gather(primary.stop(), secondary.stop())
+        view.brokers(primary, secondary)
+        view.phase("Spark reads the journals of both brokers and compares them with the ledgers of senders and receivers")
+        story = await asyncio.to_thread(_prove, await starting, directory, primary, secondary)
+    finally:
+        await asyncio.gather(primary.stop(), secondary.stop())
+        await asyncio.to_thread(session.close)
+    from tandem.spark.report import write_report
+
+    write_report(story, plan.report)
+    return _verdict(story, plan.report)
+
+
+async def _outage(
+    plan: Plan, directory: Path, primary: Broker, secondary: Broker, starting: asyncio.Future[SparkSession], view: View
+) -> None:
+    log = EventLog(directory / "client-events.jsonl", "demo")
+
+    def told(event: Event) -> None:
+        log(event)
+        view.event(event)
+
+    options: dict[str, Any] = {
+        "primary_namespace": PRIMARY,
+        "backlog_queue_count": _BACKLOG_QUEUES,
+        "failover_interval": 0,
+        "ping_primary_interval": 1,
+        "ping_timeout": 5,
+        "operation_timeout": 20,
+        "sdk_options": {"connection_verify": str(secondary.data / "ca.pem")},
+        "on_event": told,
+    }
+    async with PairedNamespaces(primary.connection_string, secondary.connection_string, **options) as pair:
+        traffic = Traffic(primary, pair, plan.rate, directory)
+        async with _watching(view, traffic, pair):
+            traffic.start()
+            view.phase(f"peace: {plan.rate:g} messages a second go to the primary")
+            await asyncio.sleep(plan.before)
+            primary.kill()
+            view.phase("SIGKILL: the primary is gone. Sends go on")
+            await asyncio.sleep(plan.outage)
+            view.phase("the primary starts again on its data")
+            await primary.start()
+            await asyncio.wait_for(_healed(pair), _HEAL_SECONDS_MAX)
+            view.phase("healed: new sends go home. The Spark syphon carries the backlog after them")
+            spark = await starting
+            await asyncio.to_thread(_syphon, spark, primary, secondary, directory, view)
+            await asyncio.sleep(_AFTER_SECONDS)
+            await traffic.stop_sending()
+            view.phase("everything is sent; the receivers take what is left")
+            await traffic.finish(_PATIENCE_SECONDS)
+            log.count(pair.counters, now_ms)
+    log.close()
+
+
+async def _healed(pair: PairedNamespaces) -> None:
+    await asyncio.gather(*(pair.monitor(queue).healed.wait() for queue in QUEUES))
+
+
+@contextlib.asynccontextmanager
+async def _watching(view: View, traffic: Traffic, pair: PairedNamespaces) -> AsyncIterator[None]:
+    """The view learns a few times a second how things stand."""
+
+    async def watch() -> None:
+        while True:
+            view.standing(traffic.tally, pair.counters.diverted, [pair.state(queue) for queue in QUEUES])
+            await asyncio.sleep(_TICK_SECONDS)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait((watching,))
+
+
+def _syphon(spark: SparkSession, primary: Broker, secondary: Broker, directory: Path, view: View) -> None:
+    from tandem.spark.syphon import SyphonSettings, run
+
+    settings = SyphonSettings(primary_namespace=PRIMARY, backlog_queue_count=_BACKLOG_QUEUES, wait_seconds=1, give_up_seconds=60)
+    run(
+        primary.connection_string,
+        secondary.connection_string,
+        once=True,
+        checkpoint=directory / "checkpoint",
+        spark=spark,
+        settings=settings,
+        on_progress=lambda progress: view.syphon(progress.moved, progress.remaining),
+    )
+
+
+def _prove(spark: SparkSession, directory: Path, primary: Broker, secondary: Broker) -> Story:
+    from tandem.spark.report import tell
+
+    return tell(
+        spark,
+        journals=[str(primary.data), str(secondary.data)],
+        now_ms=now_ms(),
+        sent=str(directory / "sent.jsonl"),
+        received=str(directory / "received.jsonl"),
+        events=[str(directory / "client-events.jsonl"), str(primary.data / "events.jsonl"), str(secondary.data / "events.jsonl")],
+        meters=[str(primary.data), str(secondary.data)],
+        title="The demo: the primary was killed, and this is what became of every message",
+        delayed_after_ms=5_000,
+    )
+
+
+def _verdict(story: Story, report: Path) -> Verdict:
+    total = story.reconciliation.total
+    outages = story.availability.outages if story.availability is not None else ()
+    return Verdict(
+        sent=total.sent,
+        delivered=total.delivered,
+        lost=total.lost,
+        duplicated=total.duplicated,
+        diverted=total.diverted,
+        operations=story.cost.billed if story.cost is not None else 0,
+        failed=sum(path.failed for path in story.availability.paths) if story.availability is not None else 0,
+        seconds_to_failover=max((one.seconds_to_failover for one in outages if one.seconds_to_failover is not None), default=None),
+        seconds_to_heal=max((one.seconds_to_heal for one in outages if one.seconds_to_heal is not None), default=None),
+        report=str(report),
+    )
+
+
+class _Session:
+    """Spark starts while the story begins; what its Java says goes to a file, not over the view."""
+
+    def __init__(self, master: str | None, log: Path) -> None:
+        self._master = master
+        self._log = log
+        self._stack = contextlib.ExitStack()
+
+    def open(self) -> SparkSession:
+        from tandem.spark.session import open_session
+
+        with _stderr_to(self._log):
+            return self._stack.enter_context(open_session("tandem demo", self._master, _CONF))
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """For programs started meanwhile, which keep it."""
+    kept = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(target, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)
