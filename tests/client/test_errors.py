@@ -4,7 +4,8 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.servicebus import exceptions as sb
 
-from tandem.client.errors import Verdict, classify, condition_of, is_unreachable
+from tandem.client.errors import classify, condition_of, is_unreachable
+from tandem.client.verdicts import Verdict
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.client.errors import SendAvailabilityBacklogError, Verdict, classify, describe
+from tandem.client.errors import SendAvailabilityBacklogError, classify, describe
+from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient

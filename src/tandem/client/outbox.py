@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from tandem.client.errors import NamespaceClosedError, Verdict, classify, describe
+from tandem.client.errors import NamespaceClosedError, classify, describe
 from tandem.client.events import Callback, EventHub
 from tandem.client.outbox_store import Dead, Entry, Kept, OutboxStore, SqliteOutboxStore, enrol, insert_statement
 from tandem.client.sdk import as_namespace
 from tandem.client.sdk_codec import encode_message, ensure_message_id, message_from_payload
+from tandem.client.verdicts import Verdict
 from tandem.model.clock import SystemClock
 
 if TYPE_CHECKING:

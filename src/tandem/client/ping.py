@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from tandem.client.errors import Verdict, classify, describe
+from tandem.client.errors import classify, describe
+from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tandem.client.transport import Namespace

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
 from tandem.client.dedup import MemorySeenIds, SeenIds
-from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError, Verdict, classify, describe
+from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError, classify, describe
+from tandem.client.verdicts import Verdict
 from tandem.model.clock import SystemClock
 
 if TYPE_CHECKING:

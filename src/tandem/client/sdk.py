@@ -20,10 +20,11 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from tandem.client.errors import NamespaceClosedError, Verdict, classify
+from tandem.client.errors import NamespaceClosedError, classify
 from tandem.client.sdk_codec import encode_message
 from tandem.client.sdk_pump import IN_FLIGHT_MAX, Job, LinkPump, supports_pipelining
 from tandem.client.transport import Delivery
+from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tandem.client.transport import Outgoing, Single
@@ -33,6 +34,7 @@ log = logging.getLogger("tandem.client.sdk")
 _GRACE_SECONDS = 1.0
 """The SDK watches its own timeout; a call that overstays it by this much is cut off and its connection thrown away."""
 _CLOSE_SECONDS = 5.0
+_SETTLE_OPEN_SECONDS = 30.0
 _QUEUED_MAX = 10 * IN_FLIGHT_MAX
 
 
@@ -450,10 +452,11 @@ class SdkReceiver:
         await self._settle(delivery, renewing)
 
     async def _settle(self, delivery: Delivery, operation: Callable[[ServiceBusReceiver], Awaitable[Any]]) -> None:
-        """Settle through the receiver that got it, while that lives; the lock itself outlives a link."""
-        receiver = delivery.handle if delivery.handle is self._receiver else self._current()
+        """Settle through the receiver that got it; if that is gone, through a new one, by lock token: the lock outlives a link."""
         async with self._settling:
-            await operation(receiver)
+            if self._receiver is None or not self._receiver._running:
+                await self.open(_SETTLE_OPEN_SECONDS)
+            await operation(self._current())
 
     async def close(self) -> None:
         self._closed = True

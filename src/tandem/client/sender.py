@@ -17,13 +17,13 @@ from tandem.client.errors import (
     BothNamespacesUnavailableError,
     NamespaceClosedError,
     SendAvailabilityMessagingError,
-    Verdict,
     classify,
     describe,
 )
 from tandem.client.health import PathState
 from tandem.client.sdk import new_batch
 from tandem.client.sdk_codec import encode_message, ensure_message_id
+from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tandem.client.pairing import PairedNamespaces

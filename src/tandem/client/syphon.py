@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, Unwrapped, unwrap_payload
-from tandem.client.errors import Verdict, classify, describe
+from tandem.client.errors import classify, describe
+from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration

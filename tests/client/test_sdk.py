@@ -1,0 +1,211 @@
+"""The transport over the official SDK, against a broker in this process and real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, OperationTimeoutError
+
+from tandem.client.errors import NamespaceClosedError, classify
+from tandem.client.payload import split
+from tandem.client.sdk import SdkNamespace, as_namespace, new_batch
+from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_pump import supports_pipelining
+from tandem.client.verdicts import Verdict
+from tandem.testing.bus import Bus
+
+
+@pytest.fixture
+def bus():
+    with Bus(real_time=True) as bus:
+        bus.create_queue("q")
+        yield bus
+
+
+@pytest.fixture
+async def namespace(bus: Bus):
+    namespace = SdkNamespace(bus.connection_string)
+    yield namespace
+    await namespace.close()
+
+
+async def receive(namespace: SdkNamespace, count: int, path: str = "q") -> list:
+    receiver = namespace.receiver(path)
+    got: list = []
+    while len(got) < count:
+        deliveries = await receiver.receive(count, 5)
+        assert deliveries, f"only {len(got)} of {count} arrived"
+        for delivery in deliveries:
+            await receiver.complete(delivery)
+        got += deliveries
+    await receiver.close()
+    return got
+
+
+async def test_a_sender_learns_the_limits_of_its_link(namespace):
+    sender = namespace.sender("q")
+    assert sender.message_bytes_max == 0
+    await sender.open(10)
+    assert sender.message_bytes_max == sender.batch_bytes_max == 262_144
+
+
+async def test_concurrent_sends_share_the_link_and_each_arrives_once(namespace, bus):
+    sender = namespace.sender("q")
+    await asyncio.gather(*(sender.send(ServiceBusMessage("x", message_id=str(i)), 10) for i in range(300)))
+    assert bus.counts("q").active == 300
+    assert sorted(int(d.message_id) for d in await receive(namespace, 300)) == list(range(300))
+
+
+async def test_one_refused_message_among_concurrent_ones_fails_alone(namespace, bus):
+    sender = namespace.sender("q")
+    sizes = [400_000 if i == 7 else 10 for i in range(20)]
+    outcomes = await asyncio.gather(*(sender.send(ServiceBusMessage(b"x" * size), 10) for size in sizes), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes if outcome is not None] == [MessageSizeExceededError]
+    assert isinstance(outcomes[7], MessageSizeExceededError)
+    assert bus.counts("q").active == 19
+
+
+async def test_lists_batches_and_encoded_messages_can_be_sent_concurrently_too(namespace, bus):
+    sender = namespace.sender("q")
+    batch = new_batch()
+    for _ in range(3):
+        batch.add_message(ServiceBusMessage("b"))
+    payloads = [encode_message(ServiceBusMessage("p")) for _ in range(4)]
+    await asyncio.gather(
+        sender.send(ServiceBusMessage("1"), 10),
+        sender.send([ServiceBusMessage("l"), AmqpAnnotatedMessage(data_body=b"l")], 10),
+        sender.send(batch, 10),
+        sender.send_payloads(payloads, 10),
+    )
+    assert bus.counts("q").active == 1 + 2 + 3 + 4
+
+
+async def test_the_bytes_of_a_received_message_keep_every_wire_type(namespace):
+    sender = namespace.sender("q")
+    message = AmqpAnnotatedMessage(
+        data_body=b"x" * 200_000,  # several frames
+        properties={"message_id": "m"},
+        application_properties={"when": datetime.datetime(2020, 1, 1), "uint": {"TYPE": "UINT", "VALUE": 5}, "text": "t"},
+    )
+    await sender.send(message, 10)
+    (delivery,) = await receive(namespace, 1)
+    sent, received = split(encode_message(message)), split(delivery.payload)
+    assert received.body == sent.body
+    assert {k: (type(v), v) for k, v in received.application_properties.items()} == {
+        k: (type(v), v) for k, v in sent.application_properties.items()
+    }
+
+
+async def test_a_link_that_went_stale_is_replaced_within_the_send(namespace, bus):
+    sender = namespace.sender("q")
+    await sender.send(ServiceBusMessage("1"), 10)
+    bus.restart()
+    await sender.send(ServiceBusMessage("2"), 10)
+    assert bus.counts("q").active >= 1
+
+
+async def test_a_dead_broker_is_unreachable_and_the_sender_recovers_by_itself(namespace, bus):
+    sender = namespace.sender("q")
+    await sender.send(ServiceBusMessage("1"), 10)
+    bus.stop()
+    for _ in range(2):
+        with pytest.raises(Exception) as caught:
+            await sender.send(ServiceBusMessage("x"), 5)
+        assert classify(caught.value) is Verdict.UNREACHABLE
+    outcomes = await asyncio.gather(*(sender.send(ServiceBusMessage("x"), 5) for _ in range(5)), return_exceptions=True)
+    assert {classify(outcome) for outcome in outcomes} == {Verdict.UNREACHABLE}
+    bus.start()
+    await sender.send(ServiceBusMessage("2"), 10)
+
+
+async def test_a_missing_entity_is_named_as_such(namespace):
+    for attempt in (namespace.sender("missing").send(ServiceBusMessage("x"), 10), namespace.sender("missing").open(10)):
+        with pytest.raises(MessagingEntityNotFoundError, match="missing"):
+            await attempt
+    with pytest.raises(MessagingEntityNotFoundError, match="missing"):
+        await namespace.receiver("missing").receive(1, 10)
+
+
+async def test_a_silent_peer_is_given_up_within_the_timeout():
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silence, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    string = f"Endpoint=sb://localhost:{port};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+    namespace = SdkNamespace(string)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    with pytest.raises(OperationTimeoutError):
+        await namespace.sender("q").send(ServiceBusMessage("x"), 0.5)
+    assert loop.time() - started < 5
+    await namespace.close()
+    server.close()
+
+
+async def test_a_cancelled_send_leaves_a_sender_that_works(namespace, bus):
+    sender = namespace.sender("q")
+    await sender.send(ServiceBusMessage("1"), 10)
+    sending = asyncio.ensure_future(sender.send(ServiceBusMessage("2"), 10))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait((sending,))
+    await sender.send(ServiceBusMessage("3"), 10)
+    assert bus.counts("q").active in (2, 3)
+
+
+async def test_settling_works_from_a_receiver_whose_link_was_replaced(namespace, bus):
+    await namespace.sender("q").send([ServiceBusMessage(str(i)) for i in range(4)], 10)
+    receiver = namespace.receiver("q")
+    deliveries = []
+    while len(deliveries) < 4:
+        deliveries += await receiver.receive(4 - len(deliveries), 5)
+    receiver._discard()
+    await receiver.complete(deliveries[0])
+    await receiver.abandon(deliveries[1])
+    await receiver.dead_letter(deliveries[2], "why", "because")
+    await receiver.renew(deliveries[3])
+    counts = bus.counts("q")
+    assert (counts.active, counts.dead_lettered) == (2, 1)
+    await receiver.close()
+
+
+async def test_scheduling_returns_numbers_that_can_be_cancelled(namespace, bus):
+    sender = namespace.sender("q")
+    at = datetime.datetime(2041, 1, 1, tzinfo=datetime.UTC)
+    numbers = await sender.schedule([ServiceBusMessage("1"), ServiceBusMessage("2")], at, 10)
+    assert len(numbers) == 2 and bus.counts("q").scheduled == 2
+    await sender.cancel_scheduled(numbers, 10)
+    assert bus.counts("q").scheduled == 0
+
+
+async def test_closed_things_say_so(namespace):
+    sender, receiver = namespace.sender("q"), namespace.receiver("q")
+    await sender.close()
+    await receiver.close()
+    with pytest.raises(NamespaceClosedError):
+        await sender.send(ServiceBusMessage("x"), 5)
+    with pytest.raises(NamespaceClosedError):
+        await receiver.receive(1, 5)
+    await namespace.close()
+    with pytest.raises(NamespaceClosedError):
+        namespace.sender("q")
+
+
+async def test_what_is_no_namespace_is_refused_with_a_hint():
+    with pytest.raises(TypeError, match=r"azure\.servicebus\.aio"):
+        as_namespace(object())
+
+
+async def test_the_installed_sdk_can_be_pipelined(namespace):
+    assert supports_pipelining(namespace.client.get_queue_sender("q"))
+
+
+async def test_options_belong_to_a_connection_string(namespace):
+    with pytest.raises(ValueError, match="retry_total"):
+        SdkNamespace(namespace.client, retry_total=1)
