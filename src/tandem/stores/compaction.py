@@ -130,6 +130,8 @@ class Compaction:
         unpack = RECORD.unpack_from
         end = len(payload)
         relocate = self._tenant.relocate
+        host = self._host
+        carried = self._upkeep.carried
         left = self._records
         while at < end and left > 0:
             left -= 1
@@ -141,7 +143,9 @@ class Compaction:
             # what a settlement buried stood before it, so it is gone or going with this segment: it has nothing left to say
             if kind != SETTLED:
                 key = payload[key_at:body_at]
+                before = host.pending_bytes
                 relocate(kind, flags, entity, seq, instant, aux, key, payload[body_at:body_end], self._location + at)
+                carried.note(host.active_segment, host.pending_bytes - before, body_bytes)
             at = body_end
         if at > end:
             raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")

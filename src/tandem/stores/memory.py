@@ -8,6 +8,7 @@ from typing import Final
 from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.stores.carried import Carried
 from tandem.stores.effects import run_effects
 from tandem.stores.settings import StoreSettings
 
@@ -63,6 +64,7 @@ class MemoryStore:
         self._segment = 1
         self._offset = 0
         self._leaving: _Walk | None = None
+        self._carried = Carried()
 
     @property
     def pending_bytes(self) -> int:
@@ -154,10 +156,12 @@ class MemoryStore:
         facts = self._shelf.segments[walk.segment].facts
         end = min(walk.at + self._settings.compaction_records_per_step, len(facts))
         bodies = self._shelf.bodies
-        for kind, flags, entity, seq, at, aux, key, location, _ in facts[walk.at : end]:
+        for kind, flags, entity, seq, at, aux, key, location, body_bytes in facts[walk.at : end]:
             walk.entities.add(entity)
             if kind != SETTLED:  # what it buried stood before it
+                before = self._pending_bytes
                 tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
+                self._carried.note(self._segment, self._pending_bytes - before, body_bytes)
         walk.at = end
         if end == len(facts):
             walk.done = True
@@ -229,7 +233,7 @@ class MemoryStore:
         if len(segments) < 3:
             return None
         total = sum(segment.bytes for segment in segments.values())
-        live = sum(segment.body_bytes - segment.forgotten_bytes for segment in segments.values())
+        live = self._carried.bytes + sum(segment.body_bytes - segment.forgotten_bytes for segment in segments.values())
         if total - live <= live + 2 * self._settings.segment_bytes:
             return None
         first = min(segments)
@@ -237,6 +241,7 @@ class MemoryStore:
 
     def _remove(self, number: int) -> None:
         segment = self._shelf.segments.pop(number, None)
+        self._carried.gone(number)
         self._leaving = None
         self.step_compaction()
         if segment is not None:

@@ -14,6 +14,7 @@ from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
+from tandem.stores.carried import Carried
 from tandem.stores.disk import Disk
 from tandem.stores.effects import run_effects
 from tandem.stores.memory import RECORD_BYTES
@@ -99,6 +100,7 @@ class SqliteStore:
         self._flight_done = False
         self._lazy_since = 0
         self._spans: dict[int, _Span] = {}
+        self._carried = Carried()
         self._tenant: Tenant | None = None
         self._leaving = 0
         self._entities: set[int] = set()
@@ -304,7 +306,7 @@ class SqliteStore:
         if not head or head >= self._next >> 32:
             return 0
         total = sum(span.bytes for span in self._spans.values())
-        live = sum(span.live_bytes() for span in self._spans.values())
+        live = self._carried.bytes + sum(span.live_bytes() for span in self._spans.values())
         return head if total - live > live + 2 * self._settings.segment_bytes else 0
 
     def _read_head(self, after: int) -> None:
@@ -330,7 +332,9 @@ class SqliteStore:
         for location, kind, flags, entity, seq, at, aux, key, body in rows:
             self._entities.add(entity)
             if kind != SETTLED:  # what it buried stood before it
+                before = self.pending_bytes
                 tenant.relocate(kind, flags, entity, _unsigned(seq), _unsigned(at), _unsigned(aux), key, body, location)
+                self._carried.note(self._next >> 32, self.pending_bytes - before, len(body))
         if rows:
             self._read_head(rows[-1][0] + 1)
             return
@@ -342,6 +346,7 @@ class SqliteStore:
     def remove_head(self) -> None:
         span = self._leaving
         self._spans.pop(span, None)
+        self._carried.gone(span)
 
         def remove() -> None:
             try:

@@ -7,6 +7,7 @@ from typing import Final
 
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt
+from tandem.stores.carried import Carried
 from tandem.stores.index import Totals
 from tandem.stores.keeper import Keeper
 from tandem.stores.reader import Reader
@@ -46,6 +47,7 @@ class Upkeep:
         self.reader = Reader(files, settings)
         self._keeper = Keeper(files, self._report)
         self._checked_at = 0
+        self.carried = Carried()
         self.troubles: dict[str, str] = {}
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
 
@@ -76,6 +78,7 @@ class Upkeep:
         for stats in self._stats.values():
             total += stats.totals.segment_bytes
             live += stats.live_bytes()
+        live += self.carried.bytes
         excess = total - 2 * live - 2 * self._settings.segment_bytes
         return (head, excess // self._settings.segment_bytes) if excess > 0 else (0, 0)
 
@@ -96,6 +99,7 @@ class Upkeep:
     def remove_head(self, segment: int, removed: Callable[[], None]) -> None:
         """Only once all that it held and still matters is durable elsewhere; `removed` is called on the loop."""
         totals = self._stats.pop(segment).totals
+        self.carried.gone(segment)
         audit = self._settings.audit_retention_ms > 0
 
         def drop() -> None:
