@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tandem.client.cutting import Cut
 from tandem.client.errors import describe
 from tandem.client.health import PathHealth, PathState, Transition
 from tandem.client.ping import Pinger, PingResult, ping
@@ -64,7 +65,7 @@ class PathMonitor:
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
         self.counters: PathCounters = counters.path(path.casefold())
-        self.attempts: set[asyncio.Timeout] = set()
+        self.attempts: set[Cut] = set()
         """Primary sends under way; cut short the moment the path fails over, so that they can be diverted in time."""
         self.healed = asyncio.Event()
         """Set while sends go to the primary."""
@@ -108,7 +109,7 @@ class PathMonitor:
             self.healed.clear()
             self._pinger.start()
             for attempt in tuple(self.attempts):
-                attempt.reschedule(self._loop.time())
+                attempt.cut()
         elif change.after is PathState.HEALTHY:
             self._pinger.stop()
             if change.before is not PathState.SUSPECT:

@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from tandem.client.cutting import Watchdog
 from tandem.client.errors import NamespaceClosedError, classify
 from tandem.client.sdk_codec import encode_message
 from tandem.client.sdk_pump import IN_FLIGHT_MAX, Job, LinkPump, supports_pipelining
@@ -154,6 +155,7 @@ class SdkSender:
         self._queue: collections.deque[Job] = collections.deque()
         self._pump: asyncio.Task[None] | None = None
         self._closed = False
+        self._watchdog = Watchdog()
         self.message_bytes_max = 0
         self.batch_bytes_max = 0
 
@@ -236,7 +238,7 @@ class SdkSender:
         sender = self._current()
         was_open = sender._running
         try:
-            async with asyncio.timeout(timeout + _GRACE_SECONDS):
+            with self._watchdog.guard(deadline + _GRACE_SECONDS):
                 await operation(sender, timeout)
             if not was_open:
                 self._learn_limits(sender)
@@ -329,6 +331,7 @@ class SdkSender:
 
     async def close(self) -> None:
         self._closed = True
+        self._watchdog.stop()
         if self._pump is not None:
             self._pump.cancel()
         sender, self._sender = self._sender, None

@@ -11,6 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
+from tandem.client.cutting import Cut
 from tandem.client.envelope import HEADROOM_BYTES, SCHEDULED, alias_in, annotated, wrap
 from tandem.client.errors import (
     AliasInUseError,
@@ -238,15 +239,10 @@ class PairedSender:
         return True
 
     async def _attempt(self, to_primary: Any, budget: float) -> None:
-        attempts = self._monitor.attempts
         try:
-            # No deadline of its own, the transport keeps that; it is there to be cut short when the path fails over meanwhile.
-            async with asyncio.timeout(None) as scope:
-                attempts.add(scope)
-                try:
-                    await to_primary(budget)
-                finally:
-                    attempts.discard(scope)
+            # The transport keeps the time; this one is cut short when the path fails over meanwhile, and can then be diverted.
+            with Cut(self._monitor.attempts):
+                await to_primary(budget)
         except TimeoutError as error:
             raise OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time") from error
 

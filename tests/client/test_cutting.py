@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tandem.client.cutting import Cut, Watchdog
+
+
+async def test_a_body_that_ends_by_itself_is_left_alone():
+    calls: set[Cut] = set()
+    with Cut(calls):
+        assert len(calls) == 1
+        await asyncio.sleep(0)
+    assert not calls
+
+
+async def test_a_cut_raises_a_timeout_in_the_body_and_the_task_goes_on():
+    calls: set[Cut] = set()
+    asyncio.get_running_loop().call_soon(lambda: [call.cut() for call in calls])
+    with pytest.raises(TimeoutError), Cut(calls):
+        await asyncio.sleep(60)
+    await asyncio.sleep(0)
+    assert not calls
+
+
+async def test_a_cancellation_from_elsewhere_is_not_swallowed():
+    calls: set[Cut] = set()
+
+    async def work() -> None:
+        with Cut(calls):
+            await asyncio.sleep(60)
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    (call,) = calls
+    call.cut()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_an_error_of_the_body_is_not_hidden_by_a_cut():
+    calls: set[Cut] = set()
+
+    async def work() -> None:
+        with Cut(calls):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise ZeroDivisionError from None
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    next(iter(calls)).cut()
+    with pytest.raises(ZeroDivisionError):
+        await task
+
+
+async def test_a_watchdog_cuts_what_outstays_its_deadline_and_nothing_else():
+    watchdog = Watchdog()
+    now = asyncio.get_running_loop().time()
+
+    async def work(deadline: float, seconds: float) -> str:
+        try:
+            with watchdog.guard(deadline):
+                await asyncio.sleep(seconds)
+        except TimeoutError:
+            return "cut"
+        return "done"
+
+    assert await asyncio.gather(work(now, 60), work(now + 60, 0.7), work(now + 60, 0)) == ["cut", "done", "done"]
+
+
+async def test_a_watchdog_without_work_has_no_timer():
+    watchdog = Watchdog()
+    with watchdog.guard(asyncio.get_running_loop().time() + 60):
+        assert watchdog._timer is not None
+    async with asyncio.timeout(5):
+        while watchdog._timer is not None:
+            await asyncio.sleep(0.05)
+    watchdog.stop()
