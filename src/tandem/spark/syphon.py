@@ -50,7 +50,8 @@ class SyphonSettings:
     poll_ms: int = 1_000
     retry_ms: int = 1_000
     """First pause when nothing can be delivered; it doubles up to a minute."""
-    parked_max: int = 200_000
+    parked_max: int = 50_000
+    """Messages of a backlog queue that may wait for their destination while others pass; they are read again at every attempt."""
     give_up_seconds: int = 0
     """`once` ends, with messages remaining, when nothing moved for so long; 0 = never."""
     operation_timeout_seconds: int = 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -87,7 +88,7 @@ class SyphonOptions:
             wait_seconds=options.number("waitSeconds", 900, 1, 900),
             poll_ms=options.number("pollMs", 1_000, 0, 60_000),
             retry_ms=options.number("retryMs", 1_000, 10, 600_000),
-            parked_max=options.number("parkedMax", 200_000, 1, 10_000_000),
+            parked_max=options.number("parkedMax", 50_000, 1, 10_000_000),
             give_up_seconds=options.number("giveUpSeconds", 0, 0, 86_400),
         )
 
@@ -100,20 +101,50 @@ class Moving(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An offset: open leases of every queue, oldest first; `number` grows with each attempt at them; `query` begins their ids."""
+    """An offset: open leases of every queue, oldest first, and the queues to try now; `number` grows with each attempt, `query` begins
+    the ids of the leases."""
 
     query: str
     number: int
     leases: Mapping[str, tuple[tuple[str, int], ...]]
+    tried: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         queues = {queue: [list(lease) for lease in leases] for queue, leases in self.leases.items()}
-        return {"v": 1, "query": self.query, "number": self.number, "queues": queues}
+        return {"v": 1, "query": self.query, "number": self.number, "queues": queues, "tried": list(self.tried)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Standing:
         leases = {queue: tuple((str(one), int(count)) for one, count in leases) for queue, leases in value["queues"].items()}
-        return cls(str(value["query"]), int(value["number"]), leases)
+        return cls(str(value["query"]), int(value["number"]), leases, tuple(value["tried"]))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One backlog queue between attempts."""
+
+    left: int = 0
+    """In its leases when last planned: fewer after an attempt means that something moves."""
+    tried: bool = False
+    moved: bool = False
+    pause: float = 0.0
+    not_before: float = 0.0
+    """What waits is tried again from then on."""
+    ask_after: float = 0.0
+    """While something waits, more is leased from then on."""
+
+    def attempted(self, left: int, now: float, first_pause: float) -> None:
+        """What came of the last attempt, if there was one."""
+        if self.tried:
+            self.moved = left < self.left
+            self.pause = 0.0 if self.moved or not left else min(RETRY_SECONDS_MAX, self.pause * 2 or first_pause)
+            self.not_before = now + self.pause
+            self.ask_after = now + min(self.pause, first_pause)
+        self.tried = False
+        self.left = left
+
+    def due(self, now: float) -> bool:
+        return self.left > 0 and now >= self.not_before
 
 
 class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -124,11 +155,8 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         self._live_desk: LeaseDesk | None = None
         self._begun = False
         self._once = False
-        self._left: dict[str, int] = {}
-        """Messages left in the leases of each queue when last planned: fewer now means that something moves."""
+        self._queues = {queue: _Waiting() for queue in options.queues}
         self._ended: set[str] = set()
-        self._pause = 0.0
-        self._not_before = 0.0
         self._stuck_since = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -163,24 +191,29 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
     def _plan(self, standing: Standing) -> Standing | None:
         """The next offset, the same when there is nothing to do; None: ask again (once, and something may still come)."""
         desk = self._desk(standing)
+        now = time.monotonic()
         self._ended &= {lease for leases in standing.leases.values() for lease, _ in leases}
-        open_leases = {queue: kept for queue, leases in standing.leases.items() if (kept := self._kept(desk, queue, leases))}
-        waiting = {queue: sum(left for _, _, left in leases) for queue, leases in open_leases.items()}
-        moved = any(waiting.get(queue, 0) < left for queue, left in self._left.items())
-        self._left = waiting
-        shares = self._take(desk, standing, waiting, moved)
+        open_leases: dict[str, list[tuple[str, int]]] = {}
+        for queue, waiting in self._queues.items():
+            kept = self._kept(desk, queue, standing.leases.get(queue, ()))
+            waiting.attempted(sum(left for _, _, left in kept), now, self.options.retry_ms / 1000)
+            if kept:
+                open_leases[queue] = [(lease, count) for lease, count, _ in kept]
+        if any(waiting.moved for waiting in self._queues.values()):
+            self._stuck_since = 0.0
+        shares = self._take(desk, standing, now)
         for queue, share in shares.items():
-            self._left[queue] = self._left.get(queue, 0) + share.count
-        if not shares and not self._retry_due(bool(waiting), moved):
-            return self._nothing_to_do(desk, standing, bool(waiting))
-        leases: dict[str, tuple[tuple[str, int], ...]] = {}
-        for queue in self.options.queues:
-            mine = [(lease, count) for lease, count, _ in open_leases.get(queue, [])]
-            if queue in shares:
-                mine.append((shares[queue].lease, shares[queue].count))
-            if mine:
-                leases[queue] = tuple(mine)
-        return Standing(standing.query, standing.number + 1, leases)
+            open_leases.setdefault(queue, []).append((share.lease, share.count))
+            self._queues[queue].left += share.count
+            self._stuck_since = 0.0
+        now = time.monotonic()
+        tried = tuple(queue for queue, waiting in self._queues.items() if queue in shares or waiting.due(now))
+        if not tried:
+            return self._nothing_to_do(desk, standing)
+        for queue in tried:
+            self._queues[queue].tried = True
+        leases = {queue: tuple(found) for queue, found in open_leases.items()}
+        return Standing(standing.query, standing.number + 1, leases, tried)
 
     def _kept(self, desk: LeaseDesk, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
         """(lease, messages, left) of those with something left; the others are ended."""
@@ -208,49 +241,40 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
             if error.condition != LEASE_LOST:
                 raise
 
-    def _take(self, desk: LeaseDesk, standing: Standing, waiting: Mapping[str, int], moved: bool) -> dict[str, Share]:
-        """New leases for queues where nothing waits, or where something moves past what waits."""
+    def _take(self, desk: LeaseDesk, standing: Standing, now: float) -> dict[str, Share]:
+        """New leases: for queues where nothing waits or something moves; past what waits, now and then, while the primary is there."""
         options = self.options
         budgets = {}
-        for queue in options.queues:
-            left = waiting.get(queue, 0)
-            if left == 0 or (moved and left < options.parked_max):
+        for queue, waiting in self._queues.items():
+            past_waiting = waiting.left < options.parked_max and now >= waiting.ask_after and (waiting.moved or self._primary_answers())
+            if waiting.left == 0 or past_waiting:
                 budgets[queue] = options.max_messages
+        # What waits is tried again as soon as it may be, whether or not anything new comes.
         wait = options.poll_ms / 1000
-        if waiting:
-            # What waits is tried again as soon as it may be, whether or not anything new comes.
-            wait = 0.0 if moved else min(wait, max(0.0, self._not_before - time.monotonic()))
+        soonest = min((waiting.not_before for waiting in self._queues.values() if waiting.left), default=now + wait)
+        wait = min(wait, max(0.0, soonest - now))
         if budgets:
             return desk.take(standing.query, standing.number + 1, budgets, options.max_bytes, -1.0 if self._once else wait)
         time.sleep(wait)
         return {}
 
-    def _retry_due(self, waiting: bool, moved: bool) -> bool:
-        """Whether what waits is tried again now: at once while anything moves, else after a growing pause."""
-        now = time.monotonic()
-        if moved or not waiting:
-            self._pause = 0.0
-            self._stuck_since = 0.0
-            return waiting
-        self._stuck_since = self._stuck_since or now
-        if self._pause == 0.0:
-            self._pause = self.options.retry_ms / 1000
-            self._not_before = now + self._pause
-        if now < self._not_before:
+    def _primary_answers(self) -> bool:
+        """Whether it takes connections: if not, whatever is leased could only wait."""
+        endpoint = self.options.move.primary.endpoint
+        try:
+            socket.create_connection((endpoint.host, endpoint.port), 1.0).close()
+        except OSError:
             return False
-        self._pause = min(RETRY_SECONDS_MAX, self._pause * 2)
-        self._not_before = now + self._pause
         return True
 
-    def _nothing_to_do(self, desk: LeaseDesk, standing: Standing, waiting: bool) -> Standing | None:
+    def _nothing_to_do(self, desk: LeaseDesk, standing: Standing) -> Standing | None:
         """Once: over when the queues are empty, also of what others hold; a stream: Spark asks again."""
         if not self._once:
             return standing
-        if not waiting:
+        if not any(waiting.left for waiting in self._queues.values()):
             counts = [desk.counts(queue) for queue in self.options.queues]
             if not any(count["active"] + count["leased"] for count in counts):
                 return standing
-            self._stuck_since = self._stuck_since or time.monotonic()
         if self._given_up():
             return standing
         time.sleep(min(0.25, self.options.retry_ms / 1000))
@@ -264,8 +288,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
     def _desk(self, standing: Standing) -> LeaseDesk:
         if self._live_desk is None:
             options = self.options
-            desk = LeaseDesk(options.move.secondary, options.lease_seconds, options.wait_seconds, options.max_messages)
-            self._live_desk = desk
+            self._live_desk = LeaseDesk(options.move.secondary, options.lease_seconds, options.wait_seconds, options.max_messages)
         if not self._begun:
             known = [Share(queue, lease, count, "", ()) for queue, leases in standing.leases.items() for lease, count in leases]
             self._live_desk.begin(self.options.queues, standing.query, known)
@@ -293,7 +316,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
             if not unreachable(error):
                 raise _explained(error, self.options) from error
             self._lost()
-        return [Moving(queue, leases) for queue, leases in standing.leases.items()]
+        return [Moving(queue, standing.leases[queue]) for queue in standing.tried if queue in standing.leases]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
