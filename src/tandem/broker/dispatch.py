@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tandem.model.entity import QueueDescription
     from tandem.model.message import Message
 
+_PUMP_MAX: Final = 256
+"""Messages one queue delivers in one turn: a few milliseconds, then sockets are looked at again."""
 _PAGE_ROWS: Final = 512
 _PAGE_BYTES: Final = 2_097_152
 _SEQ: Final = Struct("<Q")
@@ -71,6 +73,8 @@ class Dispatcher(QueueState):
         self.sessions: SessionTable | None = SessionTable() if description.requires_session else None
         self.has_sessions = self.sessions is not None
         self.paging: bool = False
+        self.has_more: bool = False
+        """The last pump stopped to let others have their turn."""
         self.front: Dispatcher | None = None
         """The partitioned queue this one is a fragment of."""
 
@@ -125,11 +129,20 @@ class Dispatcher(QueueState):
             self.front.pump(now)
             return
         waiting = self.waiting
+        left = _PUMP_MAX
+        self.has_more = False
         while waiting:
             consumer = waiting[0]
             room = consumer.room() - consumer.reserved
             if room > 0:
-                if self.deliver_ready(consumer, room, now) < room:
+                if left <= 0:
+                    self.has_more = True
+                    self.turn.touch_later(self)
+                    return
+                wanted = room if room < left else left
+                sent = self.deliver_ready(consumer, wanted, now)
+                left -= sent
+                if sent < wanted:
                     return
                 if consumer.room() - consumer.reserved > 0:
                     continue
@@ -276,6 +289,8 @@ class Dispatcher(QueueState):
             session.total -= 1
             session.locks.pop(seq, None)
             if session.total == 0:
+                session.ready.clear()  # the row of the last one still stands; without this the session would seem to have more
+                session.returned.clear()
                 self.sessions.refresh(session, self.index)
 
     def _serve_waiters(self, now: int) -> None:

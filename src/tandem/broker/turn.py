@@ -53,6 +53,7 @@ class Turn:
         self._wanted = wanted
         self._scheduled: bool = False
         self._queues: list[Pumped] = []
+        self._later: list[Pumped] = []
         self._connections: list[Flushed] = []
         self._records: list[Recorded] = []
         self._journals: list[Journal] = []
@@ -76,6 +77,10 @@ class Turn:
             self._queues.append(queue)
             if not self._scheduled:
                 self.schedule()
+
+    def touch_later(self, queue: Pumped) -> None:
+        """There is more to deliver, but not in this turn."""
+        self._later.append(queue)
 
     def touch_connection(self, connection: Flushed) -> None:
         if not connection.dirty:
@@ -134,6 +139,11 @@ class Turn:
             connection.dirty = False
             connection.flush()
         self._scheduled = False
+        if self._later:
+            later = self._later
+            self._later = []
+            for queue in later:
+                self.touch_queue(queue)
         if self._queues or self._connections:
             self.schedule()
 

@@ -280,6 +280,8 @@ class Receiving(LinkHandler):
             queue.consumer_ready(consumer)
         if consumer.link.drain:
             queue.pump(self.client.turn.now)
+            while queue.has_more:
+                queue.pump(self.client.turn.now)
             if consumer.reserved == 0 and not queue.paging and consumer.link.attached:
                 self._receive_ended()
                 consumer.link.drained()
