@@ -195,20 +195,23 @@ def _delivered_twice_in_a_subscription(rows: DataFrame, delivery: Column, in_sub
 
 
 def _out_of_order(rows: DataFrame, evidence: Evidence) -> DataFrame:
-    """Order is promised within a session: a message that came before one sent earlier is named."""
+    """Order is promised within a session: a message that came before one sent earlier is named.
+
+    In a backlog queue a message has no session, so its home and id bring its copies together, not its session.
+    """
     key = ["home", "key", "key2"]
     accepted = _is(PRIMARY) | _is(BACKLOG_ROW) | _is(SENT)
     arrived = F.when(_is(RECEIVED), F.coalesce("number", "at")) if evidence.has_received else F.when(_is(PRIMARY), F.col("sequence_number"))
     one = (
-        rows.filter(F.col("session_id").isNotNull())
-        .groupBy(*key, "session_id")
+        rows.groupBy(*key)
         .agg(
+            F.max("session_id").alias("session_id"),
             F.min(F.when(_is(SENT), F.col("number"))).alias("sent_number"),
             F.min(F.when(accepted, F.col("at"))).alias("sent_at"),
             F.min(F.when(_is(PRIMARY) | _is(BACKLOG_ROW), F.col("sequence_number"))).alias("accepted_as"),
             F.min(arrived).alias("arrived"),
         )
-        .filter(F.col("arrived").isNotNull())
+        .filter(F.col("session_id").isNotNull() & F.col("arrived").isNotNull())
     )
     before = (
         Window.partitionBy("home", "session_id")
