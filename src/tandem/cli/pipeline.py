@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tandem.spark.progress import Progress
 
 _DID_NOT_HOLD = 1
+_FLAGS = {"primary_namespace": "name", "queues": "queue"}
+"""Options that have another name on the command line."""
 
 
 def syphon(
@@ -77,7 +79,7 @@ def syphon(
                 stop=stop,
             )
     except OptionError as error:
-        raise ConfigurationError(f"--{error.option.replace('_', '-')}: {error}") from error
+        raise ConfigurationError(f"--{_FLAGS.get(error.option, error.option)}: {error}") from error
     if once and last.remaining:
         print(f"{last.remaining} messages remain in the backlog", file=sys.stderr)
         raise typer.Exit(_DID_NOT_HOLD)
