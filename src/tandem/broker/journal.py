@@ -61,6 +61,10 @@ class Unplugged:
     def health(self) -> StoreHealth:
         return StoreHealth(StoreState.DOWN, self._cause)
 
+    @property
+    def short_of_room(self) -> str:
+        return ""
+
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
         raise StoreUnavailable(self._cause)
 
@@ -117,6 +121,11 @@ class Journal(Protocol):
 
     @property
     def health(self) -> StoreHealth: ...
+
+    @property
+    def short_of_room(self) -> str:
+        """Why no new messages should be taken although the store works: the room that is left is for settling. Empty: take them."""
+        ...
 
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int: ...
 

@@ -102,7 +102,7 @@ class Namespace:
         return tenant
 
     def replay(self) -> None:
-        """Rebuild every queue from its store's facts. A store that cannot be read is down, and the others serve; none at all is an error."""
+        """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve; none at all is an error."""
         trouble: BusError | None = None
         for tenant in self.stores:
             try:

@@ -9,7 +9,7 @@ from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
 from tandem.broker.state import Counts, Loaded
-from tandem.model.errors import BusError, MessageNotFound, StoreUnavailable
+from tandem.model.errors import BusError, MessageNotFound, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.broker.dispatch import Consumer
@@ -27,6 +27,10 @@ _QUANTUM: Final = 128
 def fragment_of_key(key: str | bytes, count: int) -> int:
     """Where a key belongs: the same for ever, in every process."""
     return zlib.crc32(key.encode() if isinstance(key, str) else key) % count
+
+
+def _takes_messages(part: Queue) -> bool:
+    return not part.out_of_service and not part.budget.short_of_room
 
 
 class PartitionedQueue(Queue):
@@ -81,10 +85,10 @@ class PartitionedQueue(Queue):
             chosen = self.fragments[fragment_of_key(key, len(self.fragments))]
             if chosen.out_of_service:
                 raise StoreUnavailable(
-                    f"The fragment of '{self.path}' that holds this message's key is in a store that is down. Try again, or send without a key."
+                    f"The fragment of '{self.path}' that holds this message's key is in a store that is down. Try again, or without a key."
                 )
             return chosen
-        if self._sticky_turn != self.turn.number or self.fragments[self._sticky].out_of_service:
+        if self._sticky_turn != self.turn.number or not _takes_messages(self.fragments[self._sticky]):
             self._sticky_turn = self.turn.number
             self._advance()
         return self.fragments[self._sticky]
@@ -95,9 +99,13 @@ class PartitionedQueue(Queue):
     def _advance(self) -> None:
         for _ in range(len(self.fragments)):
             self._next = (self._next + 1) % len(self.fragments)
-            if not self.fragments[self._next].out_of_service:
+            if _takes_messages(self.fragments[self._next]):
                 self._sticky = self._next
                 return
+        for part in self._usable():
+            raise StoreFull(
+                f"No store that holds '{self.path}' takes messages: {part.budget.short_of_room}. Receive messages, or try again later."
+            )
         raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
 
     def check_room(self, body_bytes: int) -> None:
@@ -109,6 +117,8 @@ class PartitionedQueue(Queue):
             part = self.choose(message)
             try:
                 number = part.enqueue(message, now)
+            except StoreFull:
+                raise  # it holds the message's key: those that do not matter were not chosen
             except StoreUnavailable:
                 part.out_of_service = True  # found out before whoever watches the stores did
                 if self._key(message) is not None:

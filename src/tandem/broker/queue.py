@@ -14,7 +14,7 @@ from tandem.broker.leases import Leaser
 from tandem.broker.meters import DUPLICATE, OK, PING, SCHEDULE, SEND
 from tandem.broker.state import HotBudget, Loaded
 from tandem.model.entity import MAX_DURATION_MS
-from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost
+from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost, StoreFull
 from tandem.model.message import NO_TTL, Message, encode_body
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class Queue(Leaser):
         self.check_room(body_bytes)
 
     def check_room(self, body_bytes: int) -> None:
+        if self.budget.short_of_room:
+            raise StoreFull(f"'{self.path}' takes no messages: {self.budget.short_of_room}. Receive messages, or try again later.")
         if self.index.size_bytes + body_bytes > self.quota_bytes:
             raise QuotaExceeded(
                 f"The maximum entity size of '{self.path}' ({self.quota_bytes} bytes) is reached. Receive messages, or raise the size."

@@ -29,12 +29,14 @@ _SMALL_QUEUE_BYTES: Final = 262_144
 class HotBudget:
     """Bytes of message bodies kept in memory, over all queues of a store."""
 
-    __slots__ = ("bytes_max", "per_queue_bytes_max", "used_bytes")
+    __slots__ = ("bytes_max", "per_queue_bytes_max", "short_of_room", "used_bytes")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max: int = bytes_max
         self.per_queue_bytes_max: int = max(bytes_max // 4, 1)
         self.used_bytes: int = 0
+        self.short_of_room: str = ""
+        """Why the store takes no new messages at the moment; whoever watches stores keeps it up to date."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -10,7 +10,7 @@ from tandem.broker.rules import RuleSet, Selection, compile_rule
 from tandem.broker.state import HotBudget
 from tandem.broker.topic_rules import TopicRules
 from tandem.model.entity import MAX_DURATION_MS, QueueDescription, SubscriptionDescription, TopicDescription
-from tandem.model.errors import QuotaExceeded
+from tandem.model.errors import QuotaExceeded, StoreFull
 from tandem.model.message import Message, encode_body
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ class Topic(Queue):
         self._selective = bool(selective)
 
     def check_room(self, body_bytes: int) -> None:
+        if self.budget.short_of_room:
+            raise StoreFull(f"'{self.path}' takes no messages: {self.budget.short_of_room}. Receive messages, or try again later.")
         held = self.index.size_bytes + body_bytes
         for subscription in self.subscriptions.values():
             held += subscription.queue.index.size_bytes

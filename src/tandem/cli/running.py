@@ -213,7 +213,8 @@ def _make_server(settings: ServerSettings) -> Broker:
     from tandem.wire.tls import server_context
 
     clock = SystemClock()
-    stores = StoreSettings(segment_bytes=settings.stores.segment_bytes, audit_retention_ms=settings.stores.audit_retention_ms)
+    wish = settings.stores
+    stores = StoreSettings(segment_bytes=wish.segment_bytes, free_bytes_min=wish.free_bytes_min, audit_retention_ms=wish.audit_retention_ms)
     faults = settings.faults or settings.dev
     isolated = settings.stores.isolation == "process"
     engines = DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated) if settings.data_dir else MemoryEngines()

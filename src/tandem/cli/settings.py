@@ -83,6 +83,7 @@ _STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
     "isolation": ("", Choice(("thread", "process"))),
     "fragments": ("", Integer(low=2, high=64)),
     "segment_bytes": ("", Integer(low=1_048_576, high=4_294_967_295)),
+    "free_bytes_min": ("", Integer(low=0)),
     "audit_retention_ms": ("", Duration(0, 3650 * DAY_MS)),
     "stall_deadline_ms": ("", Duration(100, DAY_MS)),
 }

@@ -45,6 +45,8 @@ class StoreSettings:
     """Fragments of a partitioned entity, spread over the stores; fixed for an entity when it is created."""
     segment_bytes: int = 67_108_864
     """A journal segment is sealed and a new one begun beyond this."""
+    free_bytes_min: int = 134_217_728
+    """With less than this free on its file system a store takes no new messages; those it has can still be received and settled."""
     audit_retention_ms: int = 0
     """How long segments stay readable for audit after compaction would delete them; everything sent meanwhile stays on disk."""
     stall_deadline_ms: int = 5_000

@@ -9,10 +9,14 @@ from typing import Final, Protocol
 from tandem.broker.journal import StoreHealth, StoreState
 from tandem.gateway.faults import FaultKind
 from tandem.gateway.site import Site
-from tandem.model.errors import BusError, StoreUnavailable
+from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 
 _FIRST_PAUSE_MS: Final = 250
 _LONGEST_PAUSE_MS: Final = 10_000
+_STEADY_MS: Final = 30_000
+"""Up for so long, a store has recovered."""
+_CORRUPT_PAUSE_MS: Final = 60_000
+"""A damaged store is looked at again now and then: somebody may have put its files right."""
 _USABLE: Final = (StoreState.UP, StoreState.DEGRADED)
 
 
@@ -31,6 +35,7 @@ class StoreKeeper:
         self._states: list[StoreState] = [StoreState.UP] * len(site.namespace.stores)
         self._retry_at: dict[int, int] = {}
         self._pause_ms: dict[int, int] = {}
+        self._up_since: dict[int, int] = {}
         self._reopening: set[int] = set()
 
     def health(self) -> list[StoreHealth]:
@@ -63,10 +68,11 @@ class StoreKeeper:
                 continue
             journal = tenant.journal
             journal.check_stalled(self._stall_ms_max)
+            tenant.budget.short_of_room = journal.short_of_room
             health = journal.health
             if health.state is not self._states[index]:
                 self._changed(index, health)
-            if health.state not in _USABLE and health.state is not StoreState.CORRUPT and now >= self._retry_at.get(index, 0):
+            if health.state not in _USABLE and now >= self._retry_at.get(index, 0):
                 self._reopening.add(index)
                 self._site.spawn(self._reopen(index))
 
@@ -77,6 +83,13 @@ class StoreKeeper:
         self._site.note(f"{self._site.namespace.name} {name} is {health.state.value}" + (f": {health.cause}" if health.cause else ""))
         if health.state not in _USABLE and was in _USABLE:
             self._take_down(index, health)
+            now = self._site.turn.now
+            if health.state is StoreState.CORRUPT:
+                self._retry_at[index] = now + _CORRUPT_PAUSE_MS
+            elif now - self._up_since.get(index, -_STEADY_MS) < _STEADY_MS:
+                self._retry_at[index] = now + self._longer_pause(index)  # it came back only to fail again
+            else:
+                self._pause_ms.pop(index, None)
 
     def _take_down(self, index: int, health: StoreHealth) -> None:
         """Whoever receives from an entity of this store is told at once, senders with their next message; nobody else notices."""
@@ -86,6 +99,10 @@ class StoreKeeper:
         for queue in list(tenant.queues.values()):
             queue.tell_all(error)
 
+    def _longer_pause(self, index: int) -> int:
+        pause = self._pause_ms[index] = min(self._pause_ms.get(index, _FIRST_PAUSE_MS // 2) * 2, _LONGEST_PAUSE_MS)
+        return pause
+
     async def _reopen(self, index: int) -> None:
         """Read the journal again into fresh queues, beside the loop; swap them in when they are complete."""
         namespace = self._site.namespace
@@ -94,14 +111,15 @@ class StoreKeeper:
             fresh = namespace.blank_tenant(index)
             await asyncio.to_thread(old.journal.reopen, fresh)
         except (BusError, OSError) as error:
-            pause = min(self._pause_ms.get(index, _FIRST_PAUSE_MS // 2) * 2, _LONGEST_PAUSE_MS)
-            self._pause_ms[index] = pause
+            damaged = isinstance(error, Corrupt)
+            pause = _CORRUPT_PAUSE_MS if damaged else self._longer_pause(index)
             self._retry_at[index] = self._site.turn.begin() + pause
-            self._site.note(f"{namespace.name} store-{index} could not be reopened ({error}); trying again in {pause} ms")
+            if not damaged or self._states[index] is not StoreState.CORRUPT:  # damage is told once
+                self._site.note(f"{namespace.name} store-{index} could not be reopened ({error}); trying again in {pause} ms")
         else:
             self._site.turn.begin()
             namespace.swap(index, fresh)
-            self._pause_ms.pop(index, None)
+            self._up_since[index] = self._site.turn.now
             # At once: if it stops again before the next look, its new queues have to be taken out of service too.
             self._changed(index, fresh.journal.health)
         finally:

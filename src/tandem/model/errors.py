@@ -178,6 +178,10 @@ class StoreUnavailable(Unavailable):
     status = 500
 
 
+class StoreFull(StoreUnavailable):
+    """The store has no room for new messages; those it has can be received and settled, which makes room."""
+
+
 class TransactionUnknown(Refused):
     """No transaction of this id is open on this connection: it was never declared, is over, or took too long."""
 

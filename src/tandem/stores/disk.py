@@ -82,6 +82,16 @@ class Disk:
     def listdir(self, path: str) -> list[str]:
         return os.listdir(path)
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """Which file or directory this path leads to at the moment."""
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+
+    def free_bytes(self, path: str) -> int:
+        """What the file system that holds `path` has left for us."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
     def mkdir(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
 

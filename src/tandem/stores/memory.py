@@ -71,6 +71,10 @@ class MemoryStore:
         return self._pending_bytes
 
     @property
+    def short_of_room(self) -> str:
+        return ""
+
+    @property
     def health(self) -> StoreHealth:
         return StoreHealth(self._state, self._cause)
 
@@ -165,7 +169,9 @@ class MemoryStore:
         walk.at = end
         if end == len(facts):
             walk.done = True
+            before = self._pending_bytes
             tenant.segment_leaving(walk.entities)
+            self._carried.note(self._segment, self._pending_bytes - before, 0)
             self.when_durable(_Remove(self, walk.segment))
             self.flush()
         else:

@@ -18,7 +18,7 @@ from tandem.stores.disk import Disk
 from tandem.stores.effects import run_effects
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
-from tandem.stores.segment_files import LOCK, SegmentFiles
+from tandem.stores.segment_files import LOCK, MANIFEST, SegmentFiles
 from tandem.stores.settings import StoreSettings
 from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import ThreadWorker, Worker
@@ -55,6 +55,8 @@ class SegmentStore:
         self._state = StoreState.RECOVERING
         self._cause = ""
         self._lock_descriptor = -1
+        self._store_id = b""
+        """Known once it was opened: later it must be the same."""
         self.recovery = RecoveryReport()
         # the pending block
         self._parts: list[bytes] = []
@@ -229,7 +231,12 @@ class SegmentStore:
         settings = self._settings
         self._take_lock()
         files = self._files = SegmentFiles(self._directory, self._disk, self._clock, settings.segment_bytes)
+        if self._store_id and MANIFEST not in self._disk.listdir(self._directory):
+            raise StoreUnavailable(f"{self._directory}: its files are gone")  # begun anew, everything accepted would be forgotten silently
         segments = files.load(self._new_store_id(), settings.audit_retention_ms > 0)
+        if self._store_id and files.manifest.store_id != self._store_id:
+            raise Corrupt(f"{self._directory}: holds store {files.manifest.store_id.hex()}, not {self._store_id.hex()}")
+        self._store_id = files.manifest.store_id
         self._stats = {}
         recovery = Recovery(files, self._stats, tenant, self._trusted)
         recovery.run(segments)
@@ -270,7 +277,8 @@ class SegmentStore:
     def _take_lock(self) -> None:
         if self._lock_descriptor >= 0:
             return
-        self._disk.mkdir(self._directory)
+        if not self._store_id:
+            self._disk.mkdir(self._directory)
         try:
             self._lock_descriptor = self._disk.lock(f"{self._directory}/{LOCK}")
         except BlockingIOError as error:
@@ -418,6 +426,14 @@ class SegmentStore:
             for cause in self._upkeep.troubles.values():
                 return StoreHealth(StoreState.DEGRADED, cause)
         return StoreHealth(self._state, self._cause)
+
+    @property
+    def short_of_room(self) -> str:
+        """The segment in use was reserved before room ran out, so what settles messages still fits; new messages would use it up."""
+        if self._state is not StoreState.UP:
+            return ""
+        troubles = self._upkeep.troubles
+        return troubles.get("room") or troubles.get("space") or ""
 
     @property
     def sync_count(self) -> int:

@@ -13,6 +13,8 @@ class StoreSettings:
 
     segment_bytes: int = 67_108_864
     """A segment is closed by the first block that ends beyond this."""
+    free_bytes_min: int = 0
+    """With less than this free on its file system the store says that it is short of room; 0 looks at nothing but its own segments."""
     audit_retention_ms: int = 0
     """How long a segment whose facts are all dead is kept in `audit/` before it is deleted; 0 deletes it at once."""
     lazy_bytes_max: int = 1_048_576

@@ -111,6 +111,10 @@ class SqliteStore:
         return self._pending_bytes + self._flight_bytes
 
     @property
+    def short_of_room(self) -> str:
+        return ""
+
+    @property
     def health(self) -> StoreHealth:
         return StoreHealth(self._state, self._cause)
 
@@ -339,7 +343,9 @@ class SqliteStore:
             self._read_head(rows[-1][0] + 1)
             return
         entities, self._entities = self._entities, set()
+        before = self.pending_bytes
         tenant.segment_leaving(entities)
+        self._carried.note(self._next >> 32, self.pending_bytes - before, 0)
         self.when_durable(_Departure(self))
         self.flush()
 

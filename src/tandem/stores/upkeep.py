@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from tandem.model.clock import Clock
-from tandem.model.errors import Corrupt
+from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried
 from tandem.stores.index import Totals
 from tandem.stores.keeper import Keeper
 from tandem.stores.reader import Reader
 from tandem.stores.recovery import SegmentStats
-from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.segment_files import MANIFEST, SegmentFiles
 from tandem.stores.settings import StoreSettings
 from tandem.stores.worker import Job, Worker
 
@@ -47,6 +47,7 @@ class Upkeep:
         self.reader = Reader(files, settings)
         self._keeper = Keeper(files, self._report)
         self._checked_at = 0
+        self._directory = files.disk.identity(files.directory)
         self.carried = Carried()
         self.troubles: dict[str, str] = {}
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
@@ -128,6 +129,30 @@ class Upkeep:
             self._keeping.submit(lambda: self._drop_audit(now - retention))
         if "room" in self.troubles:
             self.prepare(active + 1)
+        self._keeping.submit(self._look_around)
+
+    def _look_around(self) -> None:
+        """Open files go on taking what is written to them after their directory was lost; whoever opens the store next misses it."""
+        files = self._files
+        try:
+            here = files.disk.identity(files.directory)
+            files.disk.identity(f"{files.directory}/{MANIFEST}")
+        except OSError as error:
+            self._report("gone", f"its files are gone: {error}")
+            return
+        if here != self._directory:
+            self._report("gone", f"{files.directory}: is another directory now")
+        elif self._settings.free_bytes_min:
+            self._look_at_free_space()
+
+    def _look_at_free_space(self) -> None:
+        least = self._settings.free_bytes_min
+        try:
+            free = self._files.disk.free_bytes(self._files.directory)
+        except OSError as error:
+            self._report("space", f"the free space cannot be seen: {error}")
+            return
+        self._report("space", f"only {free} bytes are free, less than the {least} kept for settling" if free < least else "")
 
     def _drop_audit(self, retired_before: int) -> None:
         try:
@@ -145,6 +170,8 @@ class Upkeep:
     def _note(self, what: str, why: str) -> None:
         if what == "damage":
             self._stop(Corrupt(why))
+        elif what == "gone":
+            self._stop(StoreUnavailable(why))
         elif why:
             self.troubles[what] = why
         else:

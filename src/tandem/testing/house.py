@@ -63,7 +63,7 @@ class SimBroker:
         self.disturbed_at = 0.0
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
-        settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200)
+        settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000)
         self.engines = SimEngines(house.loop, host, STORES, settings, house.clock, house.dice)
         for disk in self.engines.disks:
             disk.latency = house.disk_latency

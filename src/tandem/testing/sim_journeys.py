@@ -79,7 +79,7 @@ class Once(QueueStory):
 
     async def produce(self, client: AmqpClient) -> None:
         sender = await self.sender(client)
-        while await self.pace() or (self.unsure and not self.ended):
+        while await self.pace() or not self.ended:
             if not sender.link.attached:
                 raise Gone("the link is gone")
             if self.draining:

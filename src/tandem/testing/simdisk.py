@@ -272,6 +272,12 @@ class SimDisk(Disk):
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return [name for name in inside if "/" not in name]
 
+    def identity(self, path: str) -> tuple[int, int]:
+        return 0, 0
+
+    def free_bytes(self, path: str) -> int:
+        return 1 << 40
+
     def mkdir(self, path: str) -> None:
         self._called("mkdir", path)
         self._directories.add(path)

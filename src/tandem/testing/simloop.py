@@ -87,6 +87,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if not self._ready:
                     self._advance()
                 self._run_ready()
+            if self.failed is not None:
+                raise self.failed
             return task.result()
         finally:
             self._bury(task)

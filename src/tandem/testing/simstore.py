@@ -86,6 +86,9 @@ class HouseDisk(SimDisk):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super()._sync(name, descriptor)
 
+    def free_bytes(self, path: str) -> int:
+        return 0 if self.full else 1 << 40
+
     def rot(self, dice: Random) -> Rot | None:
         """Flip a bit of a file that is complete: a sealed segment, an index, the manifest."""
         segments = [path for path in self.paths() if path.endswith(".seg") and "/audit/" not in path]

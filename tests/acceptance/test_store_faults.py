@@ -1,0 +1,244 @@
+"""Disks that fill up, files that rot or vanish under a running or stopped broker: found, confined to one store, told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusError
+
+from tandem.model.sas_token import make_token
+from tests.cli.broker_process import BrokerProcess
+
+CONFIG = """
+[stores]
+count = 2
+segment_bytes = 1048576
+free_bytes_min = 3145728
+
+[[queue]]
+name = "first"
+
+[[queue]]
+name = "second"
+
+[[queue]]
+name = "spread"
+enable_partitioning = true
+"""
+PATIENCE_SECONDS = 30
+ARGUMENTS = ("--port", "0", "--dev", "--data", "data", "--config", "tandem.toml")
+
+
+class House:
+    def __init__(self, directory: Path) -> None:
+        (directory / "tandem.toml").write_text(CONFIG)
+        self.directory = directory
+        self.seen: set[str] = set()
+        self.start()
+
+    def start(self) -> None:
+        self.broker = BrokerProcess(self.directory, *ARGUMENTS).__enter__()
+        self.client = ServiceBusClient.from_connection_string(self.broker.connection_string, retry_total=0)
+
+    def stop(self) -> str:
+        """What the broker said on standard error."""
+        self.client.close()
+        if self.broker.process.poll() is not None:
+            return ""
+        return self.broker.stop()[1]
+
+    def store(self, queue: str) -> Path:
+        """Where the queue's messages are: the stores take turns in the order of the configuration."""
+        return next(self.directory.glob(f"data/*/store-{('first', 'second').index(queue)}"))
+
+    def health(self) -> list[dict[str, Any]]:
+        base = f"http://localhost:{self.broker.port}/"
+        token = make_token(base, "RootManageSharedAccessKey", "SAS_KEY_VALUE", int(time.time() * 1000) + 600_000)
+        request = urllib.request.Request(f"{base}$tandem/health", headers={"Authorization": token})
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            stores: list[dict[str, Any]] = json.loads(reply.read())["namespaces"][0]["stores"]
+            return stores
+
+    def states(self) -> list[str]:
+        return [store["state"] for store in self.health()]
+
+    def await_states(self, *wanted: str) -> None:
+        eventually(lambda: self.states() == list(wanted), lambda: f"stores are {self.health()}, not {wanted}")
+
+    def send(self, queue: str, count: int, size: int = 100) -> None:
+        with self.client.get_queue_sender(queue) as sender:
+            for number in range(count):
+                sender.send_messages(ServiceBusMessage(b"x" * size, message_id=str(number)))
+
+    def receive(self, queue: str, most: int) -> int:
+        taken = 0
+        with self.client.get_queue_receiver(queue, prefetch_count=0) as receiver:
+            while taken < most and (found := self._some(receiver, min(most - taken, 50))):
+                taken += found
+        return taken
+
+    def _some(self, receiver: ServiceBusReceiver, most: int) -> int:
+        messages = receiver.receive_messages(most, max_wait_time=3)
+        for message in messages:
+            self.seen.add(str(message.message_id))
+            receiver.complete_message(message)
+        return len(messages)
+
+
+def eventually(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system to fill")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(tmp_path)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_full_disk_refuses_sends_lets_settling_go_on_and_heals_by_itself(small_disk: Path) -> None:
+    house = House(small_disk)
+    try:
+        house.send("first", 20)
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(b"")
+        with ballast.open("ab") as file:
+            free = os.statvfs(small_disk)
+            file.write(b"z" * max(free.f_bavail * free.f_frsize - 2_000_000, 0))
+        house.await_states("degraded", "degraded")
+        with pytest.raises(ServiceBusError, match="bytes are free"):
+            house.send("first", 1)
+        with pytest.raises(ServiceBusError, match="bytes are free"):
+            house.send("spread", 1)
+        assert house.receive("first", 20) == 20, "what is there can be received and settled while the disk is full"
+        ballast.unlink()
+        house.await_states("up", "up")
+        house.send("first", 5)
+        house.send("spread", 5)
+        assert house.receive("first", 5) == 5
+        assert house.receive("spread", 5) == 5
+    finally:
+        house.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_disk_without_a_single_byte_left_loses_nothing(small_disk: Path) -> None:
+    house = House(small_disk)
+    accepted = 0
+    try:
+        house.send("second", 10)
+        with (small_disk / "ballast").open("wb") as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(b"z" * 65_536)
+                ballast.flush()
+        with house.client.get_queue_sender("first") as sender, contextlib.suppress(ServiceBusError):
+            for number in range(600):
+                sender.send_messages(ServiceBusMessage(b"y" * 8_000, message_id=str(number)))
+                accepted += 1
+        assert house.receive("second", 10) == 10, "the other store's messages can be received and settled"
+        (small_disk / "ballast").unlink()
+        house.await_states("up", "up")
+        assert house.receive("first", accepted + 5) >= accepted
+        house.send("first", 3)
+    finally:
+        house.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_loss_of_a_store_directory_takes_down_that_store_only_and_it_comes_back_with_it(house: House) -> None:
+    house.send("first", 30)
+    house.send("second", 3)
+    store = house.store("first")
+    away = store.with_name("away")
+    store.rename(away)
+    store.write_text("a file where the directory was")
+    with contextlib.suppress(ServiceBusError):
+        house.send("first", 600, size=8_000)  # the segment in use is still open; making the next one fails
+    eventually(lambda: house.states()[0] in ("down", "degraded", "corrupt"), lambda: f"stores are {house.health()}")
+    house.send("second", 3)
+    assert house.receive("second", 6) == 6
+    store.unlink()
+    away.rename(store)
+    eventually(lambda: house.states() == ["up", "up"], lambda: f"stores are {house.health()}")
+    assert house.receive("first", 30) == 30
+
+
+def fill_segments(house: House, queue: str) -> Path:
+    """Three megabytes, so that segments are sealed; the oldest one."""
+    house.send(queue, 120, size=25_000)
+    store = house.store(queue)
+    eventually(lambda: len(list(store.glob("*.idx"))) >= 1, lambda: f"nothing is sealed: {sorted(store.iterdir())}")
+    return min(store.glob("*.seg"))
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("what", ["segment", "index", "manifest", "cut"])
+def test_damage_at_rest_is_found_confined_and_told_and_a_restored_file_brings_everything_back(house: House, what: str) -> None:
+    segment = fill_segments(house, "first")
+    house.send("second", 5)
+    house.stop()
+    path = {"segment": segment, "cut": segment, "index": segment.with_suffix(".idx"), "manifest": segment.with_name("store.json")}[what]
+    whole = path.with_suffix(".backup")
+    shutil.copy(path, whole)
+    if what == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        flip(path, path.stat().st_size // 2)
+    house.start()
+    with contextlib.suppress(ServiceBusError):
+        house.receive("first", 120)
+    if what == "index":
+        assert len(house.seen) == 120, "an index can be made again from its segment"
+    else:
+        eventually(lambda: house.states()[0] == "corrupt", lambda: f"stores are {house.health()}")
+    assert house.states()[1] == "up"
+    assert house.receive("second", 5) == 5
+    house.send("second", 1)
+    if what != "index":
+        said = house.stop()
+        assert len([line for line in said.splitlines() if "store-0 is corrupt" in line and path.name in line]) == 1, said
+        shutil.copy(whole, path)
+        house.start()
+        house.receive("first", 120)
+        assert house.seen == {str(number) for number in range(120)}
