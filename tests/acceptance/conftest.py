@@ -35,17 +35,20 @@ def data_centres(running_brokers: tuple[Broker, Broker]) -> Iterator[tuple[Broke
         if not broker.running:
             broker.start()
         broker.thaw()
-    asyncio.run(_clear(running_brokers))
+    asyncio.run(_clear_both(running_brokers))
     yield running_brokers
 
 
-async def _clear(brokers: tuple[Broker, Broker]) -> None:
-    for broker in brokers:
-        async with administration(broker) as client:
-            for queue in [queue.name async for queue in client.list_queues()]:
-                await client.delete_queue(queue)
-            for topic in [topic.name async for topic in client.list_topics()]:
-                await client.delete_topic(topic)
+async def _clear(broker: Broker) -> None:
+    async with administration(broker) as client:
+        for queue in [queue.name async for queue in client.list_queues()]:
+            await client.delete_queue(queue)
+        for topic in [topic.name async for topic in client.list_topics()]:
+            await client.delete_topic(topic)
+
+
+async def _clear_both(brokers: tuple[Broker, Broker]) -> None:
+    await asyncio.gather(*map(_clear, brokers))
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ async def create_queue(broker: Broker, name: str, **properties) -> None:
         await client.create_queue(name, **properties)
 
 
-async def drain(broker: Broker, path: str, wait: float = 1.0, **options) -> list[ServiceBusReceivedMessage]:
+async def drain(broker: Broker, path: str, wait: float = 0.6, **options) -> list[ServiceBusReceivedMessage]:
     """Every message of a queue, taken out of it in order."""
     received: list[ServiceBusReceivedMessage] = []
     topic, _, subscription = path.partition("/Subscriptions/")
@@ -105,5 +108,4 @@ async def make_pair(west: Broker, east: Broker):
         return pair
 
     yield make
-    for pair in pairs:
-        await pair.close()
+    await asyncio.gather(*(pair.close() for pair in pairs))

@@ -40,7 +40,7 @@ async def healed(pair: PairedNamespaces, path: str) -> None:
 
 
 async def backlog(east: Broker) -> list[ServiceBusReceivedMessage]:
-    return [message for name in BACKLOG for message in await drain(east, name, wait=0.3)]
+    return [message for queue in await asyncio.gather(*(drain(east, name, wait=0.3) for name in BACKLOG)) for message in queue]
 
 
 # -- 0. pairing itself ---------------------------------------------------------------------------------------------------
