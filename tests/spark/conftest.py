@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="needs a Java runtime 17 or newer")
     for item in items:
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.timeout(300), append=False)  # Spark alone takes most of a minute to start on a busy machine
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))  # Spark alone takes most of a minute to start on a busy machine
             if not has_java():
                 item.add_marker(skip)
 
