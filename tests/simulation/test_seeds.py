@@ -15,6 +15,7 @@ COUNT = int(os.environ.get("TANDEM_SIM_SEEDS", "12"))
 STORY_SECONDS = 300.0
 
 FOUND = {
+    30005: "a commit that stalled, filled its segment and came through late was cut off, and the index that knew it made the store corrupt",
     1: "a receiver of a partitioned session queue could not leave: it stood in the line of a fragment",
     4: "a store that failed twice between two looks left its queues in service, and their numbers were given out again",
     7: "bodies read before a store stopped were delivered after it, and what followed could not be written",

@@ -117,6 +117,7 @@ class Recovery:
             descriptor = self._files.open_segment(segment, os.O_RDWR)
             try:
                 if self._disk.size(descriptor) > keep and not only_zeros(self._disk, descriptor, keep):
+                    self._files.drop_index(segment)  # first: one that knows what is cut off would call the segment damaged for ever
                     self._cut(descriptor, keep)
                     self.report.notes.append(f"{self._files.path(segment)}: offset {keep}: blocks of a failed commit were cut off")
             finally:

@@ -177,6 +177,11 @@ class SegmentFiles:
             raise
         return descriptor
 
+    def drop_index(self, segment: int) -> None:
+        """The segment is read instead. Durable on return."""
+        self._unlink_if_there(self.index_path(segment))
+        self.disk.sync_directory(self.directory)
+
     def adopt(self, segment: int) -> None:
         """A segment that was made just before a crash, and not yet named in the manifest."""
         with self._mutex:

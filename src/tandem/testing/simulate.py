@@ -26,7 +26,7 @@ from tandem.testing.simloop import SimLoop
 
 STORY_SECONDS = 900.0
 DRAIN_SECONDS_MAX = 1_800.0
-_CHECK_SECONDS = 2.0
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +206,11 @@ def main() -> int:
             print(*outcome.last_events, sep="\n")
         if outcome.broken or arguments.count == 1:
             print(outcome, flush=True)
-    if arguments.count > 1:
-        print(f"{arguments.count} seeds from {arguments.seed}: {broken} broken, {simulated / 3600:.1f} hours at {simulated / cpu:.0f}x")
+        done = seed - arguments.seed + 1
+        if arguments.count > 1 and (done % 50 == 0 or done == arguments.count):
+            print(
+                f"{done} seeds from {arguments.seed}: {broken} broken, {simulated / 3600:.1f} hours at {simulated / cpu:.0f}x", flush=True
+            )
     return 1 if broken else 0
 
 
