@@ -57,6 +57,7 @@ HOT_MODULES = (
     "broker/leases.py",
     "broker/forwarding.py",
     "broker/queue.py",
+    "broker/gathering.py",
     "broker/partitions.py",
     "broker/topic.py",
     "broker/between_stores.py",

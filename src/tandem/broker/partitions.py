@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from tandem.broker.gathering import AllOf, Gathering, Share
 from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
@@ -141,7 +142,7 @@ class PartitionedQueue(Queue):
         if not journals:
             effect.done(StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again."))
             return
-        joint = _AllOf(effect, len(journals))
+        joint = AllOf(effect, len(journals))
         for part in journals:
             part.when_durable(joint)
 
@@ -264,9 +265,9 @@ class PartitionedQueue(Queue):
         if not groups:
             then.loaded([], None)
             return
-        gathering = _Gathering(seqs, len(groups), then)
+        gathering = Gathering(seqs, len(groups), then)
         for number, some in groups.items():
-            self.fragments[number].load(some, _Share(gathering, some))
+            self.fragments[number].load(some, Share(gathering, some))
 
     def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
         groups = self._by_fragment(seqs)
@@ -430,59 +431,6 @@ class PartitionedQueue(Queue):
     def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
         for part in self.fragments:
             part.forget_lease_waiter(waiter)
-
-
-class _AllOf(Effect):
-    """Done when all are; with the first error, if there was one."""
-
-    __slots__ = ("_effect", "_error", "_left")
-
-    def __init__(self, effect: Effect, left: int) -> None:
-        self._effect = effect
-        self._left: int = left
-        self._error: BaseException | None = None
-
-    def done(self, error: BaseException | None) -> None:
-        self._left -= 1
-        if error is not None and self._error is None:
-            self._error = error
-        if self._left == 0:
-            self._effect.done(self._error)
-
-
-class _Gathering:
-    """Messages asked of several fragments, put together in the order asked for."""
-
-    def __init__(self, seqs: list[int], left: int, then: Loaded) -> None:
-        self._seqs = seqs
-        self._left = left
-        self._then = then
-        self._found: dict[int, Message | None] = {}
-        self._error: BaseException | None = None
-
-    def take(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
-        self._left -= 1
-        if error is not None:
-            self._error = error
-        else:
-            for seq, message in zip(seqs, messages, strict=True):
-                self._found[seq] = message
-        if self._left == 0:
-            if self._error is not None:
-                self._then.loaded([], self._error)
-            else:
-                self._then.loaded([self._found.get(seq) for seq in self._seqs], None)
-
-
-class _Share(Loaded):
-    __slots__ = ("_gathering", "_seqs")
-
-    def __init__(self, gathering: _Gathering, seqs: list[int]) -> None:
-        self._gathering = gathering
-        self._seqs = seqs
-
-    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
-        self._gathering.take(self._seqs, messages, error)
 
 
 class _Waiting(SessionAcceptor):
