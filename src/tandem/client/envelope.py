@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.amqp import DecodeError, Described, Symbol, Timestamp, UInt
 from tandem.client.payload import Parts, join, split
+from tandem.client.raw_envelope import Names, take_off
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage
@@ -57,6 +58,7 @@ _BROKER_ANNOTATIONS = frozenset(
 )
 _LOCK_TOKEN = "x-opt-lock-token"
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
+_NAMES = Names(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT)
 _DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,7}))?S)?)?$")
 
 
@@ -254,6 +256,9 @@ def wrap_payload(payload: bytes, path: str, diverted_ms: int) -> bytes:
 
 def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
     """Undo `wrap_payload`, from the bytes a receiver got. With `now_ms`, time spent in the backlog counts against the time-to-live."""
+    raw = take_off(payload, _NAMES)
+    if raw is not None:
+        return Unwrapped(Destination(raw.path, raw.session_id, None, None, raw.diverted_ms), raw.payload)
     try:
         parts = split(payload)
     except DecodeError as error:
