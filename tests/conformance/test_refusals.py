@@ -144,18 +144,6 @@ def test_an_attach_without_an_address_is_refused(raw: Raw, broker: ProcessBroker
     raw.feed(broker.queue("plain"), "fine")
 
 
-def test_transactions_are_refused_and_said_not_to_exist(raw: Raw, broker: ProcessBroker) -> None:
-    from tests.conformance.raw import End
-
-    end = End()
-    raw.session.attach_sender("coordinator", amqp.Terminus("here"), amqp.Coordinator(["amqp:local-transactions"]), end)
-    raw.until(lambda: end.gone)
-    assert end.error is not None
-    assert end.error.condition == "amqp:not-implemented"
-    assert TAIL.search(end.error.description or "")
-    raw.feed(broker.queue("plain"), "fine")
-
-
 # -- messages that cannot be taken -------------------------------------------------------------------------------------
 
 
