@@ -24,6 +24,9 @@ os.register_at_fork(after_in_child=_let_go)
 class Disk:
     """The real one. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
 
+    def begin(self) -> None:
+        """A store is about to be opened: the first call of every opening."""
+
     def open(self, path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
 

@@ -91,8 +91,8 @@ class RemoteDisk(Disk):
     def _gone(self) -> OSError:
         return OSError(errno.EIO, f"the process of {self._name} is gone")
 
-    def _call(self, code: int, *parts: bytes, restart: bool = False) -> bytes:
-        connection = self._connection(restart)
+    def _call(self, code: int, *parts: bytes) -> bytes:
+        connection = self._connection(restart=False)
         try:
             wire.send_frame(connection, code, list(parts))
             status, answer = wire.receive_frame(connection)
@@ -115,11 +115,15 @@ class RemoteDisk(Disk):
             raise self._gone()
         return descriptor & (1 << _GENERATION_BITS) - 1
 
-    def _number(self, code: int, *parts: bytes, restart: bool = False) -> int:
-        number: int = _I.unpack(self._call(code, *parts, restart=restart))[0]
+    def _number(self, code: int, *parts: bytes) -> int:
+        number: int = _I.unpack(self._call(code, *parts))[0]
         return number
 
     # -- the calls -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The one place where a process that is gone is started anew."""
+        self._connection(restart=True)
 
     def open(self, path: str, flags: int) -> int:
         return self._mark(self._number(wire.OPEN, _I.pack(flags), os.fsencode(path)))
@@ -166,8 +170,7 @@ class RemoteDisk(Disk):
         return [os.fsdecode(part) for part in answer.split(b"\0")] if answer else []
 
     def mkdir(self, path: str) -> None:
-        # The first call of an opening: the one place where a process that is gone is started anew.
-        self._call(wire.MKDIR, wire.pack_paths(path), restart=True)
+        self._call(wire.MKDIR, wire.pack_paths(path))
 
     def sync_directory(self, path: str) -> None:
         self._call(wire.SYNC_DIRECTORY, wire.pack_paths(path))

@@ -277,6 +277,7 @@ class SegmentStore:
     def _take_lock(self) -> None:
         if self._lock_descriptor >= 0:
             return
+        self._disk.begin()
         if not self._store_id:
             self._disk.mkdir(self._directory)
         try:
