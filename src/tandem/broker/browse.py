@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, HELD, LEASED, LOCKED, READY, SCHEDULED
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tandem.broker.locks import Lock
     from tandem.broker.message_sessions import MessageSession
 
+_SEQ: Final = Struct("<Q")
 _VISIBLE_STATES = (READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, DEFERRED_LOCKED, LEASED)
 
 
@@ -67,6 +69,8 @@ class Browser(Settler):
             self.index.set_state(seq, DEFERRED_LOCKED)
             self.meter.received(self.index.size(seq))
             taken.append(lock)
+        packed = b"".join([_SEQ.pack(seq) for seq in seqs])
+        self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, packed, b"")
         self.wake_for_locks()
         return taken
 

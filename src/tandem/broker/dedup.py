@@ -23,6 +23,13 @@ class DuplicateHistory:
             at = self._previous.get(message_id)
         return at is not None and at + self.window_ms > now
 
+    def stands(self, message_id: bytes, at: int, now: int) -> bool:
+        """It is remembered, and from this instant: an older one of the same id has nothing left to say."""
+        known = self._current.get(message_id)
+        if known is None:
+            known = self._previous.get(message_id)
+        return known == at and at + self.window_ms > now
+
     def remember(self, message_id: bytes, at: int, now: int) -> None:
         if now - self._turned_at >= self.window_ms:
             # All of `_previous` is older than a window; what is in `_current` may still matter for one more.

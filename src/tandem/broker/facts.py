@@ -29,10 +29,6 @@ TRANSFER_ENDED: Final = 13
 LEASE_PART: Final = 14
 """Messages given back out of a living lease: key = lease id and sequence numbers. What was settled out of it is SETTLED."""
 
-METERED: Final = 20
-"""Operations of one turn: key = (what, count, bytes) of each. See broker/meters.py."""
-METERS: Final = 21
-"""All that was counted and is in no file yet, in place of every METERED before it: seq = file number, aux = bytes of that file."""
 PREPARED: Final = 17
 """One store's share of a transaction over several: aux = the store that decides, key = transaction id and the rows it will touch,
 body = what to do (`broker.operations`)."""
@@ -40,6 +36,11 @@ COMMITTED: Final = 18
 """The transaction is decided, in the block that holds the deciding store's own share: aux = how many stores prepared, key = its id."""
 TRANSACTION_ENDED: Final = 19
 """Nobody needs its PREPARED (flags 0) or COMMITTED (flags 1) any more: key = its id."""
+
+METERED: Final = 20
+"""Operations of one turn: key = (what, count, bytes) of each. See broker/meters.py."""
+METERS: Final = 21
+"""All that was counted and is in no file yet, in place of every METERED before it: seq = file number, aux = bytes of that file."""
 
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",

@@ -126,6 +126,14 @@ class Index:
     def set_location(self, seq: int, location: int) -> None:
         self.chunks[seq >> _BITS].locations[seq & _MASK] = location
 
+    def set_body(self, seq: int, location: int, size: int) -> None:
+        """The message was written again, changed."""
+        chunk = self.chunks[seq >> _BITS]
+        row = seq & _MASK
+        chunk.locations[row] = location
+        self.size_bytes += size - chunk.sizes[row]
+        chunk.sizes[row] = size
+
     def enqueued_at(self, seq: int) -> int:
         at: int = self.chunks[seq >> _BITS].enqueued[seq & _MASK]
         return at

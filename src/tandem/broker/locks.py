@@ -58,6 +58,8 @@ class LockTable:
         del self.by_token[lock.token]
 
     def renew(self, lock: Lock, locked_until: int) -> None:
+        if lock.locked_until == locked_until:
+            return  # twice in one millisecond: it ends once
         lock.locked_until = locked_until
         if lock.session is None:
             self._ending.append((locked_until, lock))

@@ -97,7 +97,7 @@ def _on_row(queue: Queue, one: Operation, now: int) -> None:
         at, expires_at = index.enqueued_at(one.seq), index.expires_at(one.seq)
         location = queue.append_message(one.seq, flags, message, one.body, at, expires_at, one.count)
         queue.release(index.location(one.seq))
-        index.set_location(one.seq, location)
+        index.set_body(one.seq, location, len(one.body))
         queue.drop_hot(one.seq)
     elif one.kind == STATE:
         queue.journal.append(facts.STATE, one.a, queue.entity_id, one.seq, now, one.count, b"", b"")

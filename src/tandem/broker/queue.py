@@ -269,6 +269,8 @@ class Queue(Leaser):
             if message is None or self.index.state(seq) != SCHEDULED:
                 continue
             self.settle(seq, facts.ACTIVATED, now)
+            if self.history is not None:
+                self.history.remember(message.message_id, now, now)  # as a replay of the new fact will
             self.place(message, now)
 
     # -- time --------------------------------------------------------------------------------

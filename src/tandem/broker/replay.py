@@ -122,7 +122,7 @@ class StoreTenant(BetweenStores):
         if index.state(seq):
             # Written again (compaction, modified properties) and the older copy is still there: the younger one counts.
             queue.release(index.location(seq))
-            index.set_location(seq, location)
+            index.set_body(seq, location, body_bytes)
             index.set_state(seq, state)
             index.set_count(seq, count)
         else:
@@ -251,7 +251,7 @@ class StoreTenant(BetweenStores):
 
     def _keep_seen(self, queue: Queue, message_id: bytes, at: int) -> None:
         history = queue.history
-        if history is not None and history.seen(message_id, queue.turn.now):
+        if history is not None and history.stands(message_id, at, queue.turn.now):
             self.journal.append(facts.SEEN, 0, queue.entity_id, 0, at, 0, message_id, b"")
 
     def _relocate_message(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> None:

@@ -176,6 +176,8 @@ class Settler(Dispatcher):
 
     def locks_ended(self, now: int) -> None:
         for lock in self.locks.ended(now):
+            if not lock.held:
+                continue  # it stood in line twice
             self._drop_lock(lock)
             self._give_back(lock, lock.count + 1, now)
 
@@ -297,9 +299,10 @@ class Settler(Dispatcher):
         index = self.index
         changed = self.rewriter.with_properties(message, properties)
         flags = facts.RELOCATED | (facts.DEFERRED if deliver_at < 0 or lock.deferred else 0)
-        location = self.append_message(seq, flags, changed, encode_body(changed), index.enqueued_at(seq), index.expires_at(seq), count)
+        body = encode_body(changed)
+        location = self.append_message(seq, flags, changed, body, index.enqueued_at(seq), index.expires_at(seq), count)
         old = index.location(seq)
-        index.set_location(seq, location)
+        index.set_body(seq, location, len(body))
         self.release(old)
         self.drop_hot(seq)
         if deliver_at < 0:

@@ -158,7 +158,9 @@ class Compaction:
         """Everything that matters was appended again; once that is durable, the segment can go."""
         self._leaving = True
         entities, self._entities = self._entities, set()
+        before = self._host.pending_bytes
         self._tenant.segment_leaving(entities)
+        self._upkeep.carried.note(self._host.active_segment, self._host.pending_bytes - before, 0)
         self._host.when_durable(_Departure(self))
 
 
