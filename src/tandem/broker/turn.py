@@ -116,18 +116,33 @@ class Turn:
         return timers[0][0] if timers else 0
 
     def run(self) -> None:
-        now = self.begin()
         self._scheduled = True  # whoever asks while we run is served by this run
+        whole = False
+        try:
+            self._run(self.begin())
+            whole = True
+        finally:
+            self._scheduled = False
+            if not whole or self._queues or self._connections:
+                # A defect in one queue or connection goes up to whoever logs it; everybody else has the next turn.
+                self.schedule()
+
+    def _run(self, now: int) -> None:
         self._due(now)
         while self._queues:
             queues = self._queues
             self._queues = []
-            for queue in queues:
+            queues.reverse()
+            while queues:
+                queue = queues.pop()
                 queue.dirty = False
                 try:
                     queue.pump(now)
                 except Unavailable:
                     continue  # its store is down: its receivers are told by whoever watches stores
+                except Exception:
+                    self._queues = queues[::-1] + self._queues
+                    raise
         self.number += 1
         if self._records:
             self._record(now)
@@ -135,17 +150,20 @@ class Turn:
             journal.flush()
         connections = self._connections
         self._connections = []
-        for connection in connections:
+        connections.reverse()
+        while connections:
+            connection = connections.pop()
             connection.dirty = False
-            connection.flush()
-        self._scheduled = False
+            try:
+                connection.flush()
+            except Exception:
+                self._connections = connections[::-1] + self._connections
+                raise
         if self._later:
             later = self._later
             self._later = []
             for queue in later:
                 self.touch_queue(queue)
-        if self._queues or self._connections:
-            self.schedule()
 
     def _record(self, now: int) -> None:
         records = self._records
