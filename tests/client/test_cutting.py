@@ -8,7 +8,7 @@ from tandem.client.cutting import Cut, Watchdog
 
 
 async def test_a_body_that_ends_by_itself_is_left_alone():
-    calls: set[Cut] = set()
+    calls: dict[Cut, None] = {}
     with Cut(calls):
         assert len(calls) == 1
         await asyncio.sleep(0)
@@ -16,7 +16,7 @@ async def test_a_body_that_ends_by_itself_is_left_alone():
 
 
 async def test_a_cut_raises_a_timeout_in_the_body_and_the_task_goes_on():
-    calls: set[Cut] = set()
+    calls: dict[Cut, None] = {}
     asyncio.get_running_loop().call_soon(lambda: [call.cut() for call in calls])
     with pytest.raises(TimeoutError), Cut(calls):
         await asyncio.sleep(60)
@@ -25,7 +25,7 @@ async def test_a_cut_raises_a_timeout_in_the_body_and_the_task_goes_on():
 
 
 async def test_a_cancellation_from_elsewhere_is_not_swallowed():
-    calls: set[Cut] = set()
+    calls: dict[Cut, None] = {}
 
     async def work() -> None:
         with Cut(calls):
@@ -41,7 +41,7 @@ async def test_a_cancellation_from_elsewhere_is_not_swallowed():
 
 
 async def test_an_error_of_the_body_is_not_hidden_by_a_cut():
-    calls: set[Cut] = set()
+    calls: dict[Cut, None] = {}
 
     async def work() -> None:
         with Cut(calls):

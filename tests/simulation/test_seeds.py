@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -44,11 +46,17 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
-    first, second = (simulate(7, story_seconds=200.0) for _ in range(2))
-    assert first.digest == second.digest
-    assert first.events == second.events
-    other = simulate(8, story_seconds=200.0)
-    assert other.digest != first.digest
+    """As `make sim SEED=n` promises it: in a process of its own, whatever that process's hashes are."""
+
+    def trace(seed: int, hash_seed: str) -> str:
+        command = [sys.executable, "-m", "tandem.testing.simulate", "--seed", str(seed), "--seconds", "200"]
+        environ = os.environ | {"PYTHONHASHSEED": hash_seed}
+        told = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
+        return told.stdout.rpartition("trace ")[2].strip()
+
+    first, second, other = trace(7, "1"), trace(7, "2"), trace(8, "1")
+    assert first == second
+    assert first and other and first != other
 
 
 @pytest.mark.timeout(120)

@@ -13,7 +13,7 @@ class Cut:
 
     __slots__ = ("_calls", "_cancelling", "_task", "_was_cut", "deadline")
 
-    def __init__(self, calls: set[Cut], deadline: float = 0.0) -> None:
+    def __init__(self, calls: dict[Cut, None], deadline: float = 0.0) -> None:
         self._calls = calls
         self.deadline = deadline
         self._was_cut = False
@@ -24,7 +24,7 @@ class Cut:
             raise RuntimeError("only a task can be cut short")
         self._task = task
         self._cancelling = task.cancelling()
-        self._calls.add(self)
+        self._calls[self] = None
         return self
 
     def cut(self) -> None:
@@ -33,7 +33,7 @@ class Cut:
             self._task.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._calls.discard(self)
+        self._calls.pop(self, None)
         # A cancellation from elsewhere at the same time is not ours to swallow.
         if self._was_cut and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
@@ -43,7 +43,7 @@ class Watchdog:
     """Cuts short what outstays its deadline, within half a second: one timer for any number of calls, none while there are none."""
 
     def __init__(self) -> None:
-        self._calls: set[Cut] = set()
+        self._calls: dict[Cut, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def guard(self, deadline: float) -> Cut:

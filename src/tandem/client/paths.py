@@ -65,7 +65,7 @@ class PathMonitor:
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
         self.counters: PathCounters = counters.path(path.casefold())
-        self.attempts: set[Cut] = set()
+        self.attempts: dict[Cut, None] = {}
         """Primary sends under way; cut short the moment the path fails over, so that they can be diverted in time."""
         self.healed = asyncio.Event()
         """Set while sends go to the primary."""
