@@ -107,7 +107,7 @@ class Syphon:
         self._pauses: dict[str, Pause] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self._resting: set[asyncio.Event] = set()
+        self._resting: dict[asyncio.Event, None] = {}
 
     @property
     def running(self) -> bool:
@@ -225,14 +225,14 @@ class Syphon:
         if self._stopping.is_set():
             return
         woken = asyncio.Event()
-        self._resting.add(woken)
+        self._resting[woken] = None
         try:
             async with asyncio.timeout(pause):
                 await woken.wait()
         except TimeoutError:
             log.debug("rested %.3g s for %s", pause, sorted(blocked) or "an error")
         finally:
-            self._resting.discard(woken)
+            self._resting.pop(woken, None)
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
