@@ -291,6 +291,11 @@ class Raw:
         status: Any = reply.application_properties["statusCode"]
         return int(status), reply
 
+    def peek(self, queue: str, start: int = 0, most: int = 100) -> list[amqp.DecodedMessage]:
+        status, reply = self.request(queue, "com.microsoft:peek-message", {"from-sequence-number": start, "message-count": amqp.Int(most)})
+        answer: Any = reply.body
+        return [amqp.decode_message(entry["message"]) for entry in answer["messages"]] if status == 200 else []
+
     def put_token(self, entity: str, token: str) -> tuple[int, str]:
         audience = f"sb://localhost:{self.port}/{entity}"
         payload = amqp.encode_message(

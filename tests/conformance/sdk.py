@@ -163,8 +163,17 @@ class Bus:
         """Messages sent by other means than the flavour under test, in milliseconds: for stories that begin after the send."""
         self._feeder.feed(queue, *bodies, **options)
 
-    def counts(self, queue: str) -> Any:
-        return None
+    def seen(self, queue: str) -> list[tuple[str, int]]:
+        """Body and state of everything there, peeked by other means than the flavour under test."""
+        found: list[tuple[str, int]] = []
+        for entry in self._feeder.peek(queue):
+            body: Any = entry.body
+            state: Any = entry.message_annotations.get("x-opt-message-state", 0)
+            found.append((b"".join(body).decode(), int(state)))
+        return found
+
+    def left(self, queue: str) -> list[str]:
+        return [body for body, _ in self.seen(queue)]
 
 
 def bodies(messages: list[Any]) -> list[str]:

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from tandem import amqp
 from tests.conformance.house import GUARDED, ROOT_KEY, ROOT_NAME, ClockedBroker, ProcessBroker, connection_string
 from tests.conformance.raw import Raw, Refused, message, token_for
-from tests.conformance.sdk import Bus, bodies, text
+from tests.conformance.sdk import Bus, Flavour, bodies, text
 
 QUEUES = {"plain": 16}
 
@@ -24,6 +24,11 @@ def aging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedBroker]:
     """A broker whose clock can jump, with tokens that feel it."""
     with ClockedBroker(tmp_path_factory.mktemp("aging"), QUEUES, connections_too=True) as broker:
         yield broker
+
+
+@pytest.fixture
+def flavour(either: Flavour) -> Flavour:
+    return either
 
 
 def with_key(bus: Bus, name: str, key: str) -> Any:

@@ -22,7 +22,7 @@ from tandem import amqp
 from tandem.model.entity import EntityStatus
 from tests.conformance.house import ClockedBroker, ProcessBroker
 from tests.conformance.raw import Raw, Refused, message
-from tests.conformance.sdk import Bus, bodies, text
+from tests.conformance.sdk import Bus, Flavour, bodies, text
 
 QUEUES = {"plain": 32, "sessions": 8, "disabled": 4, "send-disabled": 4, "receive-disabled": 4}
 
@@ -44,6 +44,11 @@ def refused(raw: Raw, address: str, receiving: bool = True, **options: Any) -> R
         raw.receiver(address, **options) if receiving else raw.sender(address)
     assert TAIL.search(refusal.value.description), refusal.value.description
     return refusal.value
+
+
+@pytest.fixture
+def flavour(either: Flavour) -> Flavour:
+    return either
 
 
 # -- entities that are not there, or not open --------------------------------------------------------------------------

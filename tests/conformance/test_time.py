@@ -38,9 +38,9 @@ def test_a_message_expires_after_its_own_time_to_live(timed: Bus, clocked: Clock
     assert short.time_to_live == datetime.timedelta(seconds=5)
     assert long.time_to_live is None
     clocked.jump(5.1)
-    assert bodies(everything(receiver)) == ["long"]
+    assert timed.left(queue) == ["long"]
     assert bodies(receiver.receive_messages(2, max_wait_time=0.5)) == ["long"]
-    assert timed.receiver(queue, sub_queue="deadletter").peek_messages(1) == []
+    assert timed.left(f"{queue}/$DeadLetterQueue") == []
 
 
 def test_the_entitys_time_to_live_is_the_default_and_the_cap(timed: Bus, clocked: ClockedBroker) -> None:
@@ -53,9 +53,9 @@ def test_the_entitys_time_to_live_is_the_default_and_the_cap(timed: Bus, clocked
     assert [m.time_to_live.total_seconds() for m in seen] == [10, 10, 3]
     assert [(m.expires_at_utc - m.enqueued_time_utc).total_seconds() for m in seen] == [10, 10, 3]
     clocked.jump(3.1)
-    assert bodies(everything(receiver)) == ["default", "capped"]
+    assert timed.left(queue) == ["default", "capped"]
     clocked.jump(7)
-    assert everything(receiver) == []
+    assert timed.left(queue) == []
 
 
 @pytest.mark.compiled_too
@@ -70,7 +70,7 @@ def test_expired_messages_are_dead_lettered_when_the_entity_says_so(timed: Bus, 
     assert {m.dead_letter_error_description for m in received} == {"The message expired and was dead lettered."}
     assert {m.application_properties[b"own"] for m in received} == {1}
     clocked.jump(60)
-    assert len(everything(dead)) == 2
+    assert len(timed.left(f"{queue}/$DeadLetterQueue")) == 2
 
 
 def test_a_dead_lettered_message_still_shows_the_time_to_live_it_was_sent_with(timed: Bus, clocked: ClockedBroker) -> None:
@@ -183,14 +183,14 @@ def test_duplicates_are_accepted_and_dropped_within_the_window(timed: Bus, clock
     sender.send_messages(text("first", message_id="same"))
     sender.send_messages([text("second", message_id="same"), text("other", message_id="other"), text("third", message_id="other")])
     receiver = timed.receiver(queue, receive_mode=DELETE)
-    assert bodies(everything(receiver)) == ["first", "other"]
+    assert timed.left(queue) == ["first", "other"]
     assert bodies(receiver.receive_messages(2, max_wait_time=10)) == ["first", "other"]
     clocked.jump(19)
     sender.send_messages(text("still known", message_id="same"))
-    assert everything(receiver) == []
+    assert timed.left(queue) == []
     clocked.jump(1.5)
     sender.send_messages(text("forgotten", message_id="same"))
-    assert bodies(everything(receiver)) == ["forgotten"]
+    assert timed.left(queue) == ["forgotten"]
 
 
 def test_ids_of_different_types_are_different_ids(raw_timed: Raw, clocked: ClockedBroker) -> None:
