@@ -13,12 +13,13 @@ ARGS   ?=
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
 
-.PHONY: help setup demo test check format docs bench sim serve clean java js
+.PHONY: help setup demo test check lint format docs bench sim serve clean java js
 
 help:
 	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
 	@echo "make demo     watch an outage: see README.md"
 	@echo "make test     every test, uncompiled and compiled"
+	@echo "make lint     format, lint, types"
 	@echo "make check    format, lint, types, house rules, unit tests"
 	@echo "make format   let ruff format and fix what it can"
 	@echo "make docs     write the generated reference pages again"
@@ -68,10 +69,12 @@ sim: setup
 	@[ -e src/tandem/testing/simulate.py ] || { echo "this version has no simulator"; exit 2; }
 	@$(BIN)/python -m tandem.testing.simulate --seed $(SEED) $(ARGS)
 
-check: setup
+lint: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+check: lint
 	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -q -m "not slow" $(UNIT_TESTS)
 
 format: setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from tandem.testing import plugin
 
         config.pluginmanager.register(plugin, "tandem")
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """As `tmp_path`, for a module: gone with it, since a broker reserves room for its journals."""
+    path = tmp_path_factory.mktemp("module")
+    yield path
+    shutil.rmtree(path)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

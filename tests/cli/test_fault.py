@@ -16,10 +16,9 @@ from tests.cli.broker_process import BrokerProcess
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("fault")
-    (directory / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
-    with BrokerProcess(directory, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml") as running:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    (module_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
+    with BrokerProcess(module_path, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml") as running:
         yield running
 
 

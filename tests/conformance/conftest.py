@@ -6,6 +6,7 @@ import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,16 +37,16 @@ def either(request: pytest.FixtureRequest, flavours: dict[str, Flavour]) -> Flav
 
 
 @pytest.fixture(scope="module")
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBroker]:
+def broker(request: pytest.FixtureRequest, module_path: Path) -> Iterator[ProcessBroker]:
     """A broker process, fresh for every module, with the queues the module asks for in QUEUES."""
-    with ProcessBroker(tmp_path_factory.mktemp("broker"), request.module.QUEUES) as broker:
+    with ProcessBroker(module_path / "broker", request.module.QUEUES) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def clocked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedBroker]:
+def clocked(request: pytest.FixtureRequest, module_path: Path) -> Iterator[ClockedBroker]:
     """A broker in this process whose clock can jump."""
-    with ClockedBroker(tmp_path_factory.mktemp("clocked"), request.module.QUEUES) as broker:
+    with ClockedBroker(module_path / "clocked", request.module.QUEUES) as broker:
         yield broker
 
 

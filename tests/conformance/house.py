@@ -69,6 +69,7 @@ def write_config(directory: Path, wanted: Mapping[str, int], *lines_before: str)
             lines += [f"{key} = {_toml(value)}" for key, value in KINDS[kind].items()]
     lines += ["[[queue]]", f'name = "{GUARDED}"', *_rules("queue.authorization_rule")]
     lines += _rules("authorization_rule")
+    directory.mkdir(exist_ok=True)
     file = directory / "tandem.toml"
     file.write_text("\n".join(lines) + "\n")
     return file

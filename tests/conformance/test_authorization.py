@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ QUEUES = {"plain": 16}
 
 
 @pytest.fixture(scope="module")
-def aging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedBroker]:
+def aging(module_path: Path) -> Iterator[ClockedBroker]:
     """A broker whose clock can jump, with tokens that feel it."""
-    with ClockedBroker(tmp_path_factory.mktemp("aging"), QUEUES, connections_too=True) as broker:
+    with ClockedBroker(module_path / "aging", QUEUES, connections_too=True) as broker:
         yield broker
 
 

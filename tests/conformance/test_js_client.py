@@ -29,10 +29,9 @@ CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in STORIES) + (
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    directory = tmp_path_factory.mktemp("js")
-    (directory / "tandem.toml").write_text(CONFIG)
-    with BrokerProcess(directory, "--port", "0", "--data", "data", "--dev", "--config", "tandem.toml") as broker:
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    (module_path / "tandem.toml").write_text(CONFIG)
+    with BrokerProcess(module_path, "--port", "0", "--data", "data", "--dev", "--config", "tandem.toml") as broker:
         yield broker
 
 

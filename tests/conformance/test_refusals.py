@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,10 +274,8 @@ def test_a_busy_broker_says_so(timed: Bus, clocked: ClockedBroker) -> None:
     assert receiver.peek_messages(1) == []
 
 
-def test_clients_of_a_broker_that_stops_lose_their_connection_and_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, flavour: Any
-) -> None:
-    with ClockedBroker(tmp_path_factory.mktemp("stopping"), {"plain": 1}) as leaving, Raw(leaving.port) as feeder:
+def test_clients_of_a_broker_that_stops_lose_their_connection_and_nothing_else(tmp_path: Path, flavour: Any) -> None:
+    with ClockedBroker(tmp_path, {"plain": 1}) as leaving, Raw(leaving.port) as feeder:
         bus = Bus(flavour, leaving, feeder)
         receiver = bus.receiver(bus.queue())
     with pytest.raises(ServiceBusConnectionError):

@@ -21,8 +21,8 @@ MINUTE = 60_000
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("lease"), "lease").start()
+def broker(module_path: Path) -> Iterator[Broker]:
+    broker = Broker(module_path, "lease").start()
     yield broker
     broker.stop()
 

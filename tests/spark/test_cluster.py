@@ -23,8 +23,8 @@ LONG = os.environ.get("TANDEM_LONG_TESTS") == "1"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+def cluster(module_path: Path) -> Iterator[Cluster]:
+    with Cluster(module_path) as cluster:
         yield cluster
 
 
