@@ -180,21 +180,15 @@ class SdkSender:
         self._namespace.close_later(sender.close())
 
     async def open(self, timeout: float) -> None:
-        async def opening(sender: ServiceBusSender, left: float) -> None:
-            # Not _open itself: what the AMQP layer raises becomes one of the SDK's own exceptions on this way.
-            await sender._do_retryable_operation(sender._open, timeout=left, operation_requires_timeout=True)
+        # Not _open itself: what the AMQP layer raises becomes one of the SDK's own exceptions on this way.
+        await self._exclusive(
+            lambda sender, left: sender._do_retryable_operation(sender._open, timeout=left, operation_requires_timeout=True), timeout
+        )
 
-        await self._exclusive(opening, timeout)
-
-    async def send(self, message: Outgoing, timeout: float) -> None:
+    def send(self, message: Outgoing, timeout: float) -> Coroutine[Any, Any, None]:
         if self._busy:
-            await self._queued(message, timeout)
-            return
-
-        async def sending(sender: ServiceBusSender, left: float) -> None:
-            await sender.send_messages(message, timeout=left)
-
-        await self._exclusive(sending, timeout)
+            return self._queued(message, timeout)
+        return self._exclusive(lambda sender, left: sender.send_messages(message, timeout=left), timeout)
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         """One batch whose data sections are the encoded messages themselves, as the service defines a batch."""
@@ -204,28 +198,20 @@ class SdkSender:
         await self.send(batch, timeout)
 
     async def schedule(self, messages: Sequence[Single], at: datetime.datetime, timeout: float) -> list[int]:
-        numbers: list[int] = []
-
-        async def scheduling(sender: ServiceBusSender, left: float) -> None:
-            numbers.extend(await sender.schedule_messages(list(messages), at, timeout=left))
-
-        await self._exclusive(scheduling, timeout)
+        numbers: list[int] = await self._exclusive(lambda sender, left: sender.schedule_messages(list(messages), at, timeout=left), timeout)
         return numbers
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], timeout: float) -> None:
-        async def cancelling(sender: ServiceBusSender, left: float) -> None:
-            await sender.cancel_scheduled_messages(list(sequence_numbers), timeout=left)
+        await self._exclusive(lambda sender, left: sender.cancel_scheduled_messages(list(sequence_numbers), timeout=left), timeout)
 
-        await self._exclusive(cancelling, timeout)
-
-    async def _exclusive(self, operation: Callable[[ServiceBusSender, float], Awaitable[None]], timeout: float) -> None:
+    async def _exclusive(self, operation: Callable[[ServiceBusSender, float], Awaitable[Any]], timeout: float) -> Any:
         """Run one SDK call with the link to itself. Calls that come meanwhile queue up and are pipelined afterwards."""
         deadline = asyncio.get_running_loop().time() + timeout
         while self._busy:
             await self._turn(deadline)
         self._busy = True
         try:
-            await self._attempt(operation, deadline, timeout)
+            return await self._attempt(operation, deadline, timeout)
         finally:
             self._release()
 
@@ -234,15 +220,15 @@ class SdkSender:
             raise OperationTimeoutError(message=f"another operation held the link to {self.path} for the whole timeout")
         await asyncio.sleep(0.005)
 
-    async def _attempt(self, operation: Callable[[ServiceBusSender, float], Awaitable[None]], deadline: float, timeout: float) -> None:
+    async def _attempt(self, operation: Callable[[ServiceBusSender, float], Awaitable[Any]], deadline: float, timeout: float) -> Any:
         sender = self._current()
         was_open = sender._running
         try:
             with self._watchdog.guard(deadline + _GRACE_SECONDS):
-                await operation(sender, timeout)
+                answer = await operation(sender, timeout)
             if not was_open:
                 self._learn_limits(sender)
-            return
+            return answer
         except TimeoutError as error:
             self._discard(sender)
             if isinstance(error, ServiceBusError):
@@ -260,7 +246,7 @@ class SdkSender:
             self._discard(sender)
             raise
         log.info("the link to %s on %s had gone stale; opening a new one", self.path, self._namespace.host)
-        await self._attempt(operation, deadline, left)
+        return await self._attempt(operation, deadline, left)
 
     def _learn_limits(self, sender: ServiceBusSender) -> None:
         self.message_bytes_max = sender._max_message_size_on_link or self.message_bytes_max

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
-from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusError
 
 from tandem.client.cutting import Cut
 from tandem.client.envelope import HEADROOM_BYTES, SCHEDULED, alias_in, annotated, wrap
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_DEFAULT = 262_144
 """Assumed until a link has told its limit."""
 _HEADER_BYTES_MAX = 65_536
+_DIVERTED: Final = object()
 _BACKLOG_FINAL = (Verdict.UNAUTHORIZED, Verdict.REFUSED)
 
 
@@ -60,7 +61,7 @@ class PairedSender:
         outgoing = self._prepare(message)
         if outgoing is None:
             return
-        await self._deliver(outgoing, self._seconds(timeout))
+        await self._route(self._primary.send, outgoing, self._seconds(timeout))
 
     async def schedule_messages(self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None) -> list[int]:
         """Schedule messages; their sequence numbers. While failed over they are diverted, and **no number** is returned.
@@ -75,17 +76,13 @@ class PairedSender:
             if not isinstance(single, ServiceBusMessage):
                 raise ValueError("only ServiceBusMessage can be scheduled")
             single.scheduled_enqueue_time_utc = schedule_time_utc
-        numbers: list[int] = []
-
-        async def scheduling(left: float) -> None:
-            numbers.extend(await self._primary.schedule(singles, schedule_time_utc, left))
-
-        diverted = await self._route(scheduling, singles, self._seconds(timeout))
-        if diverted:
+        numbers = await self._route(lambda all, left: self._primary.schedule(all, schedule_time_utc, left), singles, self._seconds(timeout))
+        if numbers is _DIVERTED:
             self._pair.events.tell(
                 "scheduled-diverted", self.entity_name, f"{len(singles)} scheduled message(s) carried as {SCHEDULED}; no sequence numbers"
             )
-        return numbers
+            return []
+        return cast("list[int]", numbers)
 
     async def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = None) -> None:
         """Cancel scheduled messages of the primary. Diverted ones have no number and cannot be cancelled."""
@@ -197,54 +194,42 @@ class PairedSender:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, outgoing: Outgoing, timeout: float) -> None:
-        async def sending(left: float) -> None:
-            await self._primary.send(outgoing, left)
-
-        await self._route(sending, outgoing, timeout)
-
-    async def _route(self, to_primary: Any, outgoing: Outgoing, timeout: float) -> bool:
-        """To the primary, or diverted (then True). The send that makes the path fail over is diverted itself."""
+    async def _route(self, to_primary: Callable[[Any, float], Awaitable[object]], outgoing: Outgoing, timeout: float) -> object:
+        """What the primary answers, or _DIVERTED. The send that makes the path fail over is diverted itself."""
         monitor = self._monitor
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        deadline = started + timeout
+        started = asyncio.get_running_loop().time()
         health = monitor.health
         cause: BaseException | None = None
         if not health.diverting:
             # If this attempt may end in a diversion, half the time is kept for that.
             budget = timeout / 2 if health.decides_on_next_failure(int(started * 1000)) else timeout
             try:
-                await self._attempt(to_primary, budget)
+                # The transport keeps the time; this one is cut short when the path fails over meanwhile, and can then be diverted.
+                with Cut(monitor.attempts):
+                    answer = await to_primary(outgoing, budget)
             except Exception as error:
+                if isinstance(error, TimeoutError) and not isinstance(error, ServiceBusError):
+                    error = OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time", error=error)
                 if not self._pair.unreachable(error):
-                    raise
+                    raise error
                 monitor.failed(error)
                 if not monitor.health.diverting:
                     self._count_failed()
-                    raise
+                    raise error
                 cause = error
             else:
                 if health.state is not PathState.HEALTHY:
                     monitor.succeeded()
                 self._pair.counters.sent_primary += 1
                 monitor.counters.sent_primary += 1
-                return False
+                return answer
         if health.state is PathState.POISONED and health.last_error is not None:
             self._count_failed()
             raise SendAvailabilityMessagingError(
                 f"{self.entity_name} is failed over, and pings are refused: {describe(health.last_error)}", health.last_error
             ) from health.last_error
-        await self._divert(outgoing, deadline, cause or health.last_error)
-        return True
-
-    async def _attempt(self, to_primary: Any, budget: float) -> None:
-        try:
-            # The transport keeps the time; this one is cut short when the path fails over meanwhile, and can then be diverted.
-            with Cut(self._monitor.attempts):
-                await to_primary(budget)
-        except TimeoutError as error:
-            raise OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time") from error
+        await self._divert(outgoing, started + timeout, cause or health.last_error)
+        return _DIVERTED
 
     def _count_failed(self) -> None:
         self._pair.counters.failed += 1

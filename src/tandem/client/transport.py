@@ -7,7 +7,7 @@ Senders and receivers open themselves on first use, and again after they lost th
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -40,7 +40,7 @@ class Sender(Protocol):
     batch_bytes_max: int
 
     async def open(self, timeout: float) -> None: ...
-    async def send(self, message: Outgoing, timeout: float) -> None: ...
+    def send(self, message: Outgoing, timeout: float) -> Coroutine[Any, Any, None]: ...
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         """Encoded messages, accepted or refused as one batch."""
         ...
