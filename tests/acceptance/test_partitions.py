@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from tandem import amqp
 from tandem.model.sas_token import make_token
+from tandem.testing.amqp_client import AmqpClient
 from tests.cli.broker_process import BrokerProcess
 
 CONFIG = """
@@ -207,3 +211,83 @@ def test_defer_dead_letter_schedule_and_counts_span_fragments(house: House) -> N
         assert dead.dead_letter_reason == "why"
         receiver.complete_message(dead)
     assert house.receive_all("spread", 1) == [str(messages[3])]
+
+
+async def _send_through_an_outage(port: int, break_store: Callable[[], None], batches: bool) -> tuple[set[str], list[BaseException]]:
+    """Keep a window full for a while; a store fails half-way. (Accepted, refused.)"""
+    client = await AmqpClient.connect(port)
+    sender = await client.sender("spread")
+    accepted: set[str] = set()
+    refused: list[BaseException] = []
+    room = asyncio.Semaphore(300)
+
+    def answered(names: list[str], answer: asyncio.Future[None]) -> None:
+        room.release()
+        error = answer.exception()
+        if error is None:
+            accepted.update(names)
+        else:
+            refused.append(error)
+
+    number = 0
+    broken: asyncio.Future[None] | None = None
+    while number < 12_000:
+        if number >= 4_000 and broken is None:
+            broken = asyncio.get_running_loop().run_in_executor(None, break_store)
+        names = [str(number + step) for step in range(4 if batches else 1)]
+        number += len(names)
+        await room.acquire()
+        payloads = [amqp.encode_message(properties={"message-id": name}, body=[b"x" * 500]) for name in names]
+        answer = sender.send_batch(payloads) if batches else sender.send(payloads[0])
+        answer.add_done_callback(partial(answered, names))
+    assert broken is not None
+    await broken
+    for _ in range(300):
+        await room.acquire()
+    await client.close()
+    return accepted, refused
+
+
+async def _receive_every(port: int, count: int) -> dict[str, int]:
+    client = await AmqpClient.connect(port)
+    receiver = await client.receiver("spread", credit=500)
+    seen: dict[str, int] = {}
+    while True:
+        try:
+            incoming = await asyncio.wait_for(receiver.get(), 20 if len(seen) < count else 1)
+        except TimeoutError:
+            await client.close()
+            return seen
+        name = str(amqp.decode_message(incoming.payload).properties["message-id"])
+        seen[name] = seen.get(name, 0) + 1
+        receiver.settle(incoming)
+
+
+@pytest.mark.parametrize("batches", [False, True], ids=["single", "batches"])
+@pytest.mark.parametrize("kind", ["store-down", "store-error"])
+def test_no_keyless_send_fails_when_a_store_fails_under_load_and_none_is_lost_or_doubled(house: House, kind: str, batches: bool) -> None:
+    """Also those that were on their way to its disk: whatever of them it kept is not delivered a second time."""
+    wish = {"kind": kind, "store": 1}
+    accepted, refused = asyncio.run(_send_through_an_outage(house.broker.port, lambda: house.call("POST", "faults", wish), batches))
+    assert refused == []
+    assert len(accepted) == 12_000
+    house.call("DELETE", "faults")
+    house.await_states(["up"] * 4)
+    seen = asyncio.run(_receive_every(house.broker.port, 12_000))
+    assert seen.keys() == accepted
+    assert max(seen.values()) == 1
+
+
+def test_what_a_failed_store_kept_is_not_delivered_twice_after_a_kill_either(house: House) -> None:
+    accepted, refused = asyncio.run(
+        _send_through_an_outage(house.broker.port, lambda: house.call("POST", "faults", {"kind": "store-error", "store": 1}), False)
+    )
+    assert refused == []
+    house.kill()
+    house.start()
+    with house.client.get_queue_sender("spread") as sender:
+        sender.send_messages([ServiceBusMessage("later", message_id=f"later-{number}") for number in range(64)])
+    seen = asyncio.run(_receive_every(house.broker.port, 12_064))
+    assert {name for name in seen if not name.startswith("later")} == accepted
+    assert len(seen) == 12_064
+    assert max(seen.values()) == 1

@@ -271,7 +271,7 @@ class _Left(Effect):
 
 def settle_transfers(namespace: Namespace) -> None:
     """After a store was replayed: what one store received and its source still has leaves the source."""
-    all_up = all(tenant.available for tenant in namespace.stores)
+    all_up = all(tenant.serves for tenant in namespace.stores)
     for number, tenant in enumerate(namespace.stores):
         left: dict[int, list[TransferId]] = {}
         for id_, arrived in list(tenant.transfers.items()):
@@ -279,7 +279,7 @@ def settle_transfers(namespace: Namespace) -> None:
             if holder < 0:
                 if all_up and arrived:  # its queue was deleted
                     tenant.end_transfers([id_])
-            elif namespace.stores[holder].available and _leaves(namespace, number, holder, id_, arrived):
+            elif namespace.stores[holder].serves and _leaves(namespace, number, holder, id_, arrived):
                 left.setdefault(holder, []).append(id_)
         for holder, ids in left.items():
             namespace.stores[holder].journal.when_durable(_Left(namespace, number, ids))
@@ -292,7 +292,7 @@ def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arr
     source, seq = id_
     queue = namespace.stores[holder].queues[source]
     state = queue.index.state(seq)
-    if arrived and namespace.stores[number].available:
+    if arrived and namespace.stores[number].serves:
         if state:
             queue.settle(seq, facts.FORWARDED, queue.turn.now)
         return True
@@ -307,8 +307,8 @@ def _give_back_doubtful(namespace: Namespace) -> None:
     still: list[tuple[int, int, list[int]]] = []
     for store, source, seqs in namespace.in_doubt:
         tenant = namespace.stores[store]
-        queue = next((one.queues[source] for one in namespace.stores if source in one.queues and one.available), None)
-        if not tenant.available or queue is None:
+        queue = next((one.queues[source] for one in namespace.stores if source in one.queues and one.serves), None)
+        if not tenant.serves or queue is None:
             still.append((store, source, seqs))
             continue
         waiting = [seq for seq in seqs if (source, seq) in tenant.transfers and queue.index.state(seq)]

@@ -8,11 +8,12 @@ from typing import Final
 
 from tandem.broker.forwarding import settle_transfers
 from tandem.broker.journal import Journal
-from tandem.broker.partitions import FRAGMENT_SHIFT, PartitionedQueue
+from tandem.broker.partitioned_topic import AnyTopic, PartitionedTopic
+from tandem.broker.partitions import FRAGMENT_BITS, FRAGMENT_SHIFT, PARTITIONED, PartitionedQueue
 from tandem.broker.queue import Queue
 from tandem.broker.replay import StoreTenant
 from tandem.broker.state import HotBudget, Rewriter
-from tandem.broker.topic import Subscription, Topic, queue_of_subscription
+from tandem.broker.topic import Subscription, Topic, compile_rules, queue_of_subscription
 from tandem.broker.transactions import resolve
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
@@ -20,10 +21,6 @@ from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescrip
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreUnavailable
 from tandem.model.limits import Limits
 
-PARTITIONED: Final = -1
-"""Stands for the store of an entity whose fragments are in several."""
-_FRAGMENT_BITS: Final = 26
-"""Journals name a fragment in the upper bits of the entity's number."""
 _NO_LIMIT: Final = 1 << 62
 _MEGABYTES_UNLIMITED: Final = 1 << 40
 
@@ -72,10 +69,14 @@ def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) ->
     )
 
 
-def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | Topic) -> bool:
+def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | AnyTopic) -> bool:
     if isinstance(fresh, Topic) and isinstance(entity, Topic):
         return fresh.subscriptions.keys() == entity.subscriptions.keys()
     return isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity)
+
+
+def _fragment(queue: Queue, number: int) -> Queue:
+    return queue.fragments[number] if isinstance(queue, PartitionedQueue) else queue
 
 
 class Namespace:
@@ -88,7 +89,7 @@ class Namespace:
         self.rewriter = rewriter
         self.authorization_rules: dict[str, AuthorizationRule] = {}
         self.stores: list[StoreTenant] = []
-        self.entities: dict[str, QueueEntity | Topic] = {}
+        self.entities: dict[str, QueueEntity | AnyTopic] = {}
         self.in_doubt: list[tuple[int, int, list[int]]] = []
         """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
         self._new_nonce = new_nonce
@@ -132,15 +133,33 @@ class Namespace:
         for entity in self.entities.values():
             if entity.store == store:
                 self._renew(tenant, entity)
+            elif isinstance(entity, PartitionedTopic):
+                for number in range(store, len(entity.topics), len(self.stores)):
+                    self._renew_topic_fragment(tenant, entity, number)
             elif entity.store == PARTITIONED and isinstance(entity, QueueEntity):
                 for number in range(store, entity.description.partition_count, len(self.stores)):
                     queues = self.build_fragment(tenant, entity.id, number, entity.description.name, entity.description)
                     tenant.fresh_fragments.append((entity.id, number, queues))
         return tenant
 
-    def _renew(self, tenant: StoreTenant, entity: QueueEntity | Topic) -> None:
+    def _renew_topic_fragment(self, tenant: StoreTenant, whole: PartitionedTopic, number: int) -> None:
+        topic = self._build_topic(tenant, whole.id, PARTITIONED, whole.topic_description, number)
+        for subscription in whole.subscriptions.values():
+            self._add_part(tenant, topic, subscription, number)
+        tenant.fresh_topics.append((number, topic))
+
+    def _add_part(self, tenant: StoreTenant, topic: Topic, subscription: Subscription, number: int) -> None:
+        wish = subscription.entity.description
+        queues = self.build_fragment(tenant, subscription.entity.id, number, wish.name, wish)
+        tenant.fresh_fragments.append((subscription.entity.id, number, queues))
+        entity = QueueEntity(subscription.entity.id, PARTITIONED, wish, queues)
+        topic.add_subscription(Subscription(subscription.description, entity, subscription.rules))
+
+    def _renew(self, tenant: StoreTenant, entity: QueueEntity | AnyTopic) -> None:
         if isinstance(entity, QueueEntity):
             tenant.fresh[entity.id] = self._build(tenant, entity.id, entity.store, entity.description.name, entity.description)
+            return
+        if isinstance(entity, PartitionedTopic):
             return
         topic = self._build_topic(tenant, entity.id, entity.store, entity.topic_description)
         tenant.fresh[entity.id] = topic
@@ -168,7 +187,28 @@ class Namespace:
                     tenant.discard(queue)
                     queue.close()
         tenant.fresh.clear()
-        by_id = {entity.id: entity for entity in self.entities.values()}
+        self._swap_fragments(tenant)
+        self.stores[store] = tenant
+        tenant.finish()
+        self._settle_between()
+
+    def _swap_fragments(self, tenant: StoreTenant) -> None:
+        by_id: dict[int, QueueEntity | AnyTopic] = {entity.id: entity for entity in self.entities.values()}
+        for entity in self.entities.values():
+            if isinstance(entity, PartitionedTopic):
+                by_id.update({one.entity.id: one.entity for one in entity.subscriptions.values()})
+        for number, topic in tenant.fresh_topics:
+            whole = by_id.get(topic.id)
+            if isinstance(whole, PartitionedTopic):
+                for key in [key for key in topic.subscriptions if key not in whole.subscriptions]:
+                    topic.remove_subscription(key)
+                for key, subscription in whole.subscriptions.items():
+                    if key not in topic.subscriptions:  # made while the store was down
+                        self._add_part(tenant, topic, subscription, number)
+                whole.replace_topic(number, topic)
+            else:
+                tenant.discard(topic)
+        tenant.fresh_topics.clear()
         for id_, number, queues in tenant.fresh_fragments:
             whole = by_id.get(id_)
             for sub_queue, queue in queues.items():
@@ -178,9 +218,6 @@ class Namespace:
                 else:
                     tenant.discard(queue)
         tenant.fresh_fragments.clear()
-        self.stores[store] = tenant
-        tenant.finish()
-        self._settle_between()
 
     # -- entities ----------------------------------------------------------------------------
 
@@ -222,7 +259,7 @@ class Namespace:
                 wish = shelf if alike else sub_queue_description(description, sub_queue)
             address = Address(path, sub_queue)
             limit = description.max_message_bytes or self.limits.message_bytes_max
-            number = fragment << _FRAGMENT_BITS | 4 * id_ + sub_queue.value
+            number = fragment << FRAGMENT_BITS | 4 * id_ + sub_queue.value
             queue = Queue(number, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
             queue.rewriter = self.rewriter
             queue.is_dead_letter = sub_queue is not SubQueue.MAIN
@@ -235,14 +272,27 @@ class Namespace:
         queues[SubQueue.DEAD_LETTER].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
         return QueueEntity(id_, store, description, queues)
 
-    def add_topic(self, id_: int, store: int, description: TopicDescription) -> Topic:
-        topic = self._build_topic(self.stores[store], id_, store, description)
+    def add_topic(self, id_: int, store: int, description: TopicDescription) -> AnyTopic:
+        topic: AnyTopic
+        if description.partition_count > 1:
+            stores = self.stores
+            topics = [
+                self._build_topic(stores[number % len(stores)], id_, PARTITIONED, description, number)
+                for number in range(description.partition_count)
+            ]
+            limit = description.max_message_bytes or self.limits.message_bytes_max
+            topic = PartitionedTopic(id_, topics, description, self._new_nonce(), limit)
+        else:
+            topic = self._build_topic(self.stores[store], id_, store, description)
         self.entities[description.name.casefold()] = topic
         return topic
 
-    def _build_topic(self, tenant: StoreTenant, id_: int, store: int, description: TopicDescription) -> Topic:
+    def _build_topic(self, tenant: StoreTenant, id_: int, store: int, description: TopicDescription, fragment: int = 0) -> Topic:
         limit = description.max_message_bytes or self.limits.message_bytes_max
-        topic = Topic(4 * id_, description, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
+        number = fragment << FRAGMENT_BITS | 4 * id_
+        topic = Topic(number, description, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
+        topic.begin_at(fragment << FRAGMENT_SHIFT)
+        topic.id = id_
         topic.store = store
         topic.rewriter = self.rewriter
         topic.namespace = self
@@ -250,14 +300,24 @@ class Namespace:
         return topic
 
     def add_subscription(self, id_: int, description: SubscriptionDescription) -> Subscription:
-        """In the store of its topic, so that a message for all subscriptions is one write."""
+        """In the store of its topic, so that a message for all subscriptions is one write; fragments likewise."""
         topic = self.topic(description.topic)
-        return self._build_subscription(self.stores[topic.store], topic, id_, description)
+        if isinstance(topic, Topic):
+            return self._build_subscription(self.stores[topic.store], topic, id_, description)
+        wish = dataclasses.replace(queue_of_subscription(description), partition_count=len(topic.topics))
+        entity = self._build_partitioned(id_, wish.name, wish)
+        whole = Subscription(description, entity, compile_rules(description, self.limits))
+        parts: list[Subscription] = []
+        for number in range(len(topic.topics)):
+            queues = {sub_queue: _fragment(queue, number) for sub_queue, queue in entity.queues.items()}
+            parts.append(Subscription(description, QueueEntity(id_, PARTITIONED, wish, queues), whole.rules))
+        topic.add_subscription(whole, parts)
+        return whole
 
     def _build_subscription(self, tenant: StoreTenant, topic: Topic, id_: int, description: SubscriptionDescription) -> Subscription:
         wish = queue_of_subscription(description)
         entity = self._build(tenant, id_, topic.store, wish.name, wish)
-        subscription = Subscription(description, entity, self.limits)
+        subscription = Subscription(description, entity, compile_rules(description, self.limits))
         topic.add_subscription(subscription)
         return subscription
 
@@ -273,12 +333,12 @@ class Namespace:
                 return tenant
         return None
 
-    def find(self, name: str) -> QueueEntity | Topic | None:
+    def find(self, name: str) -> QueueEntity | AnyTopic | None:
         return self.entities.get(name.casefold())
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> AnyTopic:
         topic = self.entities.get(name.casefold())
-        if not isinstance(topic, Topic):
+        if topic is None or isinstance(topic, QueueEntity):
             raise self.not_found(name)
         return topic
 
@@ -293,15 +353,17 @@ class Namespace:
         entity = self.entities.pop(name.casefold(), None)
         if entity is None:
             raise self.not_found(name)
-        if isinstance(entity, Topic):
-            for subscription in list(entity.subscriptions):
-                self.remove_subscription(entity, subscription)
-            self.stores[entity.store].discard(entity)
-            entity.close()
-        else:
+        if isinstance(entity, QueueEntity):
             self.dismantle(entity)
+            return
+        for subscription in list(entity.subscriptions):
+            self.remove_subscription(entity, subscription)
+        for topic in entity.topics if isinstance(entity, PartitionedTopic) else [entity]:
+            for tenant in self.stores:
+                tenant.discard(topic)
+        entity.close()
 
-    def remove_subscription(self, topic: Topic, name: str) -> None:
+    def remove_subscription(self, topic: AnyTopic, name: str) -> None:
         self.dismantle(topic.remove_subscription(name).entity)
 
     def dismantle(self, entity: QueueEntity) -> None:
@@ -325,11 +387,11 @@ class Namespace:
         if entity is None:
             raise self.not_found(address.path)
         self._must_be_available(entity.store)
-        if isinstance(entity, Topic):
-            if address.management:
-                return entity
-            raise NotAllowed(f"'{address.path}' is a topic: receive from one of its subscriptions.")
-        return entity.queues[address.sub_queue]
+        if isinstance(entity, QueueEntity):
+            return entity.queues[address.sub_queue]
+        if address.management:
+            return entity
+        raise NotAllowed(f"'{address.path}' is a topic: receive from one of its subscriptions.")
 
     def resolve_sender(self, address: Address) -> Queue:
         """What a sender to this address sends to."""
@@ -339,7 +401,7 @@ class Namespace:
                 raise NotAllowed(f"'{address.path}' is a subscription: send to its topic.")
             raise self.not_found(address.path)
         self._must_be_available(entity.store)
-        return entity if isinstance(entity, Topic) else entity.main
+        return entity.main if isinstance(entity, QueueEntity) else entity
 
     def _must_be_available(self, store: int) -> None:
         if store == PARTITIONED:

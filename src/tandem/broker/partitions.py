@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from tandem.broker.forwarding import settle_transfers
 from tandem.broker.gathering import AllOf, Gathering, Share
 from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
@@ -13,6 +14,7 @@ from tandem.broker.state import Counts, Loaded
 from tandem.model.errors import BusError, MessageNotFound, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
+    from tandem.broker.between_stores import TransferId
     from tandem.broker.dispatch import Consumer
     from tandem.broker.leases import Lease, LeaseWaiter
     from tandem.broker.locks import Lock
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 FRAGMENT_SHIFT: Final = 48
 """The upper 16 bits of a sequence number name the fragment, as in the service."""
+FRAGMENT_BITS: Final = 26
+"""Journals name it in the upper bits of the entity's number."""
+PARTITIONED: Final = -1
+"""Stands for the store of an entity whose fragments are in several."""
 _QUANTUM: Final = 128
 """Messages one fragment may give to a receiver before the next fragment has its turn."""
 
@@ -57,6 +63,7 @@ class PartitionedQueue(Queue):
         """A store came back with its fragment replayed."""
         self.fragments[number] = fragment
         fragment.front = self
+        fragment.configure(self.description)  # it may have changed meanwhile
         self.turn.touch_queue(self)
 
     def part_of(self, seq: int) -> Queue:
@@ -126,7 +133,38 @@ class PartitionedQueue(Queue):
                     raise
                 continue
             self.part_used = part
+            self.rows_used = part.rows_of(number)
             return number
+
+    def reroute(self, messages: list[Message], rows: list[TransferId] | None, now: int) -> list[TransferId]:
+        """The store that took these did not keep them for certain: another fragment takes them, and remembers that whatever is found of
+        them over there is not needed any more. Their new rows. Messages with a key have nowhere else to go."""
+        for message in messages:
+            if rows is None or self._key(message) is not None:
+                raise StoreUnavailable(f"The store of '{self.path}' that was to keep this message is down. Try again.")
+        for entity_id, _ in rows or ():
+            self.fragments[entity_id >> FRAGMENT_BITS].out_of_service = True  # found out before whoever watches the stores did
+        placed: list[TransferId] = []
+        for message in messages:
+            self.enqueue(message, now)
+            if self.rows_used is not None:
+                placed.extend(self.rows_used)
+        part = self.part_used
+        tenant = None if part.namespace is None else part.namespace.tenant_of(part)
+        if tenant is None:
+            raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
+        for row in rows or ():
+            tenant.note_transfer(row, part.entity_id, now)
+        return placed
+
+    def arrived(self, rows: list[TransferId]) -> None:
+        """What was rerouted is on the disk of another store: the rows it left behind are nobody's."""
+        namespace = self.fragments[0].namespace
+        if namespace is not None:
+            for tenant in namespace.stores:
+                if tenant.available:
+                    tenant.transfers_arrived(rows)
+            settle_transfers(namespace)
 
     def place(self, message: Message, now: int) -> int:
         return self.choose(message).place(message, now)

@@ -41,6 +41,8 @@ class StoreTenant(BetweenStores):
         """Entities made for this tenant and not yet in service."""
         self.fresh_fragments: list[tuple[int, int, dict[SubQueue, Queue]]] = []
         """(entity id, fragment, its queues), likewise."""
+        self.fresh_topics: list[tuple[int, Topic]] = []
+        """(fragment, topic), likewise."""
         self.queues: dict[int, Queue] = {}
         self.shared: dict[int, int] = {}
         self.meters = MeterBook(journal)
@@ -55,6 +57,11 @@ class StoreTenant(BetweenStores):
 
     def discard(self, queue: Queue) -> None:
         self.queues.pop(queue.entity_id, None)
+
+    @property
+    def serves(self) -> bool:
+        """Its queues are the ones in use, and it can write: a store may have stopped before anybody took it out of service."""
+        return self.available and self._writes()
 
     def take_out_of_service(self) -> None:
         """The store is down: whoever comes to one of its queues is told at once, and what they still hold is worth nothing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tandem.broker import facts
 from tandem.broker.queue import Queue
@@ -14,6 +14,7 @@ from tandem.model.errors import QuotaExceeded, StoreFull
 from tandem.model.message import Message, encode_body
 
 if TYPE_CHECKING:
+    from tandem.broker.between_stores import TransferId
     from tandem.broker.journal import Journal
     from tandem.broker.namespace import QueueEntity
     from tandem.broker.turn import Turn
@@ -22,22 +23,33 @@ if TYPE_CHECKING:
 _UNBOUNDED: Final = 1 << 40
 _Target = tuple[int, int, int]
 """Entity, sequence number and instant of expiry of one row."""
+_Copy = tuple[Queue, Message, bool]
+"""Where a copy with a body of its own goes, and whether as a dead letter."""
+
+
+class RulesChanged(Protocol):
+    def rules_changed(self) -> None: ...
+
+
+def compile_rules(description: SubscriptionDescription, limits: Limits) -> RuleSet:
+    return RuleSet([compile_rule(rule, limits) for rule in description.rules])
 
 
 class Subscription:
     """A durable subscription: a queue with sub-queues, and the rules that fill it."""
 
-    def __init__(self, description: SubscriptionDescription, entity: QueueEntity, limits: Limits) -> None:
+    def __init__(self, description: SubscriptionDescription, entity: QueueEntity, rules: RuleSet) -> None:
         self.description = description
         self.entity = entity
-        self.topic: Topic | None = None
-        self.rules = RuleSet(())
+        self.rules = rules
         self.queue: Queue = entity.main
-        self.configure(description, limits)
+        self.topic: RulesChanged | None = None
+        self.whole: Subscription | None = None
+        """The subscription of which this is one fragment."""
 
     def configure(self, description: SubscriptionDescription, limits: Limits) -> None:
         self.description = description
-        self.rules = RuleSet([compile_rule(rule, limits) for rule in description.rules])
+        self.rules = compile_rules(description, limits)
         self.entity.configure(queue_of_subscription(description))
         if self.topic is not None:
             self.topic.rules_changed()
@@ -97,12 +109,15 @@ class Topic(Queue):
         self.topic_description: TopicDescription = description
         self.subscriptions: dict[str, Subscription] = {}
         self.store: int = 0
-        self.id: int = entity_id // 4
+        self.id: int = 0
         self._passing: list[Subscription] = []
         """Those that take every message as it is: nobody has to look into it."""
         self._ruled: TopicRules[Subscription] = TopicRules(())
         self._selective: bool = False
         self._stale: bool = False
+        self._rows: list[TransferId] = []
+        """Of the copies of the last message."""
+        self._elsewhere: bool = False
 
     def reconfigure(self, description: TopicDescription) -> None:
         self.topic_description = description
@@ -150,16 +165,28 @@ class Topic(Queue):
     def _fan_out(self, message: Message, now: int) -> int:
         number = self.next_seq
         self.next_seq = number + 1
-        targets: list[_Target] = []
-        queues: list[Queue] = []
+        self._rows = []
+        self._elsewhere = False
         if self._stale:
             self._sort_subscriptions()
-        for subscription in self._passing:
-            self._aim(subscription, message, now, targets, queues)
+        plain = self._passing
         if self._selective:
+            plain = list(plain)
+            copies: list[_Copy] = []
             for subscription, selection in self._ruled.select(self.rewriter.view(message, now)):
-                if self._copies(subscription, selection, message, now):
-                    self._aim(subscription, message, now, targets, queues)
+                if self._copies(subscription, selection, message, copies):
+                    plain.append(subscription)
+            for copy in copies:  # only now: if the store of one is down, the message is refused before anything was written
+                self._write(copy, now)
+        targets: list[_Target] = []
+        queues: list[Queue] = []
+        for subscription in plain:
+            queue = subscription.queue
+            if queue.has_sessions and message.session_id is None:
+                self._write(self._without_session(subscription, message), now)
+                continue
+            targets.append((queue.entity_id, queue.next_seq, queue.expiry(self._capped(message.ttl_ms), now)))
+            queues.append(queue)
         if not targets:
             return number
         body = encode_body(message)
@@ -170,22 +197,21 @@ class Topic(Queue):
         size = len(body)
         for queue, (_, seq, expires_at) in zip(queues, targets, strict=True):
             queue.add_shared(message, location, size, seq, expires_at, now)
+        if self.front is not None:
+            self._rows.extend([(entity, seq) for entity, seq, _ in targets])
         return number
 
-    def _aim(self, subscription: Subscription, message: Message, now: int, targets: list[_Target], queues: list[Queue]) -> None:
-        """The subscription gets the message as it is."""
-        queue = subscription.queue
-        if queue.has_sessions and message.session_id is None:
-            self._without_session(subscription, message, now)
-            return
-        targets.append((queue.entity_id, queue.next_seq, queue.expiry(self._capped(message.ttl_ms), now)))
-        queues.append(queue)
+    def rows_of(self, number: int) -> list[TransferId] | None:
+        """Those of its copies; None, it cannot be moved, if some of them are in another store."""
+        if not number or self.index.state(number):
+            return super().rows_of(number)
+        return None if self._elsewhere else self._rows
 
     def _capped(self, ttl_ms: int) -> int:
         return self.default_ttl_ms if ttl_ms < 0 or ttl_ms > self.default_ttl_ms else ttl_ms
 
-    def _copies(self, subscription: Subscription, selection: Selection, message: Message, now: int) -> bool:
-        """Whether the subscription gets the message as it is; copies that an action changes are made here."""
+    def _copies(self, subscription: Subscription, selection: Selection, message: Message, copies: list[_Copy]) -> bool:
+        """Whether the subscription gets the message as it is; what it gets otherwise is added to `copies`."""
         plain = False
         for _, changes in selection.copies:
             if not changes:
@@ -195,18 +221,30 @@ class Topic(Queue):
             if self.default_ttl_ms < MAX_DURATION_MS:
                 changed.ttl_ms = self._capped(changed.ttl_ms)
             if subscription.queue.has_sessions and changed.session_id is None:
-                self._without_session(subscription, changed, now)
+                copies.append(self._without_session(subscription, changed))
             else:
-                subscription.queue.place(changed, now)
+                copies.append((self._place_of(subscription, changed), changed, False))
         failure = selection.failure
         if failure is not None and subscription.description.dead_lettering_on_filter_evaluation_exceptions:
-            self._dead_letter(subscription, message, "FilterEvaluationException", failure.description, now)
+            copies.append(self._dead(subscription, message, "FilterEvaluationException", failure.description))
         return plain
 
-    def _without_session(self, subscription: Subscription, message: Message, now: int) -> None:
-        """One subscription's demand is not the publisher's fault: the copy is set aside where an operator finds it."""
-        self._dead_letter(subscription, message, "Session ID is null", "The subscription requires sessions; the message has none.", now)
+    def _place_of(self, subscription: Subscription, changed: Message) -> Queue:
+        """An action may have given a copy another session, and sessions have their fragments."""
+        whole = subscription.whole
+        return whole.queue.destination(changed) if whole is not None and whole.queue.has_sessions else subscription.queue
 
-    def _dead_letter(self, subscription: Subscription, message: Message, reason: str, description: str, now: int) -> None:
+    def _without_session(self, subscription: Subscription, message: Message) -> _Copy:
+        """One subscription's demand is not the publisher's fault: the copy is set aside where an operator finds it."""
+        return self._dead(subscription, message, "Session ID is null", "The subscription requires sessions; the message has none.")
+
+    def _dead(self, subscription: Subscription, message: Message, reason: str, description: str) -> _Copy:
         changes: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        subscription.entity.dead_letters.take_over(self.rewriter.with_properties(message, changes), now, 0)
+        return subscription.entity.dead_letters, self.rewriter.with_properties(message, changes), True
+
+    def _write(self, copy: _Copy, now: int) -> None:
+        queue, message, is_dead = copy
+        seq = queue.take_over(message, now, 0) if is_dead else queue.place(message, now)
+        self._rows.append((queue.entity_id, seq))
+        if queue.journal is not self.journal:
+            self._elsewhere = True

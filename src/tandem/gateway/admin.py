@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from tandem.broker import administration
 from tandem.broker.namespace import QueueEntity
 from tandem.broker.rules import compile_rule
-from tandem.broker.topic import Subscription, Topic
+from tandem.broker.topic import Subscription
 from tandem.gateway import sas
 from tandem.gateway.admin_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.gateway.settings import NamespaceSettings
@@ -136,7 +136,7 @@ class NamespaceAdmin:
         entity = self._namespace.find(name)
         if entity is None:
             return self._coming.get(name.casefold())
-        return entity.topic_description if isinstance(entity, Topic) else entity.description
+        return entity.description if isinstance(entity, QueueEntity) else entity.topic_description
 
     def _queue(self, name: str) -> QueueEntity:
         entity = self._namespace.find(name)
@@ -198,6 +198,7 @@ class NamespaceAdmin:
             now = self._site.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
             self._must_be_new(kept.name)
+            kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
             store = self._namespace.choose_store()
             stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_topic(stored.id, store, kept)
@@ -207,14 +208,15 @@ class NamespaceAdmin:
         async with self._changing(description.name):
             topic = self._namespace.topic(description.name)
             now = self._site.turn.begin()
-            wish = dataclasses.replace(description, name=topic.topic_description.name)
+            known = topic.topic_description
+            wish = dataclasses.replace(description, name=known.name, partition_count=known.partition_count)
             kept = administration.validate_topic(wish, topic.topic_description, self._limits, now=now)
             await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
             topic.reconfigure(kept)
             return kept
 
     async def list_topics(self, page: Page) -> list[TopicDescription]:
-        topics = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, Topic)}
+        topics = {key: entity for key, entity in self._namespace.entities.items() if not isinstance(entity, QueueEntity)}
         return [topic.topic_description for topic in _page(topics, page)]
 
     async def topic_runtime(self, name: str) -> RuntimeProperties:
@@ -224,7 +226,7 @@ class NamespaceAdmin:
         correlation = sum(isinstance(f, CorrelationFilter) for f in filters)
         return RuntimeProperties(
             scheduled=own.scheduled,
-            size_bytes=own.size_bytes + sum(s.queue.index.size_bytes for s in topic.subscriptions.values()),
+            size_bytes=own.size_bytes + sum(s.queue.counts().size_bytes for s in topic.subscriptions.values()),
             accessed_at_ms=topic.accessed_at,
             subscription_count=len(topic.subscriptions),
             sql_filter_count=len(filters) - correlation,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker.topic import Topic
+from tandem.broker.namespace import QueueEntity
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import BusError
 
 if TYPE_CHECKING:
-    from tandem.broker.namespace import QueueEntity
+    from tandem.broker.partitioned_topic import AnyTopic
     from tandem.broker.queue import Queue
     from tandem.broker.topic import Subscription
     from tandem.gateway.site import Site
@@ -31,12 +31,12 @@ class IdleEntities:
             return
         self._looked_at = now
         for name, entity in list(self._site.namespace.entities.items()):
-            if isinstance(entity, Topic):
+            if not isinstance(entity, QueueEntity):
                 self._look_at_topic(name, entity, now)
             elif self._is_over(entity.description.auto_delete_on_idle_ms, self.used_at(entity, now), now):
                 self._site.spawn(self._delete(name, None))
 
-    def _look_at_topic(self, name: str, topic: Topic, now: int) -> None:
+    def _look_at_topic(self, name: str, topic: AnyTopic, now: int) -> None:
         if self._is_over(topic.topic_description.auto_delete_on_idle_ms, self.topic_used_at(topic, now), now):
             self._site.spawn(self._delete(name, None))
             return
@@ -62,7 +62,7 @@ class IdleEntities:
     def _subscription_used_at(self, subscription: Subscription, now: int) -> int:
         return max(self.used_at(subscription.entity, now), subscription.description.updated_at_ms)
 
-    def topic_used_at(self, topic: Topic, now: int) -> int:
+    def topic_used_at(self, topic: AnyTopic, now: int) -> int:
         """Whatever happens to a subscription happens to its topic too."""
         last = max(self._opened_at, topic.topic_description.updated_at_ms, self._queue_used_at(topic, now))
         for subscription in topic.subscriptions.values():

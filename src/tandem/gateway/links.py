@@ -26,6 +26,7 @@ from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock
 from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
 from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
+from tandem.gateway.confirming import Confirming, Rerouting
 from tandem.gateway.outcome_words import dead_letter_words, properties_to_modify
 from tandem.gateway.transactions import SettleAnswer, transaction_of
 from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded, Unavailable
@@ -33,7 +34,7 @@ from tandem.model.message import Message
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
-    from tandem.amqp.session import Session
+    from tandem.broker.between_stores import TransferId
     from tandem.broker.message_sessions import MessageSession
     from tandem.broker.queue import Queue
     from tandem.gateway.client import Client
@@ -43,44 +44,6 @@ BATCH_FORMAT: Final = 0x80013700
 _MODIFIED: Final = encode_modified(True, False, None)
 _DEFERRED: Final = encode_modified(True, True, None)
 _NOTHING: Final = Effect()
-
-
-class Confirming(Effect):
-    """A run of deliveries of one session that get the same answer once the disk knows."""
-
-    __slots__ = ("client", "entity", "first", "last", "part", "receiver_role", "session", "state", "turn_number")
-
-    def __init__(
-        self, client: Client, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
-    ) -> None:
-        self.client = client
-        self.part: Queue = part
-        """The queue, or the fragment, whose journal is waited for."""
-        self.entity: str = part.path
-        self.session = session
-        self.receiver_role: bool = receiver_role
-        self.first: int = first
-        self.last: int = first
-        self.state: bytes = state
-        self.turn_number: int = turn_number
-
-    def done(self, error: BaseException | None) -> None:
-        client = self.client
-        if client.gone:
-            return
-        if error is not None:
-            self.state = encode_rejected(client.error_of(error, self.entity))
-        site = client.site
-        if site.troubled and site.trouble is not None and site.trouble.at_answer(self):
-            return
-        self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
-        client.touch()
-
-    def send(self) -> None:
-        """Late, after an injected delay."""
-        if not self.client.gone:
-            self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
-            self.client.touch()
 
 
 class Sending(LinkHandler):
@@ -111,15 +74,22 @@ class Sending(LinkHandler):
             if message_format == BATCH_FORMAT:
                 messages = [client.translator.message(part) for part in split_batch(payload)]
                 self._check_batch(messages)
-                for message in messages:
-                    queue.enqueue(message, now)
+                rows = self._enqueue_all(queue, messages, now)
+                part = queue
             else:
-                queue.enqueue(client.translator.message(payload), now)
+                message = client.translator.message(payload)
+                queue.enqueue(message, now)
+                part = queue.part_used
         except BusError as error:
             self._reject(link, delivery_id, settled, error)
             return
         client.meter_send(queue, len(payload))
-        part = queue if message_format == BATCH_FORMAT else queue.part_used
+        if queue.part_used is not queue and not settled:
+            if part is queue:
+                self._guard(link, delivery_id, part, messages, rows)
+            else:
+                self._guard(link, delivery_id, part, [message], queue.rows_used)
+            return
         if settled:
             part.when_durable(_NOTHING)
             return
@@ -136,6 +106,38 @@ class Sending(LinkHandler):
         confirming = Confirming(client, link.session, part, True, delivery_id, ACCEPTED, turn_number)
         self._confirming = confirming
         part.when_durable(confirming)
+
+    def _enqueue_all(self, queue: Queue, messages: list[Message], now: int) -> list[TransferId] | None:
+        """The rows of all; None if some cannot be moved."""
+        rows: list[TransferId] = []
+        fixed = False
+        for message in messages:
+            queue.enqueue(message, now)
+            own = queue.rows_used
+            if own is None:
+                fixed = True
+            else:
+                rows.extend(own)
+        return None if fixed else rows
+
+    def _guard(self, link: ReceiverLink, delivery_id: int, part: Queue, messages: list[Message], rows: list[TransferId] | None) -> None:
+        """A fragment took them: should its store fail before they are on its disk, another one takes those that have no key."""
+        turn_number = self.client.turn.number
+        confirming = self._confirming
+        if (
+            isinstance(confirming, Rerouting)
+            and confirming.turn_number == turn_number
+            and confirming.last + 1 == delivery_id
+            and confirming.part is part
+            and part is not self.queue  # the next batch may go to a store that this one did not wait for
+        ):
+            confirming.last = delivery_id
+            confirming.keep(messages, rows)
+            return
+        rerouting = Rerouting(self.client, link.session, self.queue, part, delivery_id, turn_number)
+        rerouting.keep(messages, rows)
+        self._confirming = rerouting
+        part.when_durable(rerouting)
 
     def _in_transaction(
         self, link: ReceiverLink, delivery_id: int, payload: bytes, settled: bool, message_format: int, state: bytes

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tandem.broker.journal import StoreState
 from tandem.broker.meters import MINUTE_MS
-from tandem.broker.topic import Topic
+from tandem.broker.namespace import QueueEntity
 from tandem.gateway.faults import FaultWish
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, EntityNotFound
@@ -75,7 +75,9 @@ class Mounts:
             if site.trouble is not None:
                 lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(site.trouble.faults.active)}')
             for entity in site.namespace.entities.values():
-                queues = [s.queue for s in entity.subscriptions.values()] if isinstance(entity, Topic) else list(entity.queues.values())
+                queues = (
+                    list(entity.queues.values()) if isinstance(entity, QueueEntity) else [s.queue for s in entity.subscriptions.values()]
+                )
                 for queue in queues:
                     counts = queue.counts()
                     for state in ("active", "locked", "deferred", "scheduled", "leased"):

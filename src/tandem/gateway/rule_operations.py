@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from tandem.amqp.types import Int
 from tandem.broker.explanation import Explanation, explain_all
-from tandem.broker.topic import Subscription, Topic
+from tandem.broker.namespace import QueueEntity
+from tandem.broker.topic import Subscription
 from tandem.gateway.admin_port import AdminPort, Page
 from tandem.gateway.rule_wire import read_rule, write_rule
 from tandem.model.errors import ArgumentRefused, NotAllowed
@@ -81,7 +82,7 @@ class RuleOperations:
     def _subscriptions(self) -> list[Subscription]:
         namespace = self._client.site.namespace
         entity = namespace.find(self._address.entity)
-        if isinstance(entity, Topic):
+        if entity is not None and not isinstance(entity, QueueEntity):
             return list(entity.subscriptions.values())
         return [namespace.subscription(*self._place())]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
     from tandem.broker.queue import Queue
     from tandem.gateway.client import Client
-    from tandem.gateway.links import Confirming
+    from tandem.gateway.confirming import Confirming
     from tandem.gateway.site import Site
 
 

@@ -92,6 +92,8 @@ class TopicDescription:
     status: EntityStatus = EntityStatus.ACTIVE
     auto_delete_on_idle_ms: int = MAX_DURATION_MS
     enable_partitioning: bool = False
+    partition_count: int = 0
+    """Fragments of the topic and of each subscription, fixed when it is created; 0 if it is not partitioned."""
     enable_express: bool = False
     user_metadata: str | None = None
     max_message_bytes: int | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from tandem.broker.topic import Topic
+from tandem.broker.namespace import QueueEntity
 from tandem.gateway.server import Server
 from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings
 from tandem.gateway.waiting import Durable
@@ -251,10 +251,11 @@ class Bus:
         namespace = self._running().sites[0].namespace
         address = addresses.parse(name)
         entity = namespace.find(address.path)
-        queue = entity if isinstance(entity, Topic) else namespace.resolve(address)
+        is_topic = entity is not None and not isinstance(entity, QueueEntity)
+        queue = entity if entity is not None and not isinstance(entity, QueueEntity) else namespace.resolve(address)
         own = queue.counts()
         dead = 0
-        if not isinstance(entity, Topic) and address.sub_queue is SubQueue.MAIN:
+        if not is_topic and address.sub_queue is SubQueue.MAIN:
             dead = namespace.resolve(addresses.parse(f"{name}/$DeadLetterQueue")).counts().total
         return Counts(
             active=own.active,

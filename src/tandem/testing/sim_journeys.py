@@ -202,16 +202,27 @@ class FannedOut(Story):
         return consume
 
 
+class FannedOutInFragments(FannedOut):
+    """The same over fragments in all stores."""
+
+    queue = "topic-fragments"
+    partitioned = True
+
+
 class Forwarded(Story):
     """What is sent to one queue arrives in another, which lives in another store: once, and in the order of its arrival."""
 
     queue = "from"
     target = "to"
+    partitioned = False
 
     def entities(self) -> Entities:
         wish: dict[str, Any] = {"lock_duration_ms": self.lock_ms, "max_delivery_count": MANY}
         return Entities(
-            queues=(QueueDescription(name=self.queue, forward_to=self.target, **wish), QueueDescription(name=self.target, **wish))
+            queues=(
+                QueueDescription(name=self.queue, forward_to=self.target, **wish),
+                QueueDescription(name=self.target, enable_partitioning=self.partitioned, **wish),
+            )
         )
 
     def actors(self) -> list[Actor]:
@@ -228,6 +239,14 @@ class Forwarded(Story):
         while True:
             incoming, key, _ = await self.get(receiver)
             self.settle(receiver, incoming, key)
+
+
+class ForwardedToFragments(Forwarded):
+    """The same into fragments in all stores."""
+
+    queue = "from-one"
+    target = "to-fragments"
+    partitioned = True
 
 
 class Leased(QueueStory):
@@ -320,6 +339,8 @@ ALL: tuple[type[Story], ...] = (
     Once,
     AtMostOnce,
     FannedOut,
+    FannedOutInFragments,
     Forwarded,
+    ForwardedToFragments,
     Leased,
 )
