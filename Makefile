@@ -9,6 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 SEED   ?= 1
 ARGS   ?=
+WORKERS ?= 3
 
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
@@ -87,10 +88,10 @@ docs: setup
 # First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path.
 test: setup java js
 	@echo "== from source"
-	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest $(ARGS)
+	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 	@echo "== compiled"
 	@mkdir -p build/compiled-run && cd build/compiled-run && env -u PYTHONPATH TANDEM_TEST_INSTALLED=1 \
-		../../$(BIN)/python -m pytest -c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)
+		../../$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)
 
 java:
 	@if command -v java >/dev/null 2>&1 || [ -x "$${JAVA_HOME:-/nonexistent}/bin/java" ]; then :; \

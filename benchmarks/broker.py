@@ -31,7 +31,7 @@ def count_syncs(broker: Broker, load: Load, messages: int) -> tuple[int, float] 
         )
         assert strace.stderr is not None
         strace.stderr.readline()  # "attached"
-        load.run(broker, "both", "bench", n=messages, s=1024, w=1000, second=True, run=2)
+        load.run(broker, "both", "bench", n=messages, s=1024, w=1000, run=2)
         strace.terminate()
         strace.wait()
         for line in summary.read_text().splitlines():
@@ -43,10 +43,10 @@ def count_syncs(broker: Broker, load: Load, messages: int) -> tuple[int, float] 
 
 def measure(build: Build, directory: Path, load: Load, messages: int, table: Table) -> None:
     with Broker(build, directory, CONFIG) as broker:
-        load.run(broker, "both", "bench", n=min(messages, 20_000), s=1024, w=1000, second=True, run=1)
+        load.run(broker, "both", "bench", n=min(messages, 20_000), s=1024, w=1000, run=1)
         broker.stalls()
         with PeakMemory(broker) as memory, Yardstick() as yardstick:
-            done = load.run(broker, "both", "bench", n=messages, s=1024, w=1000, second=True, run=3)
+            done = load.run(broker, "both", "bench", n=messages, s=1024, w=1000, run=3)
         stalls = broker.stalls()
         if done["recv"]["unique"] != messages or done["recv"]["duplicates"]:
             raise SystemExit(f"{messages} messages were sent, but this came back: {done['recv']}")

@@ -68,7 +68,7 @@ class Sample:
     def __init__(self, broker: Broker, load: Load, messages: int) -> None:
         self.one: dict[str, Any] = load.run(broker, "send", "bench", n=messages // 10, s=1024, w=1)
         load.run(broker, "recv", "bench", n=messages // 10, s=1024, allow_dup=True)
-        self.both: dict[str, Any] = load.run(broker, "both", "bench", n=messages, s=1024, w=1000, second=True, run=2)
+        self.both: dict[str, Any] = load.run(broker, "both", "bench", n=messages, s=1024, w=1000, run=2)
         cpu, began = broker.cpu_seconds(), time.monotonic()
         time.sleep(IDLE_SECONDS)
         self.idle_cpu = (broker.cpu_seconds() - cpu) / (time.monotonic() - began)

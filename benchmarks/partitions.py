@@ -45,10 +45,10 @@ def compare(build: Build, directory: Path, load: Load, messages: int, rounds: in
     costs: dict[str, list[float]] = {"plain": [], "spread": []}
     with Broker(build, directory, QUEUES) as broker:
         for name in rates:
-            load.run(broker, "both", name, n=20_000, s=1024, w=1000, second=True, run=1)
+            load.run(broker, "both", name, n=20_000, s=1024, w=1000, run=1)
         for number in range(rounds):
             for name in ("plain", "spread") if number % 2 else ("spread", "plain"):
-                done = load.run(broker, "both", name, n=messages, s=1024, w=1000, second=True, run=10 + number)
+                done = load.run(broker, "both", name, n=messages, s=1024, w=1000, run=10 + number)
                 if done["recv"]["unique"] != messages or done["recv"]["duplicates"]:
                     raise SystemExit(f"{messages} messages were sent to {name}, but this came back: {done['recv']}")
                 rates[name].append(done["recv"]["msgs_per_s"])

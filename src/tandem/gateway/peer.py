@@ -66,7 +66,7 @@ class AmqpPeer(asyncio.Protocol):
         client = self._client
         if client is not None and self._writer is not None:
             client.receive(data)
-            self._ingress.took(self._writer)
+            self._ingress.took(self._writer, len(data))
 
     def pause_writing(self) -> None:
         if self._client is not None:

@@ -104,9 +104,9 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._journals: list[Journal] = []
-        self._ingress = Ingress(settings.limits.ingress_bytes_in_flight_max)
-        self._housekeeper: asyncio.Task[None] | None = None
         self.turn = Turn(self.clock, self._wanted)
+        self._ingress = Ingress(settings.limits.ingress_bytes_in_flight_max, self.turn.schedule)
+        self._housekeeper: asyncio.Task[None] | None = None
 
     # -- life --------------------------------------------------------------------------------
 
