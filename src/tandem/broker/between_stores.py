@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 TransferId = tuple[int, int]
 """The queue a message came from (as journals number it), and its sequence number there."""
 
+RowId = tuple[int, int, int]
+"""The same, and when it was enqueued there: a store that failed may give the number to another message."""
+
 Row = tuple[int, int, int]
 """A queue, a sequence number in it, and the state the row goes back to if nothing comes of the transaction."""
 
@@ -40,6 +43,8 @@ class BetweenStores:
         self._now = now
         self.transfers: dict[TransferId, bool] = {}
         """Messages that came from queues of other stores and may still be there: False while our own disk does not know them."""
+        self.rerouted: dict[TransferId, int] = {}
+        """Of those that left a store that failed: when they were enqueued there."""
         self.prepared: dict[bytes, Prepared] = {}
         self.committed: dict[bytes, bool] = {}
         """Transactions this store decided: False while the disk does not know yet."""
@@ -55,6 +60,13 @@ class BetweenStores:
         self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, b"", b"")
         self.transfers[id_] = False
 
+    def note_reroute(self, row: RowId, target: int, now: int) -> None:
+        """Likewise, for a message that its store may or may not have kept when it failed."""
+        source, seq, enqueued_at = row
+        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, facts.pack_instant(enqueued_at), b"")
+        self.transfers[(source, seq)] = False
+        self.rerouted[(source, seq)] = enqueued_at
+
     def transfers_arrived(self, ids: list[TransferId]) -> None:
         for id_ in ids:
             if id_ in self.transfers:
@@ -66,6 +78,7 @@ class BetweenStores:
             return
         for id_ in ids:
             self.transfers.pop(id_, None)
+            self.rerouted.pop(id_, None)
         self.journal.append(facts.TRANSFER_ENDED, 0, ids[0][0], 0, self._now, 0, facts.pack_transfers(ids), b"")
 
     # -- transactions ------------------------------------------------------------------------
@@ -104,9 +117,12 @@ class BetweenStores:
         """True if the fact was one of these."""
         if kind == facts.TRANSFERRED:
             self.transfers[(aux, seq)] = True
+            if key:
+                self.rerouted[(aux, seq)] = facts.unpack_instant(key)
         elif kind == facts.TRANSFER_ENDED:
             for source, number in facts.unpack_transfers(key):
                 self.transfers.pop((source, number), None)
+                self.rerouted.pop((source, number), None)
         elif kind == facts.PREPARED:
             transaction, rows = facts.unpack_prepared(key)
             self.forget_prepared(transaction)

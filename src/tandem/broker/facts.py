@@ -152,6 +152,17 @@ def unpack_lease(key: bytes) -> tuple[str, bytes]:
 
 
 _TRANSFER: Final = Struct("<IQ")
+_INSTANT: Final = Struct("<Q")
+
+
+def pack_instant(at: int) -> bytes:
+    """The key of TRANSFERRED, if the message left a store that failed: when it was enqueued there."""
+    return _INSTANT.pack(at)
+
+
+def unpack_instant(key: bytes) -> int:
+    (at,) = _INSTANT.unpack(key)
+    return int(at)
 
 
 def pack_transfers(ids: list[tuple[int, int]]) -> bytes:

@@ -11,7 +11,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.index import MOVING
+from tandem.broker.index import GONE, MOVING
 from tandem.broker.journal import Effect
 from tandem.broker.state import Loaded
 from tandem.model.errors import (
@@ -292,6 +292,9 @@ def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arr
     source, seq = id_
     queue = namespace.stores[holder].queues[source]
     state = queue.index.state(seq)
+    enqueued_at = namespace.stores[number].rerouted.get(id_, -1)
+    if state and enqueued_at >= 0 and queue.index.enqueued_at(seq) != enqueued_at:
+        state = GONE  # it was not kept over there, and its number has gone to another message
     if arrived and namespace.stores[number].serves:
         if state:
             queue.settle(seq, facts.FORWARDED, queue.turn.now)

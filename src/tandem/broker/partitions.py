@@ -14,7 +14,7 @@ from tandem.broker.state import Counts, Loaded
 from tandem.model.errors import BusError, MessageNotFound, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
-    from tandem.broker.between_stores import TransferId
+    from tandem.broker.between_stores import RowId
     from tandem.broker.dispatch import Consumer
     from tandem.broker.leases import Lease, LeaseWaiter
     from tandem.broker.locks import Lock
@@ -133,37 +133,48 @@ class PartitionedQueue(Queue):
                     raise
                 continue
             self.part_used = part
-            self.rows_used = part.rows_of(number)
+            self.rows_used = part.rows_of(number, now)
             return number
 
-    def reroute(self, messages: list[Message], rows: list[TransferId] | None, now: int) -> list[TransferId]:
-        """The store that took these did not keep them for certain: another fragment takes them, and remembers that whatever is found of
-        them over there is not needed any more. Their new rows. Messages with a key have nowhere else to go."""
+    def reroute(self, messages: list[Message], rows: list[RowId], now: int) -> tuple[list[RowId], list[RowId]]:
+        """The store that took these did not keep them for certain: another fragment takes them all, and remembers that whatever is found
+        of them over there is not needed any more. Their new rows, and all they may have
+        left behind. Messages with a key have nowhere else to go."""
         for message in messages:
-            if rows is None or self._key(message) is not None:
+            if self._key(message) is not None:
                 raise StoreUnavailable(f"The store of '{self.path}' that was to keep this message is down. Try again.")
-        for entity_id, _ in rows or ():
-            self.fragments[entity_id >> FRAGMENT_BITS].out_of_service = True  # found out before whoever watches the stores did
-        placed: list[TransferId] = []
-        for message in messages:
-            self.enqueue(message, now)
-            if self.rows_used is not None:
-                placed.extend(self.rows_used)
-        part = self.part_used
-        tenant = None if part.namespace is None else part.namespace.tenant_of(part)
-        if tenant is None:
-            raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
-        for row in rows or ():
-            tenant.note_transfer(row, part.entity_id, now)
-        return placed
+        left = list(rows)
+        while True:
+            part = self.choose(messages[0])
+            placed: list[RowId] = []
+            try:
+                for message in messages:
+                    own = part.rows_of(part.enqueue(message, now), now)
+                    if own is None:
+                        raise StoreFull(f"'{self.path}' could not keep all copies of this message in one store. Try again.")
+                    placed.extend(own)
+                tenant = None if part.namespace is None else part.namespace.tenant_of(part)
+                if tenant is None:
+                    raise StoreUnavailable(f"The fragment of '{self.path}' is out of service.")
+                for row in left:
+                    tenant.note_reroute(row, part.entity_id, now)
+            except StoreFull:
+                raise
+            except StoreUnavailable:
+                part.out_of_service = True
+                left.extend(placed)
+                continue
+            self.part_used = part
+            return placed, left
 
-    def arrived(self, rows: list[TransferId]) -> None:
+    def arrived(self, rows: list[RowId]) -> None:
         """What was rerouted is on the disk of another store: the rows it left behind are nobody's."""
         namespace = self.fragments[0].namespace
         if namespace is not None:
+            ids = [(entity_id, seq) for entity_id, seq, _ in rows]
             for tenant in namespace.stores:
                 if tenant.available:
-                    tenant.transfers_arrived(rows)
+                    tenant.transfers_arrived(ids)
             settle_transfers(namespace)
 
     def place(self, message: Message, now: int) -> int:

@@ -18,7 +18,7 @@ from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExce
 from tandem.model.message import NO_TTL, Message, encode_body
 
 if TYPE_CHECKING:
-    from tandem.broker.between_stores import TransferId
+    from tandem.broker.between_stores import RowId
     from tandem.broker.journal import Journal
     from tandem.broker.locks import Lock
     from tandem.broker.namespace import Namespace
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _DUE_MAX: Final = 1_000
 """Messages that one timer may touch before others get their turn."""
-_NUMBERS_SKIPPED: Final = 1 << 20
-"""More than can be on their way to the disk at a time."""
 
 
 class Queue(Leaser):
@@ -61,7 +59,7 @@ class Queue(Leaser):
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
         self.part_used: Queue = self
         """Where the last message went: this queue, or a fragment of a partitioned one."""
-        self.rows_used: list[TransferId] | None = None
+        self.rows_used: list[RowId] | None = None
         """Its rows, if it went to a fragment and might go to another."""
 
     def configure(self, description: QueueDescription) -> None:
@@ -164,9 +162,9 @@ class Queue(Leaser):
         self.note(seq, message)
         return seq
 
-    def rows_of(self, number: int) -> list[TransferId] | None:
+    def rows_of(self, number: int, now: int) -> list[RowId] | None:
         """The rows of the message that was taken last, as journals name them."""
-        return [(self.entity_id, number)] if number else []
+        return [(self.entity_id, number, now)] if number else []
 
     def forward(self, now: int) -> None:
         if self.forwarding is not None:
@@ -315,9 +313,6 @@ class Queue(Leaser):
 
     def replay_ended(self, now: int) -> None:
         """The journal has told all: what is active may be delivered, sessions know their messages, timers are set."""
-        if self.front is not None:
-            # The numbers behind the last one may have been given to messages that another fragment took when the store failed.
-            self.next_seq += _NUMBERS_SKIPPED
         self.durable_seq = self.next_seq - 1
         self.restore_leases()
         if self.sessions is not None:

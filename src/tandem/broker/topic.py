@@ -14,7 +14,7 @@ from tandem.model.errors import QuotaExceeded, StoreFull
 from tandem.model.message import Message, encode_body
 
 if TYPE_CHECKING:
-    from tandem.broker.between_stores import TransferId
+    from tandem.broker.between_stores import RowId
     from tandem.broker.journal import Journal
     from tandem.broker.namespace import QueueEntity
     from tandem.broker.turn import Turn
@@ -115,7 +115,7 @@ class Topic(Queue):
         self._ruled: TopicRules[Subscription] = TopicRules(())
         self._selective: bool = False
         self._stale: bool = False
-        self._rows: list[TransferId] = []
+        self._rows: list[RowId] = []
         """Of the copies of the last message."""
         self._elsewhere: bool = False
 
@@ -198,13 +198,13 @@ class Topic(Queue):
         for queue, (_, seq, expires_at) in zip(queues, targets, strict=True):
             queue.add_shared(message, location, size, seq, expires_at, now)
         if self.front is not None:
-            self._rows.extend([(entity, seq) for entity, seq, _ in targets])
+            self._rows.extend([(entity, seq, now) for entity, seq, _ in targets])
         return number
 
-    def rows_of(self, number: int) -> list[TransferId] | None:
+    def rows_of(self, number: int, now: int) -> list[RowId] | None:
         """Those of its copies; None, it cannot be moved, if some of them are in another store."""
         if not number or self.index.state(number):
-            return super().rows_of(number)
+            return super().rows_of(number, now)
         return None if self._elsewhere else self._rows
 
     def _capped(self, ttl_ms: int) -> int:
@@ -245,6 +245,6 @@ class Topic(Queue):
     def _write(self, copy: _Copy, now: int) -> None:
         queue, message, is_dead = copy
         seq = queue.take_over(message, now, 0) if is_dead else queue.place(message, now)
-        self._rows.append((queue.entity_id, seq))
+        self._rows.append((queue.entity_id, seq, now))
         if queue.journal is not self.journal:
             self._elsewhere = True

@@ -11,7 +11,7 @@ from tandem.model.errors import BusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
-    from tandem.broker.between_stores import TransferId
+    from tandem.broker.between_stores import RowId
     from tandem.broker.queue import Queue
     from tandem.gateway.client import Client
     from tandem.model.message import Message
@@ -65,11 +65,11 @@ class Rerouting(Confirming):
         super().__init__(client, session, part, True, first, ACCEPTED, turn_number)
         self.queue: Queue = queue
         """The whole of which `part` is a fragment."""
-        self._items: list[tuple[list[Message], list[TransferId] | None]] = []
-        self._arriving: list[TransferId] = []
+        self._items: list[tuple[list[Message], list[RowId]]] = []
+        self._arriving: list[RowId] = []
         """Rows that a failed store may have on its disk all the same, and must give up when it is back."""
 
-    def keep(self, messages: list[Message], rows: list[TransferId] | None) -> None:
+    def keep(self, messages: list[Message], rows: list[RowId]) -> None:
         """The messages of one more delivery, and their rows in the journal."""
         self._items.append((messages, rows))
 
@@ -89,24 +89,24 @@ class Rerouting(Confirming):
     def _go_elsewhere(self, queue: PartitionedQueue) -> None:
         client = self.client
         now = client.turn.begin()
+        self.part.out_of_service = True  # found out before whoever watches the stores did
         again: Rerouting | None = None
         delivery_id = self.first - 1
         for messages, rows in self._items:
             delivery_id += 1
             try:
-                placed = queue.reroute(messages, rows, now)
+                placed, left = queue.reroute(messages, rows, now)
             except BusError as refusal:
                 again = None
                 state = encode_rejected(client.error_of(refusal, self.entity))
                 self.session.send_disposition(True, delivery_id, delivery_id, True, state)
                 continue
-            part = queue if self.part is queue else queue.part_used
+            part = queue.part_used
             if again is not None and again.part is part:
                 again.last = delivery_id
             else:
                 again = Rerouting(client, self.session, queue, part, delivery_id, -1)
                 part.when_durable(again)
-            left = rows or []
             again.keep(messages, left + placed)
             again._arriving.extend(left)
         client.touch()

@@ -22,6 +22,7 @@ from tandem.amqp.outcomes import (
     encode_rejected,
 )
 from tandem.broker.dispatch import Consumer
+from tandem.broker.gathering import AllOf
 from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock
 from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
@@ -34,7 +35,7 @@ from tandem.model.message import Message
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
-    from tandem.broker.between_stores import TransferId
+    from tandem.broker.between_stores import RowId
     from tandem.broker.message_sessions import MessageSession
     from tandem.broker.queue import Queue
     from tandem.gateway.client import Client
@@ -74,24 +75,23 @@ class Sending(LinkHandler):
             if message_format == BATCH_FORMAT:
                 messages = [client.translator.message(part) for part in split_batch(payload)]
                 self._check_batch(messages)
-                rows = self._enqueue_all(queue, messages, now)
-                part = queue
+                placed = [self._enqueue(queue, message, now) for message in messages]
             else:
                 message = client.translator.message(payload)
                 queue.enqueue(message, now)
-                part = queue.part_used
         except BusError as error:
             self._reject(link, delivery_id, settled, error)
             return
         client.meter_send(queue, len(payload))
-        if queue.part_used is not queue and not settled:
-            if part is queue:
-                self._guard(link, delivery_id, part, messages, rows)
-            else:
-                self._guard(link, delivery_id, part, [message], queue.rows_used)
-            return
         if settled:
-            part.when_durable(_NOTHING)
+            queue.when_durable(_NOTHING)
+            return
+        part = queue.part_used
+        if part is not queue:
+            if message_format == BATCH_FORMAT:
+                self._confirm_batch(link, delivery_id, messages, placed)
+            else:
+                self._confirm_fragment(link, delivery_id, part, [message], queue.rows_used)
             return
         turn_number = client.turn.number
         confirming = self._confirming
@@ -107,37 +107,57 @@ class Sending(LinkHandler):
         self._confirming = confirming
         part.when_durable(confirming)
 
-    def _enqueue_all(self, queue: Queue, messages: list[Message], now: int) -> list[TransferId] | None:
-        """The rows of all; None if some cannot be moved."""
-        rows: list[TransferId] = []
-        fixed = False
-        for message in messages:
-            queue.enqueue(message, now)
-            own = queue.rows_used
-            if own is None:
-                fixed = True
-            else:
-                rows.extend(own)
-        return None if fixed else rows
+    def _enqueue(self, queue: Queue, message: Message, now: int) -> tuple[Queue, list[RowId] | None]:
+        """Where it went, and its rows there."""
+        queue.enqueue(message, now)
+        return queue.part_used, queue.rows_used
 
-    def _guard(self, link: ReceiverLink, delivery_id: int, part: Queue, messages: list[Message], rows: list[TransferId] | None) -> None:
+    def _confirm_fragment(
+        self, link: ReceiverLink, delivery_id: int, part: Queue, messages: list[Message], rows: list[RowId] | None
+    ) -> None:
         """A fragment took them: should its store fail before they are on its disk, another one takes those that have no key."""
-        turn_number = self.client.turn.number
+        client = self.client
+        turn_number = client.turn.number
         confirming = self._confirming
-        if (
+        if rows is None:  # copies of it are in other stores too
+            self.queue.when_durable(Confirming(client, link.session, part, True, delivery_id, ACCEPTED, turn_number))
+        elif (
             isinstance(confirming, Rerouting)
             and confirming.turn_number == turn_number
             and confirming.last + 1 == delivery_id
             and confirming.part is part
-            and part is not self.queue  # the next batch may go to a store that this one did not wait for
         ):
             confirming.last = delivery_id
             confirming.keep(messages, rows)
+        else:
+            rerouting = Rerouting(client, link.session, self.queue, part, delivery_id, turn_number)
+            rerouting.keep(messages, rows)
+            self._confirming = rerouting
+            part.when_durable(rerouting)
+
+    def _confirm_batch(
+        self, link: ReceiverLink, delivery_id: int, messages: list[Message], placed: list[tuple[Queue, list[RowId] | None]]
+    ) -> None:
+        """Keyless messages of a batch go to one fragment; others may be all over the stores, and all of those have to answer."""
+        parts: dict[Queue, None] = {}
+        rows: list[RowId] = []
+        movable = True
+        for part, own in placed:
+            parts[part] = None
+            if own is None:
+                movable = False
+            else:
+                rows.extend(own)
+        if len(parts) == 1:
+            self._confirm_fragment(link, delivery_id, placed[0][0], messages, rows if movable else None)
             return
-        rerouting = Rerouting(self.client, link.session, self.queue, part, delivery_id, turn_number)
-        rerouting.keep(messages, rows)
-        self._confirming = rerouting
-        part.when_durable(rerouting)
+        confirming = Confirming(self.client, link.session, self.queue, True, delivery_id, ACCEPTED, -1)
+        if not movable:
+            self.queue.when_durable(confirming)
+            return
+        joint = AllOf(confirming, len(parts))
+        for part in parts:
+            part.when_durable(joint)
 
     def _in_transaction(
         self, link: ReceiverLink, delivery_id: int, payload: bytes, settled: bool, message_format: int, state: bytes
