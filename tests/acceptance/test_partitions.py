@@ -16,6 +16,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from azure.servicebus.exceptions import ServiceBusError
 
 from tandem import amqp
+from tandem.broker.partitions import fragment_of_key
 from tandem.model.sas_token import make_token
 from tandem.testing.amqp_client import AmqpClient
 from tests.cli.broker_process import BrokerProcess
@@ -291,3 +292,33 @@ def test_what_a_failed_store_kept_is_not_delivered_twice_after_a_kill_either(hou
     assert {name for name in seen if not name.startswith("later")} == accepted
     assert len(seen) == 12_064
     assert max(seen.values()) == 1
+
+
+def _key_in_store(store: int) -> str:
+    return next(str(number) for number in range(1_000) if fragment_of_key(str(number), 16) % 4 == store)
+
+
+def test_a_batch_waits_for_the_stores_it_went_to_and_for_no_other(house: House) -> None:
+    """Also when the batch before it, in the same breath, went to a store that does not answer."""
+
+    def batch(key: str) -> list[bytes]:
+        annotations: dict[object, object] = {amqp.Symbol("x-opt-partition-key"): key}
+        return [amqp.encode_message(message_annotations=annotations, properties={"message-id": str(n)}, body=[b"x"]) for n in range(3)]
+
+    async def tell() -> tuple[bool, bool]:
+        client = await AmqpClient.connect(house.broker.port)
+        sender = await client.sender("spread")
+        await asyncio.to_thread(house.call, "POST", "faults", {"kind": "store-slow", "store": 1, "delay_ms": 60_000})
+        slow = sender.send_batch(batch(_key_in_store(1)))
+        quick = sender.send_batch(batch(_key_in_store(2)))
+        await asyncio.wait_for(quick, 10)
+        over = slow.done()
+        both = sender.send_batch(batch(_key_in_store(3)) + batch(_key_in_store(1)))
+        await asyncio.wait_for(sender.send_batch(batch(_key_in_store(3))), 10)
+        answered = both.done()
+        slow.cancel()
+        both.cancel()
+        client.abort()
+        return over, answered
+
+    assert asyncio.run(tell()) == (False, False)
