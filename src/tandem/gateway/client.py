@@ -18,7 +18,7 @@ from tandem.gateway.translate import Translator, refusal
 from tandem.gateway.waiting import Gate
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, Unauthorized
+from tandem.model.errors import BusError, ServerBusy, Unauthorized
 
 if TYPE_CHECKING:
     from tandem.broker.queue import Queue
@@ -173,6 +173,24 @@ class Client(Flushed):
                 expired = Unauthorized(f"The token has expired and was not renewed. Resource: '{address.path}'.")
                 link.detach(self.error_of(expired, address.path))
                 self.touch()
+
+    def look_after(self, now: int) -> None:
+        """A few times a second: heartbeats, silence, transactions that took too long, tokens that lapsed, connections nobody uses."""
+        engine = self.engine
+        if engine is None:
+            return
+        engine.tick(now)
+        self.transactions.look_after(self.turn.now)
+        if engine.has_output or engine.closed:
+            self.touch()
+        lapse = self.next_lapse()
+        if lapse and lapse <= now:
+            self.drop_lapsed()
+        limits = self.site.limits
+        if not self.authenticated and now - self.opened_at > limits.authentication_ms_max:
+            self.close(Unauthorized("No valid token was put within the time allowed."))
+        elif not self.links and self.linkless_since and now - self.linkless_since > limits.linkless_connection_ms_max:
+            self.close(ServerBusy("The connection was inactive for more than the allowed time."))
 
     def next_lapse(self) -> int:
         """When to look for lapsed tokens; 0 = no need."""

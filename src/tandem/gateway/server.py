@@ -31,7 +31,7 @@ from tandem.gateway.tracking import Tracker
 from tandem.gateway.translate import Translator
 from tandem.gateway.trouble import Trouble
 from tandem.model.clock import Clock, SystemClock
-from tandem.model.errors import ServerBusy, Unauthorized
+from tandem.model.errors import ServerBusy
 from tandem.wire.sniff import Doors, SniffProtocol
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Server:
         now = self._connection_clock.now_ms()
         for site in self.sites:
             for client in list(site.clients):
-                self._look_after(client, now)
+                client.look_after(now)
         for site, keeper in zip(self.sites, self.keepers, strict=True):
             if site.trouble is not None:
                 site.trouble.look_after(now)
@@ -297,20 +297,3 @@ class Server:
         for journal in self._journals:
             journal.step_compaction()
         self.turn.schedule()
-
-    def _look_after(self, client: Client, now: int) -> None:
-        engine = client.engine
-        limits = self.settings.limits
-        if engine is None:
-            return
-        engine.tick(now)
-        client.transactions.look_after(self.turn.now)
-        if engine.has_output or engine.closed:
-            client.touch()
-        lapse = client.next_lapse()
-        if lapse and lapse <= now:
-            client.drop_lapsed()
-        if not client.authenticated and now - client.opened_at > limits.authentication_ms_max:
-            client.close(Unauthorized("No valid token was put within the time allowed."))
-        elif not client.links and client.linkless_since and now - client.linkless_since > limits.linkless_connection_ms_max:
-            client.close(ServerBusy("The connection was inactive for more than the allowed time."))

@@ -109,6 +109,8 @@ class Transactions:
 
     def look_after(self, now: int) -> None:
         """What is held back for transactions that took too long is let go."""
+        if not self._open:
+            return
         for transaction in [one for one in self._open.values() if one.deadline <= now]:
             self._too_late(transaction)
 

@@ -33,7 +33,7 @@ class SimClock:
         self._loop = loop
 
     def now_ms(self) -> int:
-        return EPOCH_MS + round(self._loop.time() * 1000)
+        return self._loop.now_ms + EPOCH_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

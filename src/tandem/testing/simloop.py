@@ -61,6 +61,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def __init__(self) -> None:
         self._time = 0.0
+        self.now_ms = 0
         self._number = 0
         self._ready: deque[_Event] = deque()
         self._timers: list[tuple[float, int, _Event]] = []
@@ -102,7 +103,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         if not timers:
             raise Stuck("nothing is planned any more")
         when = timers[0][0]
-        self._time = max(self._time, when)
+        if when > self._time:
+            self._time = when
+            self.now_ms = round(when * 1000)
         while timers and timers[0][0] <= when:
             self._ready.append(heapq.heappop(timers)[2])
 

@@ -26,7 +26,7 @@ from tandem.testing.simloop import SimLoop
 
 STORY_SECONDS = 900.0
 DRAIN_SECONDS_MAX = 1_800.0
-_CHECK_SECONDS = 5.0
+_CHECK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
