@@ -20,10 +20,10 @@ from tests.spark.house import counts, create_queue, messages, send
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--size", type=int, default=1_024)
-    parser.add_argument("--batch", type=int, default=50_000)
-    parser.add_argument("--task", type=int, default=25_000)
+    parser.add_argument("--batch", type=int, default=100_000)
+    parser.add_argument("--task", type=int, default=50_000)
     parser.add_argument("--goal", type=int, default=50_000)
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -35,10 +35,21 @@ class Evidence:
     rows: DataFrame
     has_sent: bool
     has_received: bool
+    has_journals: bool
     has_topics: bool
     has_sessions: bool
+    parts: tuple[DataFrame, ...]
+    """What `rows` was put together from."""
     kept: tuple[DataFrame, ...] = ()
     """Persisted meanwhile."""
+
+    def homes(self) -> dict[int, str]:
+        """Every home by its hash. Paths are few: they are told apart before they are looked at."""
+        paths = self.parts[0].select("entity").distinct()
+        for part in self.parts[1:]:
+            paths = paths.union(part.select("entity").distinct())
+        home = home_of(F.col("entity"))
+        return {row["key"]: row["home"] for row in paths.select(home.alias("home"), F.xxhash64(home).alias("key")).distinct().collect()}
 
     def release(self) -> None:
         for frame in self.kept:
@@ -183,7 +194,7 @@ def gather(
     rows = parts[0]
     for part in parts[1:]:
         rows = rows.unionByName(part)
-    return Evidence(rows, sent is not None, received is not None, has_topics, has_sessions, tuple(kept))
+    return Evidence(rows, sent is not None, received is not None, bool(journals), has_topics, has_sessions, tuple(parts), tuple(kept))
 
 
 def _survey(facts: DataFrame) -> tuple[bool, bool, bool]:

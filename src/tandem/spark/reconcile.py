@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 PROBLEMS: Final = ("lost", "duplicated", "out_of_order", "dead_lettered", "expired", "removed", "waiting", "delayed", "unexpected")
 """What can be wrong or worth knowing, worst first. `removed`: purged or cancelled by hand; `unexpected`: came without having been sent."""
+_NAMES: Final = ("home_key", "key")
+_SENT, _WAITS, _DEAD, _EXPIRED, _REMOVED, _DIVERTED = 1, 2, 4, 8, 16, 32
 _COUNTS: Final = ("sent", "delivered", *PROBLEMS, "diverted")
+"""What is said of a message, a bit each, in this order."""
+_FINENESS: Final = 100
+"""Times to delivery are told to about one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def reconcile(
     sent_rows = load_ledger(spark, sent) if isinstance(sent, str) else sent
     received_rows = load_ledger(spark, received) if isinstance(received, str) else received
     evidence = gather(spark, journals, sent_rows, received_rows)
-    messages = judge(evidence, delayed_after_ms).persist()
+    messages = judge(evidence, delayed_after_ms)
     try:
         return summarize(evidence, messages, findings_max)
     finally:
@@ -99,9 +104,8 @@ def reconcile(
 
 def summarize(evidence: Evidence, messages: DataFrame, findings_max: int = 1_000) -> Reconciliation:
     """Counts and findings of what `judge` found."""
-    entities = _count(messages)
+    entities, latency = _count(evidence, messages)
     findings = _find(evidence, messages, findings_max) if any(_worth_listing(one) for one in entities) else ()
-    latency = _latency(messages)
     total = EntityCounts("", **{name: sum(getattr(one, name) for one in entities) for name in _COUNTS})
     return Reconciliation(total, tuple(entities), findings, latency)
 
@@ -114,81 +118,106 @@ def _is(origin: str) -> Column:
     return F.col("origin") == origin
 
 
-def _any(condition: Column) -> Column:
-    return F.max(F.coalesce(condition, F.lit(False)).cast("int")) == 1
+def _keys() -> tuple[Column, Column]:
+    return F.xxhash64("home").alias("home_key"), F.xxhash64("message_id").alias("key")
 
 
 def judge(evidence: Evidence, delayed_after_ms: int) -> DataFrame:
-    """One row per message: home, key (a hash of the id, so that no text has to travel), and a flag for each thing to be said of it."""
-    rows = evidence.rows.select(
-        "home",
-        F.xxhash64("message_id").alias("key"),
-        F.hash("message_id", F.lit(7)).alias("key2"),
-        "origin",
-        "entity",
-        "session_id",
-        "at",
-        "done_at",
-        "reason",
-        "sequence_number",
-        "number",
-    )
+    """One row per message, persisted: hashes of its home and its id, so that no text has to travel, and what is to be said of it."""
+    rows = evidence.rows.select(*_keys(), "origin", "entity", "session_id", "at", "done_at", "reason", "sequence_number", "number")
     completed = _is(PRIMARY) & F.col("reason").isin("completed", "received")
-    delivery = _is(RECEIVED) if evidence.has_received else completed
+    delivery = _is(RECEIVED) if evidence.has_received else F.coalesce(completed, F.lit(False))
     delivered_at = F.when(_is(RECEIVED), F.col("at")) if evidence.has_received else F.when(completed, F.col("done_at"))
-    in_subscription = F.lower("entity").contains("/subscriptions/")
-    accepted = _is(PRIMARY) | _is(BACKLOG_ROW) | _is(SENT)
-    facts = rows.groupBy("home", "key", "key2").agg(
-        _any(_is(SENT) if evidence.has_sent else _is(PRIMARY) | _is(BACKLOG_ROW)).alias("sent"),
-        F.count(F.when(delivery, 1)).alias("deliveries"),
-        F.count(F.when(delivery & ~in_subscription, 1)).alias("queue_deliveries"),
-        _any((_is(PRIMARY) | _is(BACKLOG_ROW)) & F.col("reason").isNull()).alias("waits"),
-        _any(_is(DEAD_LETTER) | (F.col("reason") == "dead-lettered")).alias("dead"),
-        _any(F.col("reason") == "expired").alias("out_of_time"),
-        _any(F.col("reason").isin("purged", "cancelled")).alias("taken_out"),
-        _any(_is(BACKLOG_ROW)).alias("diverted"),
-        F.min(F.when(accepted, F.col("at"))).alias("sent_at"),
-        F.min(F.when(_is(PRIMARY), F.col("at"))).alias("arrived_at"),
-        F.min(delivered_at).alias("delivered_at"),
+    facts = rows.select(
+        *_NAMES,
+        _flags(evidence).alias("flags"),
+        delivery.cast("int").alias("deliveries"),
+        *([(delivery & ~_in_subscription()).cast("int").alias("queue_deliveries")] if evidence.has_topics else []),
+        F.when(_is(PRIMARY) | _is(BACKLOG_ROW) | _is(SENT), F.col("at")).alias("sent_at"),
+        *([F.when(_is(PRIMARY), F.col("at")).alias("arrived_at")] if evidence.has_journals else []),
+        delivered_at.alias("delivered_at"),
     )
-    twice = _delivered_twice_in_a_subscription(rows, delivery, in_subscription) if evidence.has_topics else None
-    facts = facts.join(F.broadcast(twice), ["home", "key", "key2"], "left") if twice is not None else facts.withColumn("twice", F.lit(None))
+    # Nearly every key is new: adding up before the rows travel, as Spark does by itself, would be in vain.
+    once = (
+        facts.repartition(*_NAMES)
+        .groupBy(*_NAMES)
+        .agg(
+            F.bit_or("flags").alias("flags"),
+            F.sum("deliveries").alias("deliveries"),
+            *([F.sum("queue_deliveries").alias("queue_deliveries")] if evidence.has_topics else []),
+            F.min("sent_at").alias("sent_at"),
+            F.min("arrived_at").alias("arrived_at") if evidence.has_journals else F.lit(None).cast("long").alias("arrived_at"),
+            F.min("delivered_at").alias("delivered_at"),
+        )
+    )
+    if evidence.has_topics:
+        once = once.join(F.broadcast(_delivered_twice_in_a_subscription(rows, delivery)), list(_NAMES), "left")
     if evidence.has_sessions:
-        facts = facts.join(_out_of_order(rows, evidence), ["home", "key", "key2"], "left")
-    else:
-        facts = facts.withColumn("disordered", F.lit(None))
-    there = F.col("deliveries") > 0
-    elsewhere = F.col("waits") | F.col("dead") | F.col("out_of_time") | F.col("taken_out")
-    return facts.select(
-        "home",
-        "key",
-        "key2",
-        "sent",
-        there.alias("delivered"),
-        (F.col("sent") & ~there & ~elsewhere).alias("lost"),
-        ((F.col("queue_deliveries") > 1) | F.col("twice").isNotNull()).alias("duplicated"),
-        F.col("disordered").isNotNull().alias("out_of_order"),
-        (~there & F.col("dead")).alias("dead_lettered"),
-        (~there & ~F.col("dead") & F.col("out_of_time")).alias("expired"),
-        (~there & ~F.col("dead") & ~F.col("out_of_time") & F.col("taken_out")).alias("removed"),
-        (~there & ~F.col("dead") & F.col("waits")).alias("waiting"),
-        (there & (F.col("delivered_at") - F.col("sent_at") > delayed_after_ms)).alias("delayed"),
-        (there & ~F.col("sent")).alias("unexpected"),
-        "diverted",
-        "sent_at",
-        "arrived_at",
-        "delivered_at",
+        once = once.join(_out_of_order(rows, evidence), list(_NAMES), "left")
+    return _verdicts(once, evidence, delayed_after_ms).persist()
+
+
+def _flags(evidence: Evidence) -> Column:
+    """What one row says about its message, as bits: they add up by `or`."""
+    here = _is(PRIMARY) | _is(BACKLOG_ROW)
+    reason = F.coalesce(F.col("reason"), F.lit(""))
+    said = (
+        (_SENT, _is(SENT) if evidence.has_sent else here),
+        (_WAITS, here & F.col("reason").isNull()),
+        (_DEAD, _is(DEAD_LETTER) | (reason == "dead-lettered")),
+        (_EXPIRED, reason == "expired"),
+        (_REMOVED, reason.isin("purged", "cancelled")),
+        (_DIVERTED, _is(BACKLOG_ROW)),
     )
+    flags = F.lit(0)
+    for bit, condition in said:
+        flags = flags + F.when(condition, F.lit(bit)).otherwise(F.lit(0))
+    return flags
 
 
-def _delivered_twice_in_a_subscription(rows: DataFrame, delivery: Column, in_subscription: Column) -> DataFrame:
+def _verdicts(once: DataFrame, evidence: Evidence, delayed_after_ms: int) -> DataFrame:
+    def has(bits: int) -> Column:
+        return F.col("flags").bitwiseAND(bits) != 0
+
+    there = F.col("deliveries") > 0
+    twice = F.col("queue_deliveries" if evidence.has_topics else "deliveries") > 1
+    verdicts = {
+        "sent": has(_SENT),
+        "delivered": there,
+        "lost": has(_SENT) & ~there & ~has(_WAITS | _DEAD | _EXPIRED | _REMOVED),
+        "duplicated": twice | F.col("twice").isNotNull() if evidence.has_topics else twice,
+        "out_of_order": F.col("disordered").isNotNull() if evidence.has_sessions else F.lit(False),
+        "dead_lettered": ~there & has(_DEAD),
+        "expired": ~there & ~has(_DEAD) & has(_EXPIRED),
+        "removed": ~there & ~has(_DEAD | _EXPIRED) & has(_REMOVED),
+        "waiting": ~there & ~has(_DEAD) & has(_WAITS),
+        "delayed": there & (F.col("delivered_at") - F.col("sent_at") > delayed_after_ms),
+        "unexpected": there & ~has(_SENT),
+        "diverted": has(_DIVERTED),
+    }
+    said = F.lit(0)
+    for bit, name in enumerate(_COUNTS):
+        said = said + F.when(verdicts[name], F.lit(1 << bit)).otherwise(F.lit(0))
+    return once.select(*_NAMES, said.alias("said"), "sent_at", "arrived_at", "delivered_at")
+
+
+def says(name: str) -> Column:
+    """Whether `judge` said this of a message."""
+    return F.col("said").bitwiseAND(1 << _COUNTS.index(name)) != 0
+
+
+def _in_subscription() -> Column:
+    return F.lower("entity").contains("/subscriptions/")
+
+
+def _delivered_twice_in_a_subscription(rows: DataFrame, delivery: Column) -> DataFrame:
     """A topic delivers a copy to each subscription: only two to the same one are one too many."""
     return (
-        rows.filter(delivery & in_subscription)
-        .groupBy("home", "key", "key2", "entity")
+        rows.filter(delivery & _in_subscription())
+        .groupBy(*_NAMES, "entity")
         .count()
         .filter(F.col("count") > 1)
-        .select("home", "key", "key2")
+        .select(*_NAMES)
         .distinct()
         .withColumn("twice", F.lit(True))
     )
@@ -199,11 +228,10 @@ def _out_of_order(rows: DataFrame, evidence: Evidence) -> DataFrame:
 
     In a backlog queue a message has no session, so its home and id bring its copies together, not its session.
     """
-    key = ["home", "key", "key2"]
     accepted = _is(PRIMARY) | _is(BACKLOG_ROW) | _is(SENT)
     arrived = F.when(_is(RECEIVED), F.coalesce("number", "at")) if evidence.has_received else F.when(_is(PRIMARY), F.col("sequence_number"))
     one = (
-        rows.groupBy(*key)
+        rows.groupBy(*_NAMES)
         .agg(
             F.max("session_id").alias("session_id"),
             F.min(F.when(_is(SENT), F.col("number"))).alias("sent_number"),
@@ -214,42 +242,56 @@ def _out_of_order(rows: DataFrame, evidence: Evidence) -> DataFrame:
         .filter(F.col("session_id").isNotNull() & F.col("arrived").isNotNull())
     )
     before = (
-        Window.partitionBy("home", "session_id")
+        Window.partitionBy("home_key", "session_id")
         .orderBy(F.coalesce("sent_number", "sent_at"), "accepted_as")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     late = one.withColumn("before", F.max("arrived").over(before)).filter(F.col("before") > F.col("arrived"))
-    return late.select(*key).distinct().withColumn("disordered", F.lit(True))
+    return late.select(*_NAMES).distinct().withColumn("disordered", F.lit(True))
 
 
-def _count(messages: DataFrame) -> list[EntityCounts]:
-    sums = [F.sum(F.col(name).cast("long")).alias(name) for name in _COUNTS]
-    return [
-        EntityCounts(row["home"], **{name: row[name] for name in _COUNTS})
-        for row in messages.groupBy("home").agg(*sums).orderBy("home").collect()
-    ]
+def _count(evidence: Evidence, messages: DataFrame) -> tuple[list[EntityCounts], dict[str, float]]:
+    """Counts per entity, and times to delivery, from one look at all messages."""
+    waited = F.col("delivered_at") - F.col("sent_at")
+    step = F.floor(F.log1p(F.greatest(waited, F.lit(0))) * _FINENESS)
+    sums = [F.sum(says(name).cast("int")).alias(name) for name in _COUNTS]
+    parts = messages.groupBy("home_key", step.alias("step")).agg(*sums, F.count(waited).alias("timed"), F.max(waited).alias("longest"))
+    parts = parts.persist()
+    try:
+        names = evidence.homes()
+        found = parts.groupBy("home_key").agg(*(F.sum(name).alias(name) for name in _COUNTS)).collect()
+        times = parts.filter("timed > 0").groupBy("step").agg(F.sum("timed").alias("timed"), F.max("longest").alias("longest")).collect()
+    finally:
+        parts.unpersist()
+    entities = [EntityCounts(names[row["home_key"]], **{name: row[name] for name in _COUNTS}) for row in found]
+    return sorted(entities, key=lambda one: one.entity), _latency(sorted((row["step"], row["timed"], row["longest"]) for row in times))
+
+
+def _latency(steps: list[tuple[int, int, int]]) -> dict[str, float]:
+    """(step, messages, longest of them), shortest first."""
+    if not steps:
+        return {}
+    total = sum(count for _, count, _ in steps)
+    found: dict[str, float] = {}
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        seen = 0
+        for _, count, longest in steps:
+            seen += count
+            if seen >= total * share:
+                found[name] = longest
+                break
+    return found | {"max": max(longest for _, _, longest in steps)}
 
 
 def _find(evidence: Evidence, messages: DataFrame, findings_max: int) -> tuple[Finding, ...]:
-    problem = F.coalesce(*[F.when(F.col(name), F.lit(name)) for name in PROBLEMS])
+    problem = F.coalesce(*[F.when(says(name), F.lit(name)) for name in PROBLEMS])
     rank = F.array_position(F.array(*[F.lit(name) for name in PROBLEMS]), F.col("problem"))
-    wrong = messages.select("home", "key", "key2", problem.alias("problem"), "sent_at", "delivered_at").filter(F.col("problem").isNotNull())
-    listed = wrong.orderBy(rank, "home", "sent_at").limit(findings_max)
+    wrong = messages.select(*_NAMES, problem.alias("problem"), "sent_at", "delivered_at").filter(F.col("problem").isNotNull())
+    listed = wrong.orderBy(rank, "home_key", "sent_at").limit(findings_max)
     named = (
-        evidence.rows.select("home", "message_id", F.xxhash64("message_id").alias("key"), F.hash("message_id", F.lit(7)).alias("key2"))
-        .join(F.broadcast(listed), ["home", "key", "key2"])
+        evidence.rows.select("home", "message_id", *_keys())
+        .join(F.broadcast(listed), list(_NAMES))
         .dropDuplicates(["home", "message_id"])
         .orderBy(rank, "home", "sent_at")
     )
     return tuple(Finding(r["home"], r["message_id"], r["problem"], r["sent_at"], r["delivered_at"]) for r in named.collect())
-
-
-def _latency(messages: DataFrame) -> dict[str, float]:
-    waited = F.col("delivered_at") - F.col("sent_at")
-    row = messages.select(
-        F.percentile_approx(waited, [0.5, 0.9, 0.99], 1_000).alias("parts"), F.max(waited).alias("max"), F.count(waited).alias("count")
-    ).first()
-    if row is None or not row["count"]:
-        return {}
-    p50, p90, p99 = row["parts"]
-    return {"p50": p50, "p90": p90, "p99": p99, "max": row["max"]}

@@ -32,7 +32,7 @@ def tell(
 ) -> Story:
     """Everything the page says. Journals are those of both namespaces; whatever else is given makes it richer."""
     evidence = gather(spark, journals, load_ledger(spark, sent) if sent else None, load_ledger(spark, received) if received else None)
-    messages = judge(evidence, delayed_after_ms).persist()
+    messages = judge(evidence, delayed_after_ms)
     try:
         reconciliation = summarize(evidence, messages)
         series = draw_series(evidence, messages)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from tandem.spark.ledgers import BACKLOG_ROW, Evidence
+from tandem.spark.reconcile import says
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,7 +50,7 @@ def draw_series(evidence: Evidence, messages: DataFrame) -> Series:
     step = next((one for one in _STEPS_MS if (last - first) / one <= _POINTS_MAX), _STEPS_MS[-1])
     start = first // step * step
     count = (last - start) // step + 1
-    diverted = F.col("diverted")
+    diverted = says("diverted")
     counted = _count(
         messages,
         start,
