@@ -113,12 +113,19 @@ def roll_up(meters: DataFrame, prices: Prices) -> DataFrame:
     weight = F.lit(1)
     for operation, number in prices.billable.items():
         weight = F.when(F.col("operation") == operation, F.lit(number)).otherwise(weight)
-    return meters.groupBy("namespace", "entity", "operation", "outcome").agg(
+    names = ("namespace", "entity", "operation", "outcome")
+    by_unit = meters.groupBy(*names, "unit").agg(
         F.sum("count").alias("count"),
-        F.sum(F.col("count") * F.col("unit") * weight).alias("billed"),
         F.sum("bytes").alias("bytes"),
         F.min("minute_ms").alias("first_ms"),
         F.max("minute_ms").alias("last_ms"),
+    )
+    return by_unit.groupBy(*names).agg(  # what an operation weighs is asked of few rows, not of all
+        F.sum("count").alias("count"),
+        F.sum(F.col("count") * F.col("unit") * weight).alias("billed"),
+        F.sum("bytes").alias("bytes"),
+        F.min("first_ms").alias("first_ms"),
+        F.max("last_ms").alias("last_ms"),
     )
 
 
