@@ -189,10 +189,11 @@ def _text(path: Path | None) -> str | None:
 def show_reconciliation(result: Reconciliation, console: Console) -> None:
     from tandem.spark.reconcile import PROBLEMS
 
-    table = Table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in PROBLEMS], box=None)
+    shown = [one for one in PROBLEMS if one in ("lost", "duplicated") or getattr(result.total, one)]
+    table = Table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in shown], box=None)
     for one in [*result.entities, result.total]:
         name = one.entity or "[bold]all[/bold]"
-        table.add_row(name, str(one.sent), str(one.delivered), str(one.diverted), *[_count(getattr(one, p), p) for p in PROBLEMS])
+        table.add_row(name, str(one.sent), str(one.delivered), str(one.diverted), *[_count(getattr(one, p), p) for p in shown])
     console.print(table)
     if result.latency_ms:
         console.print("time to delivery: " + ", ".join(f"{name} {value / 1000:g} s" for name, value in result.latency_ms.items()))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from tandem.model.errors import ConfigurationError
+from tandem.spark.journal_files import find_stores
 from tandem.spark.journal_rows import BACKLOG
 from tandem.spark.journal_source import JournalDataSource
 
@@ -112,6 +113,7 @@ def ledger_rows(ledger: DataFrame, origin: str) -> DataFrame:
 
 def journal_facts(spark: SparkSession, paths: list[str]) -> DataFrame:
     """Facts about messages coming and going. Look at them once: every action on them reads the journals again."""
+    find_stores(paths)  # here, where a wrong path is one clear line
     spark.dataSource.register(JournalDataSource)
     return (
         spark.read.format("tandem_journal")
