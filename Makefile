@@ -88,10 +88,10 @@ docs: setup
 # First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path.
 test: setup java js
 	@echo "== from source"
-	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@echo "== compiled"
 	@mkdir -p build/compiled-run && cd build/compiled-run && env -u PYTHONPATH TANDEM_TEST_INSTALLED=1 \
-		../../$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)
+		../../$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)
 
 java:
 	@if command -v java >/dev/null 2>&1 || [ -x "$${JAVA_HOME:-/nonexistent}/bin/java" ]; then :; \

@@ -44,5 +44,16 @@ def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+LONG = ("spark/test_cluster", "acceptance/test_crash", "cli/test_demo", "spark/test_syphon", "spark/", "acceptance/", "test_house")
+"""Those that take longest begin first, so that nobody waits for one at the end while others have nothing to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((place for place, part in enumerate(LONG) if f"tests/{part}" in item.nodeid), len(LONG))
+
+    items.sort(key=rank)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"tandem {tandem.__version__}: {'installed' if INSTALLED else 'source tree'}, {COMPILED} compiled modules"

@@ -73,7 +73,7 @@ class Upkeep:
     def head_to_compact(self, active: int) -> tuple[int, int]:
         """The oldest segment, once more bytes are dead than live plus two segments, and by how many segments more; 0 before."""
         head = self._files.manifest.first
-        if head >= active or head not in self._stats:
+        if len(self._stats) <= 2 or head >= active or head not in self._stats:
             return 0, 0
         total = live = 0
         for stats in self._stats.values():
