@@ -1,13 +1,16 @@
-"""One answer from several fragments: when all have committed, when all have read."""
+"""One answer from several fragments: when all have committed, when all have read, when one has a session."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tandem.broker.journal import Effect
+from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.state import Loaded
 
 if TYPE_CHECKING:
+    from tandem.broker.partitions import PartitionedQueue
+    from tandem.broker.queue import Queue
     from tandem.model.message import Message
 
 
@@ -62,3 +65,26 @@ class Share(Loaded):
 
     def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
         self._gathering.take(self._seqs, messages, error)
+
+
+class WaitingEverywhere(SessionAcceptor):
+    """One client's place in one fragment's line for sessions."""
+
+    __slots__ = ("_front", "acceptor", "siblings")
+
+    def __init__(self, acceptor: SessionAcceptor, front: PartitionedQueue) -> None:
+        super().__init__(acceptor.consumer, acceptor.deadline)
+        self.acceptor = acceptor
+        self.siblings: list[tuple[Queue, WaitingEverywhere]] = []
+        self._front = front
+
+    def _leave_all(self) -> None:
+        self._front.forget_acceptor(self.acceptor)
+
+    def accepted(self, session: MessageSession) -> None:
+        self._leave_all()
+        self.acceptor.accepted(session)
+
+    def timed_out(self) -> None:
+        self._leave_all()
+        self.acceptor.timed_out()

@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker.forwarding import settle_transfers
-from tandem.broker.gathering import AllOf, Gathering, Share
+from tandem.broker.gathering import AllOf, Gathering, Share, WaitingEverywhere
 from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
@@ -368,7 +368,7 @@ class PartitionedQueue(Queue):
         parts = self._usable()
         if not parts:
             raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
-        shares = [_Waiting(acceptor, self) for _ in parts]
+        shares = [WaitingEverywhere(acceptor, self) for _ in parts]
         for part, share in zip(parts, shares, strict=True):
             share.siblings = list(zip(parts, shares, strict=True))
             part.await_session(share)
@@ -377,7 +377,7 @@ class PartitionedQueue(Queue):
         for part in self.fragments:
             if part.sessions is not None:
                 for share in list(part.sessions.waiters):
-                    if isinstance(share, _Waiting) and share.acceptor is acceptor:
+                    if isinstance(share, WaitingEverywhere) and share.acceptor is acceptor:
                         part.sessions.waiters.remove(share)
 
     def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
@@ -480,26 +480,3 @@ class PartitionedQueue(Queue):
     def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
         for part in self.fragments:
             part.forget_lease_waiter(waiter)
-
-
-class _Waiting(SessionAcceptor):
-    """One client's place in one fragment's line for sessions."""
-
-    __slots__ = ("_front", "acceptor", "siblings")
-
-    def __init__(self, acceptor: SessionAcceptor, front: PartitionedQueue) -> None:
-        super().__init__(acceptor.consumer, acceptor.deadline)
-        self.acceptor = acceptor
-        self.siblings: list[tuple[Queue, _Waiting]] = []
-        self._front = front
-
-    def _leave_all(self) -> None:
-        self._front.forget_acceptor(self.acceptor)
-
-    def accepted(self, session: MessageSession) -> None:
-        self._leave_all()
-        self.acceptor.accepted(session)
-
-    def timed_out(self) -> None:
-        self._leave_all()
-        self.acceptor.timed_out()
