@@ -88,7 +88,6 @@ def test_timers_fire_once_at_their_instant_and_the_earliest_wish_holds() -> None
     assert house.log == [f"due q at {start + 100}", "pump q"], "it asks again if it wants more"
 
 
-@pytest.mark.compiled_too
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_a_defect_in_one_queue_is_told_and_the_others_go_on(where: int) -> None:
     house = House()
