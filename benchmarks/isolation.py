@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from partitions import fault
+from partitions import fault, store_processes
 from under_test import Broker, Build, Load, Table, builds, parser, workplace
 
 QUEUES = """
@@ -32,20 +32,6 @@ max_size_megabytes = 5120
 APART = '[stores]\ncount = 2\nisolation = "process"\nstall_deadline = "60s"\n'
 TOGETHER = '[stores]\ncount = 2\nstall_deadline = "60s"\n'
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def store_processes(broker: Broker) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-                command = Path(f"/proc/{name}/cmdline").read_bytes()
-            except OSError:
-                continue  # it ended meanwhile
-            if parent == broker.pid and b"disk_process" in command:
-                found.append(int(name))
-    return sorted(found)
 
 
 def cpu_seconds(pid: int) -> float:

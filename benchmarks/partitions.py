@@ -79,8 +79,8 @@ def fault(broker: Broker, method: str, body: dict[str, Any] | None = None) -> No
         reply.read()
 
 
-def kill_store_process(broker: Broker) -> None:
-    """The process that serves store 1."""
+def store_processes(broker: Broker) -> list[int]:
+    """In the order of the stores."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -91,7 +91,7 @@ def kill_store_process(broker: Broker) -> None:
                 continue  # it ended meanwhile
             if parent == broker.pid and b"disk_process" in command:
                 found.append(int(name))
-    os.kill(sorted(found)[1], signal.SIGKILL)
+    return sorted(found)
 
 
 async def outage(broker: Broker, by_kill: bool) -> Story:
@@ -116,7 +116,7 @@ async def outage(broker: Broker, by_kill: bool) -> Story:
         if not broken_at and now > began + 1:
             broken_at = now
             if by_kill:
-                kill_store_process(broker)
+                os.kill(store_processes(broker)[1], signal.SIGKILL)
             else:
                 await asyncio.to_thread(fault, broker, "POST", {"kind": "store-down", "store": 1})
         await room.acquire()
