@@ -74,6 +74,7 @@ HOT_MODULES = (
     "gateway/confirming.py",
     "gateway/links.py",
     "gateway/client.py",
+    "gateway/store_keeper.py",
     "stores/blocks.py",
     "stores/effects.py",
     "stores/recent.py",
@@ -83,7 +84,10 @@ HOT_MODULES = (
     "stores/committer.py",
     "stores/recovery.py",
     "stores/compaction.py",
+    "stores/upkeep.py",
     "stores/segment.py",
+    "testing/agenda.py",
+    "testing/simnet.py",
 )
 """Compiled together as one group. Names that do not exist (yet) are skipped."""
 

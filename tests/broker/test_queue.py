@@ -111,6 +111,18 @@ def test_scheduled_messages_line_up_behind_what_is_there() -> None:
     assert desk.queue().index.state(1) == 0
 
 
+def test_what_is_due_before_it_is_durable_waits_for_its_commit_and_wakes_nobody_meanwhile() -> None:
+    desk = Desk(PLAIN)
+    desk.queue().enqueue(message("late", scheduled_at=desk.now + 100), desk.now)
+    desk.clock.now += 100
+    desk.turn.run()  # the store has not answered: a disk that stalls
+    assert desk.turn.deadline() == 0
+    desk.loop.run_ready()  # now it has
+    assert desk.turn.deadline() > 0
+    desk.wait(1)
+    assert desk.receive(2).got == [("late", 0)]
+
+
 def test_cancelling_is_all_or_nothing() -> None:
     desk = Desk(PLAIN)
     numbers = desk.send("a", "b", scheduled_at=desk.now + 5000)

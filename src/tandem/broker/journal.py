@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -28,6 +28,9 @@ class StoreHealth:
     state: StoreState
     cause: str = ""
     """One line for a person; empty when UP."""
+
+
+HEALTHY: Final = StoreHealth(StoreState.UP)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

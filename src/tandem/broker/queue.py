@@ -242,6 +242,7 @@ class Queue(Leaser):
             if session is not None and self.sessions is not None:
                 session.ready.append(seq)
                 self.session_has_more(session)
+        self._wake_for_scheduled(self.turn.now)
         self.turn.touch_queue(self)
 
     # -- scheduling --------------------------------------------------------------------------
@@ -260,14 +261,17 @@ class Queue(Leaser):
         while scheduled and scheduled[0][0] <= now and len(ready) < _DUE_MAX:
             _, seq = scheduled[0]
             if seq > self.durable_seq:
-                break  # not on disk yet: its commit comes first and touches the queue
+                break  # not on disk yet: its commit comes first and wakes the queue
             heapq.heappop(scheduled)
             if self.index.state(seq) == SCHEDULED:
                 ready.append(seq)
         if ready:
             self.load(ready, _Activation(self, ready))
-        if scheduled:
-            self.turn.wake(self, max(scheduled[0][0], now + 1))
+        self._wake_for_scheduled(now)
+
+    def _wake_for_scheduled(self, now: int) -> None:
+        if self.scheduled and self.scheduled[0][1] <= self.durable_seq:
+            self.turn.wake(self, max(self.scheduled[0][0], now + 1))
 
     def activated(self, seqs: list[int], messages: list[Message | None]) -> None:
         """Scheduled messages become active under new numbers, so that they queue up behind what is there."""
@@ -308,8 +312,7 @@ class Queue(Leaser):
             self.turn.wake(self, max(expiry, now + 1))
         if self.delayed:
             self.turn.wake(self, self.delayed[0][0])
-        if self.scheduled:
-            self.turn.wake(self, max(self.scheduled[0][0], now + 1))
+        self._wake_for_scheduled(now)
 
     def replay_ended(self, now: int) -> None:
         """The journal has told all: what is active may be delivered, sessions know their messages, timers are set."""

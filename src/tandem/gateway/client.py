@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tandem.gateway.site import Site
 
 _LARGE_ANSWERS_MAX: Final = 16
+_LOOK_EVERY_MS: Final = 1_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -61,6 +62,8 @@ class Client(Flushed):
         self.opened_at: int = site.connection_clock.now_ms()
         self.authenticated: bool = False
         self.linkless_since: int = self.opened_at
+        self._looked_at: int = 0
+        self._look_at: int = 0
         self.transactions = Transactions(self, site.new_transaction_id)
         self.gate = Gate(_LARGE_ANSWERS_MAX)
         """Requests whose answers carry messages pass here."""
@@ -175,11 +178,17 @@ class Client(Flushed):
                 self.touch()
 
     def look_after(self, now: int) -> None:
-        """A few times a second: heartbeats, silence, transactions that took too long, tokens that lapsed, connections nobody uses."""
+        """Heartbeats, silence, transactions that took too long, tokens that lapsed, connections nobody uses.
+
+        Called a few times a second; looks once a second, and as often as the peer wants to hear from us.
+        """
         engine = self.engine
-        if engine is None:
+        if engine is None or self._looked_at <= now < self._look_at:
             return
-        engine.tick(now)
+        self._looked_at = now
+        tick_at = engine.tick(now)
+        if engine.remote_open:
+            self._look_at = min(tick_at or now + _LOOK_EVERY_MS, now + _LOOK_EVERY_MS)
         self.transactions.look_after(self.turn.now)
         if engine.has_output or engine.closed:
             self.touch()

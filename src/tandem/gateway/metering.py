@@ -30,6 +30,7 @@ COLUMNS: Final = "minute_ms,namespace,store,entity,operation,outcome,unit,count,
 """`check` is unit + count + bytes: a reader that meets a line still being written drops it."""
 _FILE_BYTES_MAX: Final = 16_777_216
 _RETRY_MS: Final = 5_000
+_LOOK_EVERY_MS: Final = 1_000
 _NO_CONTENT: Final = 204
 
 _OPERATIONS: Final = {
@@ -83,7 +84,7 @@ def text_of(namespace: str, store: int, book: MeterBook, rows: Iterable[Row]) ->
 
 
 class MeterKeeper:
-    """One per namespace. `look_after` is called a few times a second and does something once a minute."""
+    """One per namespace. `look_after` is called often, looks once a second and does something once a minute."""
 
     def __init__(
         self,
@@ -98,8 +99,12 @@ class MeterKeeper:
         self._note = note
         self._busy: set[int] = set()
         self._retry_at: dict[int, int] = {}
+        self._looked_at = 0
 
     def look_after(self, now: int) -> None:
+        if 0 <= now - self._looked_at < _LOOK_EVERY_MS:
+            return
+        self._looked_at = now
         minute = now // MINUTE_MS
         for index, tenant in enumerate(self._namespace.stores):
             pending = tenant.meters.pending

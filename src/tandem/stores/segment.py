@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.journal import HEALTHY, Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
@@ -426,6 +426,7 @@ class SegmentStore:
                 return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms")
             for cause in self._upkeep.troubles.values():
                 return StoreHealth(StoreState.DEGRADED, cause)
+            return HEALTHY
         return StoreHealth(self._state, self._cause)
 
     @property

@@ -14,8 +14,9 @@ from tandem.gateway.settings import StoreSettings as ServerStores
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
 from tandem.stores.settings import StoreSettings
+from tandem.testing.agenda import MACHINE, Machine, SimClock
 from tandem.testing.invariants import check_namespace
-from tandem.testing.simloop import MACHINE, Machine, SimLoop
+from tandem.testing.simloop import SimLoop
 from tandem.testing.simnet import SimNet, Trace
 from tandem.testing.simstore import Rot, SimEngines
 
@@ -24,16 +25,6 @@ PORT = 5672
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "c2ltdWxhdGlvbg=="
 STORES = 4
-
-
-class SimClock:
-    """The loop's virtual time as instants."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def now_ms(self) -> int:
-        return self._loop.now_ms + EPOCH_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +55,7 @@ class SimBroker:
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
         settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000)
-        self.engines = SimEngines(house.loop, host, STORES, settings, house.clock, house.dice)
+        self.engines = SimEngines(house.loop.agenda, host, STORES, settings, house.clock, house.dice)
         for disk in self.engines.disks:
             disk.latency = house.disk_latency
             disk.power_fails = self._power_failed
@@ -177,9 +168,9 @@ class House:
         self.seed = seed
         self.dice = Random(seed)
         self.outside = contextvars.copy_context()
-        self.trace = Trace(loop)
-        self.net = SimNet(loop, Random(seed ^ 0x5EED), self.trace.bytes_arrived)
-        self.clock = SimClock(loop)
+        self.trace = Trace(loop.agenda)
+        self.net = loop.net = SimNet(loop.agenda, Random(seed ^ 0x5EED), self.trace.bytes_arrived)
+        self.clock = SimClock(loop.agenda, EPOCH_MS)
         self.slow = 1.0
         self.on_death: list[Callable[[str], None]] = []
         self.brokers: dict[str, SimBroker] = {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 from asyncio import events
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from tandem.testing.agenda import Agenda
 
 if TYPE_CHECKING:
     from tandem.testing.simnet import SimNet
@@ -16,61 +16,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Machine:
-    """Whoever owns callbacks: a broker's process, or the clients. Callbacks of a dead one never run."""
-
-    __slots__ = ("alive", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.alive = True
-
-
-CLIENTS = Machine("clients")
-MACHINE: contextvars.ContextVar[Machine] = contextvars.ContextVar("machine", default=CLIENTS)
-
-
-class Stuck(Exception):
-    """Nothing is planned and the story has not ended: somebody waits for what will never come."""
-
-
-class _Event:
-    """Quacks like asyncio.TimerHandle."""
-
-    __slots__ = ("args", "callback", "context", "gone", "when_")
-
-    def __init__(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
-        self.when_ = when
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.gone = False
-
-    def cancel(self) -> None:
-        self.gone = True
-
-    def cancelled(self) -> bool:
-        return self.gone
-
-    def when(self) -> float:
-        return self.when_
-
-
 class SimLoop(asyncio.AbstractEventLoop):
-    """`run` returns what the coroutine returns. Exceptions that no task takes are collected in `mishaps`."""
+    """`run` returns what the coroutine returns. What is planned is in its agenda, whose methods are the loop's own."""
 
     def __init__(self) -> None:
-        self._time = 0.0
-        self.now_ms = 0
-        self._number = 0
-        self._ready: deque[_Event] = deque()
-        self._timers: list[tuple[float, int, _Event]] = []
-        self.over = False
+        agenda = self.agenda = Agenda()
+        self.time = agenda.time  # type: ignore[method-assign]
+        self.call_soon = self.call_soon_threadsafe = agenda.call_soon  # type: ignore[method-assign,assignment]
+        self.call_later = agenda.call_later  # type: ignore[method-assign,assignment]
+        self.call_at = agenda.call_at  # type: ignore[method-assign,assignment]
         self._running = False
         self._graveyard: list[object] = []
         self.net: SimNet | None = None
-        self.mishaps: list[BaseException] = []
-        self.event_count = 0
         self.executor_delay: Callable[[], float] = lambda: 0.0
         self.failed: BaseException | None = None
         """Set by whoever finds a promise broken: ends the run at once."""
@@ -81,13 +38,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(self)
         self._running = True
         task = asyncio.Task(main, loop=self)
+        agenda = self.agenda
         try:
             while not task.done():
                 if self.failed is not None:
                     raise self.failed
-                if not self._ready:
-                    self._advance()
-                self._run_ready()
+                agenda.run_some()
             if self.failed is not None:
                 raise self.failed
             return task.result()
@@ -96,38 +52,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._running = False
             events._set_running_loop(None)
 
-    def _advance(self) -> None:
-        timers = self._timers
-        while timers and timers[0][2].gone:
-            heapq.heappop(timers)
-        if not timers:
-            raise Stuck("nothing is planned any more")
-        when = timers[0][0]
-        if when > self._time:
-            self._time = when
-            self.now_ms = round(when * 1000)
-        while timers and timers[0][0] <= when:
-            self._ready.append(heapq.heappop(timers)[2])
-
-    def _run_ready(self) -> None:
-        ready = self._ready
-        for _ in range(len(ready)):
-            event = ready.popleft()
-            if event.gone:
-                continue
-            machine = event.context.get(MACHINE) or CLIENTS
-            if not machine.alive:
-                continue
-            self.event_count += 1
-            try:
-                event.context.run(event.callback, *event.args)
-            except Exception as error:  # noqa: BLE001 - the story judges it: nothing may escape from a callback
-                if machine.alive:
-                    self.mishaps.append(error)
-
     def _bury(self, main: asyncio.Task[Any]) -> None:
         """What never ended is closed quietly: nothing it does now may matter."""
-        self.over = True
+        self.agenda.end()
         for task in asyncio.all_tasks(self):
             if task is main:
                 continue
@@ -138,8 +65,6 @@ class SimLoop(asyncio.AbstractEventLoop):
                     coroutine.close()
             except BaseException as error:  # noqa: BLE001 - a `finally` that awaits cannot be closed; it is over anyway
                 self._graveyard.append(error)
-        self._ready.clear()
-        self._timers.clear()
 
     def keep(self, thing: object) -> None:
         """A dead machine's objects must not be collected: closing them would run their last words in somebody else's turn."""
@@ -147,33 +72,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._graveyard.append(list(asyncio.all_tasks(self)))
 
     # -- what asyncio asks of a loop -----------------------------------------------------------
-
-    def time(self) -> float:
-        return self._time
-
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> _Event:
-        event = _Event(self._time, callback, args, context if context is not None else contextvars.copy_context())
-        if not self.over:
-            self._ready.append(event)
-        return event
-
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
-
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> _Event:
-        return self.call_at(self._time + delay, callback, *args, context=context)
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> _Event:
-        self._number += 1
-        event = _Event(when, callback, args, context if context is not None else contextvars.copy_context())
-        if not self.over:
-            heapq.heappush(self._timers, (when, self._number, event))
-        return event
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -209,8 +107,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if not self.over:
-            self.mishaps.append(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
+        if not self.agenda.over:
+            self.agenda.mishaps.append(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
 
     def get_debug(self) -> bool:
         return False

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from tandem.testing.simloop import MACHINE, Machine, SimLoop
+from tandem.testing.agenda import MACHINE, Agenda, Machine
 
 _EPHEMERAL = 40_000
 
@@ -61,7 +61,7 @@ class Line:
         if not self.closing:
             self.closing = True
             self.net.send(self, None)
-            self.net.loop.call_soon(self.end, context=self.context.copy())
+            self.net.agenda.call_soon(self.end, context=self.context.copy())
 
     def abort(self) -> None:
         self.close()
@@ -112,8 +112,8 @@ class Line:
 class SimNet:
     """`delay` is drawn per write; `down` hosts refuse, `dark` hosts answer nothing."""
 
-    def __init__(self, loop: SimLoop, dice: Random, trace: Callable[[str, bytes], None]) -> None:
-        self.loop = loop
+    def __init__(self, agenda: Agenda, dice: Random, trace: Callable[[str, bytes], None]) -> None:
+        self.agenda = agenda
         self.dice = dice
         self.trace = trace
         self.listeners: dict[tuple[str, int], _Listener] = {}
@@ -121,7 +121,6 @@ class SimNet:
         self.dark: set[str] = set()
         self.delay_range = (0.000_2, 0.002)
         self._number = 0
-        loop.net = self
 
     def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> _Listener:
         listener = _Listener(self, (host, port), factory)
@@ -145,7 +144,7 @@ class SimNet:
         server = Line(self, f"{self._number}>", listener.machine, server_context, protocol)
         client.peer, server.peer = server, client
         self.lines[client] = self.lines[server] = None
-        self.loop.call_soon(protocol.connection_made, server, context=server_context.copy())
+        self.agenda.call_soon(protocol.connection_made, server, context=server_context.copy())
         client.protocol.connection_made(client)  # type: ignore[arg-type]
         return client, client.protocol
 
@@ -157,9 +156,9 @@ class SimNet:
         assert peer is not None
         if line.silent or peer.ended or not line.machine.alive:
             return
-        at = max(self.loop.time() + self._delay(), line.free_at)
+        at = max(self.agenda.time() + self._delay(), line.free_at)
         line.free_at = at
-        self.loop.call_at(at, peer.arrive, data, context=peer.context.copy())
+        self.agenda.call_at(at, peer.arrive, data, context=peer.context.copy())
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -173,7 +172,7 @@ class SimNet:
             if end is not None and not end.ended:
                 end.silent = True
                 end.closing = True
-                self.loop.call_later(self._delay(), end.end, context=end.context.copy())
+                self.agenda.call_later(self._delay(), end.end, context=end.context.copy())
 
     def forget(self, line: Line) -> None:
         """Half-open: neither end hears of the other again, and neither is told."""
@@ -196,8 +195,8 @@ class SimNet:
 class Trace:
     """A running hash over everything that matters, and the last things that happened."""
 
-    def __init__(self, loop: SimLoop, keep: int = 60) -> None:
-        self._loop = loop
+    def __init__(self, agenda: Agenda, keep: int = 60) -> None:
+        self._agenda = agenda
         self._hash = 0
         self._keep = keep
         self.count = 0
@@ -206,13 +205,13 @@ class Trace:
 
     def bytes_arrived(self, name: str, data: bytes) -> None:
         self.count += 1
-        self._hash = crc32(data, crc32(b"%s %.6f" % (name.encode(), self._loop.time()), self._hash))
+        self._hash = crc32(data, crc32(b"%s %.6f" % (name.encode(), self._agenda.time()), self._hash))
 
     def happened(self, text: str) -> None:
-        if self._loop.over:
+        if self._agenda.over:
             return  # last words of what never ended
         self.count += 1
-        line = f"{self._loop.time():12.6f} {text}"
+        line = f"{self._agenda.time():12.6f} {text}"
         self._hash = crc32(line.encode(), self._hash)
         self.last.append(line)
         if len(self.last) > 2 * self._keep:

@@ -16,8 +16,8 @@ from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
 from tandem.stores.worker import Job
+from tandem.testing.agenda import Agenda
 from tandem.testing.simdisk import PowerCut, SimDisk
-from tandem.testing.simloop import SimLoop
 
 
 class Rot:
@@ -106,8 +106,8 @@ class HouseDisk(SimDisk):
 class SimWorker:
     """A thread in virtual time: one job after the other, each after the disk's latency, in its machine's context."""
 
-    def __init__(self, loop: SimLoop, disk: HouseDisk) -> None:
-        self._loop = loop
+    def __init__(self, agenda: Agenda, disk: HouseDisk) -> None:
+        self._agenda = agenda
         self._disk = disk
         self._jobs: deque[Job] = deque()
         self._planned = False
@@ -119,12 +119,12 @@ class SimWorker:
     def _plan(self) -> None:
         if not self._planned and self._jobs:
             self._planned = True
-            at = max(self._loop.time() + self._disk.latency(), self._disk.stalled_until)
-            self._loop.call_at(at, self._run)
+            at = max(self._agenda.time() + self._disk.latency(), self._disk.stalled_until)
+            self._agenda.call_at(at, self._run)
 
     def _run(self) -> None:
         self._planned = False
-        if self._disk.stalled_until > self._loop.time():
+        if self._disk.stalled_until > self._agenda.time():
             self._plan()
             return
         if self._jobs:
@@ -136,7 +136,7 @@ class SimWorker:
 
     def stop(self, timeout_seconds: float) -> bool:
         """The caller waits, so what is left is done now; a stalled disk keeps everybody waiting."""
-        if self._disk.stalled_until > self._loop.time() and self._jobs:
+        if self._disk.stalled_until > self._agenda.time() and self._jobs:
             return False
         while self._jobs:
             self._jobs.popleft()()
@@ -153,8 +153,8 @@ class _Kept(Metadata):
 class SimEngines:
     """What one simulated broker remembers with; lives longer than the broker."""
 
-    def __init__(self, loop: SimLoop, host: str, stores: int, settings: StoreSettings, clock: Clock, dice: Random) -> None:
-        self._loop = loop
+    def __init__(self, agenda: Agenda, host: str, stores: int, settings: StoreSettings, clock: Clock, dice: Random) -> None:
+        self._agenda = agenda
         self._settings = settings
         self._clock = clock
         self._dice = dice
@@ -172,7 +172,7 @@ class SimEngines:
             self._settings,
             self._clock,
             disk,
-            lambda name: SimWorker(self._loop, disk),
+            lambda name: SimWorker(self._agenda, disk),
             lambda: self._dice.randbytes(16),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import sys
 import time
@@ -27,6 +28,8 @@ from tandem.testing.simloop import SimLoop
 STORY_SECONDS = 900.0
 DRAIN_SECONDS_MAX = 1_800.0
 _CHECK_SECONDS = 10.0
+_EVENTS_MAX = 8_000
+"""Between two checks; a busy story has a thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class Simulation:
             digest=trace.digest(),
             simulated_seconds=self.loop.time(),
             cpu_seconds=time.process_time() - began,
-            events=self.loop.event_count,
+            events=self.loop.agenda.event_count,
             verdict=verdict,
             faults=self.weather.counts,
             last_events=tuple(trace.last),
@@ -145,14 +148,19 @@ class Simulation:
                     checker.crashed()
 
     async def _watch(self, brokers: list[SimBroker]) -> None:
+        before = 0
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
+            count = self.loop.agenda.event_count
+            if count - before > _EVENTS_MAX:
+                self.house.broken(f"{count - before} events within {_CHECK_SECONDS:.0f} seconds: somebody runs in circles")
+            before = count
             for broker in brokers:
                 broker.check("between two turns")
             self._look_for_mishaps()
 
     def _look_for_mishaps(self) -> None:
-        for mishap in self.loop.mishaps:
+        for mishap in self.loop.agenda.mishaps:
             frames = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(traceback.extract_tb(mishap.__traceback__)[-5:]))
             self.house.broken(f"an exception escaped: {mishap!r} {frames}")
 
@@ -184,7 +192,14 @@ class Simulation:
 
 
 def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> Outcome:
-    return Simulation(seed, story_seconds=story_seconds, verbose=verbose).run()
+    """Garbage is collected between stories: within one, the order of things may not depend on it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return Simulation(seed, story_seconds=story_seconds, verbose=verbose).run()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def main() -> int:

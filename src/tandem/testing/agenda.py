@@ -1,0 +1,138 @@
+"""Virtual time: what is planned, in one order for everything, and whose it is. The hot half of `simloop.py`, compiled where possible."""
+
+from __future__ import annotations
+
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+
+class Machine:
+    """Whoever owns callbacks: a broker's process, or the clients. Callbacks of a dead one never run."""
+
+    __slots__ = ("alive", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+
+
+CLIENTS: Final = Machine("clients")
+MACHINE: Final[contextvars.ContextVar[Machine]] = contextvars.ContextVar("machine", default=CLIENTS)
+
+
+class Stuck(Exception):
+    """Nothing is planned and the story has not ended: somebody waits for what will never come."""
+
+
+class Event:
+    """Quacks like asyncio.TimerHandle."""
+
+    __slots__ = ("args", "callback", "context", "gone", "when_")
+
+    def __init__(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.when_ = when
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.gone = False
+
+    def cancel(self) -> None:
+        self.gone = True
+
+    def cancelled(self) -> bool:
+        return self.gone
+
+    def when(self) -> float:
+        return self.when_
+
+
+class Agenda:
+    """Time jumps to the next instant at which anything is planned. Exceptions that escape from a callback are collected in `mishaps`."""
+
+    __slots__ = ("_number", "_ready", "_time", "_timers", "event_count", "mishaps", "now_ms", "over")
+
+    def __init__(self) -> None:
+        self._time = 0.0
+        self.now_ms = 0
+        self._number = 0
+        self._ready: deque[Event] = deque()
+        self._timers: list[tuple[float, int, Event]] = []
+        self.over = False
+        """Nothing is planned any more."""
+        self.mishaps: list[BaseException] = []
+        self.event_count = 0
+
+    def time(self) -> float:
+        return self._time
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Event:
+        event = Event(self._time, callback, args, context if context is not None else contextvars.copy_context())
+        if not self.over:
+            self._ready.append(event)
+        return event
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Event:
+        return self._plan(self._time + delay, callback, args, context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Event:
+        return self._plan(when, callback, args, context)
+
+    def _plan(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None) -> Event:
+        self._number += 1
+        event = Event(when, callback, args, context if context is not None else contextvars.copy_context())
+        if not self.over:
+            heapq.heappush(self._timers, (when, self._number, event))
+        return event
+
+    def run_some(self) -> None:
+        """All that is due now; when nothing is, what is due next."""
+        if not self._ready:
+            self._advance()
+        ready = self._ready
+        for _ in range(len(ready)):
+            event = ready.popleft()
+            if event.gone:
+                continue
+            machine: Machine = event.context.get(MACHINE, CLIENTS)
+            if not machine.alive:
+                continue
+            self.event_count += 1
+            try:
+                event.context.run(event.callback, *event.args)
+            except Exception as error:  # noqa: BLE001 - the story judges it: nothing may escape from a callback
+                if machine.alive:
+                    self.mishaps.append(error)
+
+    def _advance(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2].gone:
+            heapq.heappop(timers)
+        if not timers:
+            raise Stuck("nothing is planned any more")
+        when = timers[0][0]
+        if when > self._time:
+            self._time = when
+            self.now_ms = round(when * 1000)
+        while timers and timers[0][0] <= when:
+            self._ready.append(heapq.heappop(timers)[2])
+
+    def end(self) -> None:
+        self.over = True
+        self._ready.clear()
+        self._timers.clear()
+
+
+class SimClock:
+    """An agenda's virtual time as instants."""
+
+    __slots__ = ("_agenda", "_epoch_ms")
+
+    def __init__(self, agenda: Agenda, epoch_ms: int) -> None:
+        self._agenda = agenda
+        self._epoch_ms = epoch_ms
+
+    def now_ms(self) -> int:
+        return self._agenda.now_ms + self._epoch_ms
