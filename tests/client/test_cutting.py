@@ -75,8 +75,51 @@ async def test_a_watchdog_cuts_what_outstays_its_deadline_and_nothing_else():
 async def test_a_watchdog_without_work_has_no_timer():
     watchdog = Watchdog()
     with watchdog.guard(asyncio.get_running_loop().time() + 60):
-        assert watchdog._timer is not None
+        assert watchdog.timer is not None
     async with asyncio.timeout(5):
-        while watchdog._timer is not None:
+        while watchdog.timer is not None:
             await asyncio.sleep(0.05)
+    watchdog.stop()
+
+
+async def test_an_interruption_cuts_all_that_is_under_way_and_what_comes_later_is_left_alone():
+    watchdog = Watchdog()
+
+    async def work() -> str:
+        try:
+            with watchdog.guard(asyncio.get_running_loop().time() + 60):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return "cut"
+        return "done"
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(2)]
+    await asyncio.sleep(0)
+    watchdog.interrupt()
+    assert await asyncio.gather(*tasks) == ["cut", "cut"]
+    with watchdog.guard(asyncio.get_running_loop().time() + 60):
+        await asyncio.sleep(0)
+    watchdog.stop()
+
+
+async def test_a_lasting_cut_serves_one_call_after_the_other():
+    watchdog = Watchdog()
+    call = watchdog.lasting()
+
+    async def work(seconds: float) -> BaseException | None:
+        call.task = asyncio.current_task()
+        call.deadline = asyncio.get_running_loop().time()
+        if watchdog.timer is None:
+            watchdog.watch()
+        try:
+            await asyncio.sleep(seconds)
+        except BaseException as error:
+            return call.end(error)
+        return call.end(None)
+
+    assert await work(0) is None
+    assert isinstance(await work(60), TimeoutError)  # the watchdog
+    assert await work(0) is None
+    watchdog.interrupt()  # nothing is under way: nobody is cut, not even the next
+    assert await work(0) is None
     watchdog.stop()

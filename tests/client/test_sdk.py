@@ -12,9 +12,10 @@ from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntit
 
 from tandem.client.errors import NamespaceClosedError, classify
 from tandem.client.payload import split
-from tandem.client.sdk import SdkNamespace, as_namespace, new_batch
+from tandem.client.sdk import SdkNamespace, as_namespace
 from tandem.client.sdk_codec import encode_message
 from tandem.client.sdk_pump import supports_pipelining
+from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 from tandem.testing.bus import Bus
 
@@ -120,6 +121,25 @@ async def test_a_dead_broker_is_unreachable_and_the_sender_recovers_by_itself(na
     assert {classify(outcome) for outcome in outcomes} == {Verdict.UNREACHABLE}
     bus.start()
     await sender.send(ServiceBusMessage("2"), 10)
+
+
+async def test_an_interruption_ends_what_waits_for_a_silent_broker_and_later_sends_go_on(namespace, bus):
+    sender = namespace.sender("q")
+    await sender.send(ServiceBusMessage("0"), 10)
+    await asyncio.to_thread(bus.inject, "black-hole")
+    lone = asyncio.ensure_future(sender.send(ServiceBusMessage("1"), 60))
+    await asyncio.sleep(0)
+    queued = asyncio.ensure_future(sender.send(ServiceBusMessage("2"), 60))
+    await asyncio.sleep(0.1)
+    assert not lone.done() and not queued.done()
+    sender.interrupt()
+    async with asyncio.timeout(10):
+        for waiting in (lone, queued):
+            with pytest.raises(OperationTimeoutError):
+                await waiting
+    await asyncio.to_thread(bus.heal)
+    await sender.send(ServiceBusMessage("3"), 10)
+    assert bus.counts("q").active >= 2
 
 
 async def test_a_missing_entity_is_named_as_such(namespace):

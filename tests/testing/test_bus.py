@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient as AsyncClient
-from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, SessionLockLostError
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessagingEntityDisabledError,
+    OperationTimeoutError,
+    ServiceBusError,
+    SessionLockLostError,
+)
 
 from tandem.model.entity import RuleDescription, SqlFilter
-from tandem.model.errors import EntityAlreadyExists, EntityNotFound
+from tandem.model.errors import ArgumentRefused, EntityAlreadyExists, EntityNotFound
 from tandem.testing import Bus, Counts
 
 pytestmark = pytest.mark.compiled_too
@@ -272,3 +278,39 @@ class RawConnection:
             except ConnectionError:
                 return True
         return True
+
+
+def try_once(bus: Bus, name: str, message: ServiceBusMessage) -> None:
+    with ServiceBusClient.from_connection_string(bus.connection_string, retry_total=0) as client, client.get_queue_sender(name) as sender:
+        sender.send_messages(message)
+
+
+def test_faults_are_injected_and_healed_from_the_test(bus: Bus) -> None:
+    bus.create_queue("q")
+    bus.inject("entity-error", entity="q", condition="com.microsoft:entity-disabled", count=1)
+    with pytest.raises(MessagingEntityDisabledError):
+        try_once(bus, "q", ServiceBusMessage("refused"))
+    send(bus, "q", ServiceBusMessage("its count is used up"))
+    number = bus.inject("entity-error", entity="q", condition="com.microsoft:entity-disabled")
+    with pytest.raises(MessagingEntityDisabledError):
+        try_once(bus, "q", ServiceBusMessage("refused"))
+    bus.heal(number)
+    bus.inject("entity-error", entity="q", condition="com.microsoft:entity-disabled", for_seconds=3600)
+    bus.advance(3600)
+    send(bus, "q", ServiceBusMessage("its time is over"))
+    assert take(bus, "q") == ["its count is used up", "its time is over"]
+    with pytest.raises(ArgumentRefused, match="unknown fault 'flood'"):
+        bus.inject("flood")
+
+
+def test_a_store_is_taken_down_and_comes_back() -> None:
+    with Bus(real_time=True, store_count=2) as bus:
+        bus.create_queue("q")
+        send(bus, "q", ServiceBusMessage("kept"))
+        for store in range(2):
+            bus.inject("store-down", store=store)
+        with pytest.raises(ServiceBusError):
+            try_once(bus, "q", ServiceBusMessage("refused"))
+        bus.heal()
+        send(bus, "q", ServiceBusMessage("accepted"))  # the SDK tries again until the store is back
+        assert take(bus, "q") == ["kept", "accepted"]

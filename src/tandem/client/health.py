@@ -34,10 +34,12 @@ _DIVERTING = (PathState.FAILED_OVER, PathState.POISONED)
 class PathHealth:
     """The state of one entity path in one process. Every method that may change it returns the change, or None."""
 
-    __slots__ = ("_interval_ms", "failures", "held", "last_error", "since", "state")
+    __slots__ = ("_interval_ms", "at_once", "failures", "held", "last_error", "since", "state")
 
     def __init__(self, failover_interval_ms: int, now: int) -> None:
         self._interval_ms = failover_interval_ms
+        self.at_once = failover_interval_ms == 0
+        """The first failure of a healthy path switches."""
         self.state = PathState.HEALTHY
         self.since = now
         self.failures = 0
@@ -57,7 +59,7 @@ class PathHealth:
     def decides_on_next_failure(self, now: int) -> bool:
         """True if one more failure switches: the interval is 0, or over without a confirmation yet."""
         if self.state is PathState.HEALTHY:
-            return self._interval_ms == 0
+            return self.at_once
         until = self.suspect_until
         return until is not None and now >= until
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem.client.cutting import Cut
 from tandem.client.errors import describe
 from tandem.client.health import PathHealth, PathState, Transition
 from tandem.client.ping import Pinger, PingResult, ping
@@ -15,6 +14,7 @@ from tandem.client.ping import Pinger, PingResult, ping
 if TYPE_CHECKING:
     from tandem.client.coupling import Side
     from tandem.client.events import Counters, EventHub, PathCounters
+    from tandem.client.transport import Sender
 
 _KINDS = {
     PathState.HEALTHY: "path-healthy",
@@ -65,8 +65,8 @@ class PathMonitor:
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
         self.counters: PathCounters = counters.path(path.casefold())
-        self.attempts: dict[Cut, None] = {}
-        """Primary sends under way; cut short the moment the path fails over, so that they can be diverted in time."""
+        self.senders: set[Sender] = set()
+        """To the primary. What they have under way is cut short the moment the path fails over, so that it can be diverted in time."""
         self.healed = asyncio.Event()
         """Set while sends go to the primary."""
         self.healed.set()
@@ -108,8 +108,8 @@ class PathMonitor:
             self._counters.failovers += change.before is not PathState.POISONED
             self.healed.clear()
             self._pinger.start()
-            for attempt in tuple(self.attempts):
-                attempt.cut()
+            for sender in self.senders:
+                sender.interrupt()
         elif change.after is PathState.HEALTHY:
             self._pinger.stop()
             if change.before is not PathState.SUSPECT:

@@ -10,7 +10,7 @@ from typing import Any
 from azure.servicebus.aio import ServiceBusSender
 
 from tandem.client.errors import NamespaceClosedError
-from tandem.client.sdk import SdkSender
+from tandem.client.sdk_sender import SdkSender
 
 
 @dataclass(frozen=True, slots=True)

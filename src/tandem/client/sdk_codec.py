@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import Any
 
@@ -41,7 +42,7 @@ def ensure_message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> None
     if raw.properties is None:
         raw.properties = AmqpMessageProperties()
     if raw.properties.message_id is None:
-        raw.properties.message_id = str(uuid.uuid4())
+        raw.properties.message_id = os.urandom(16).hex()
 
 
 def message_from_payload(payload: bytes) -> AmqpAnnotatedMessage:

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusError
 
-from tandem.client.cutting import Cut
+from tandem.client.coupling import SideState
 from tandem.client.envelope import HEADROOM_BYTES, SCHEDULED, alias_in, annotated, wrap
 from tandem.client.errors import (
     AliasInUseError,
@@ -22,8 +22,8 @@ from tandem.client.errors import (
     describe,
 )
 from tandem.client.health import PathState
-from tandem.client.sdk import new_batch
 from tandem.client.sdk_codec import encode_message, ensure_message_id
+from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -47,9 +47,15 @@ class PairedSender:
     def __init__(self, pair: PairedNamespaces, path: str, timeout: float) -> None:
         self._pair = pair
         self._monitor = pair.monitor(path)
+        self._counters = pair.counters
+        self._path_counters = self._monitor.counters
         self._primary: Sender = pair.primary.namespace.sender(path)
+        self._monitor.senders.add(self._primary)
         self._backlog: Sender | None = None
         self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._small_bytes_max = 0
+        """Bodies up to this fit certainly, whatever stands beside them; 0 until the limits are known."""
         self._closed = False
         self.entity_name = path
         self.fully_qualified_namespace = pair.primary.host
@@ -58,10 +64,14 @@ class PairedSender:
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Send a message, a list of messages (one batch) or a batch. Returns once a namespace has stored it."""
-        outgoing = self._prepare(message)
-        if outgoing is None:
-            return
-        await self._route(self._primary.send, outgoing, self._seconds(timeout))
+        if type(message) is ServiceBusMessage and not self._closed and self._pair.primary.state is SideState.OPEN:
+            self._admit(message.raw_amqp_message)
+            outgoing: Outgoing | None = message
+        else:
+            outgoing = self._prepare(message)
+            if outgoing is None:
+                return
+        await self._route(self._primary.send, outgoing, self._timeout if timeout is None else self._seconds(timeout))
 
     async def schedule_messages(self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None) -> list[int]:
         """Schedule messages; their sequence numbers. While failed over they are diverted, and **no number** is returned.
@@ -117,6 +127,7 @@ class PairedSender:
         if not self._closed:
             self._closed = True
             self._pair.forget(self)
+            self._monitor.senders.discard(self._primary)
             await self._primary.close()
             await self.drop_backlog()
 
@@ -143,11 +154,11 @@ class PairedSender:
         """The message in a form that can be sent twice, checked as strictly on a sunny day as in an outage. None: nothing to send."""
         self._check_live()
         if isinstance(message, ServiceBusMessage):
-            self._admit(message)
+            self._admit(message.raw_amqp_message)
             return message
         if isinstance(message, ServiceBusMessageBatch):
             for one in message._messages:
-                self._admit(one)
+                self._admit(annotated(one))
             return message if len(message) else None
         if isinstance(message, AmqpAnnotatedMessage):
             self._admit(message)
@@ -168,24 +179,28 @@ class PairedSender:
             f"Received instead: {type(message).__name__}"
         )
 
-    def _admit(self, message: Single) -> None:
-        raw = annotated(message)
-        alias = alias_in(raw.application_properties)
+    def _admit(self, raw: AmqpAnnotatedMessage) -> None:
+        application = raw.application_properties
+        alias = alias_in(application) if application else None
         if alias is not None:
-            self._pair.counters.refused += 1
+            self._counters.refused += 1
             raise AliasInUseError(f"the application property {alias} is reserved for diverted messages; rename it")
-        if raw.properties is None or raw.properties.message_id is None:
-            ensure_message_id(message)
+        properties = raw.properties
+        if properties is None or properties.message_id is None:
+            ensure_message_id(raw)
+        data = raw._data_body  # not `body`, which goes through a generator with every send
+        if data and (len(data) > 1 or len(data[0]) > self._small_bytes_max):
+            self._check_size(raw)
+
+    def _check_size(self, raw: AmqpAnnotatedMessage) -> None:
         limit = self._limit(self._primary.message_bytes_max or MESSAGE_BYTES_DEFAULT)
-        if raw.body_type is AmqpMessageBodyType.DATA:
-            body_bytes = sum(map(len, raw.body))
-            if body_bytes + _HEADER_BYTES_MAX < limit:
-                return
-            if len(encode_message(message)) > limit:
-                self._pair.counters.refused += 1
-                raise MessageSizeExceededError(
-                    message=f"the message is larger than {limit} bytes; {HEADROOM_BYTES} bytes are kept free for a diversion"
-                )
+        if self._primary.message_bytes_max:
+            self._small_bytes_max = max(limit - _HEADER_BYTES_MAX, 0)
+        if sum(map(len, raw.body)) + _HEADER_BYTES_MAX >= limit and len(encode_message(raw)) > limit:
+            self._counters.refused += 1
+            raise MessageSizeExceededError(
+                message=f"the message is larger than {limit} bytes; {HEADROOM_BYTES} bytes are kept free for a diversion"
+            )
 
     def _limit(self, primary_limit: int) -> int:
         """What fits into the primary, and wrapped into a backlog queue as well."""
@@ -197,16 +212,16 @@ class PairedSender:
     async def _route(self, to_primary: Callable[[Any, float], Awaitable[object]], outgoing: Outgoing, timeout: float) -> object:
         """What the primary answers, or _DIVERTED. The send that makes the path fail over is diverted itself."""
         monitor = self._monitor
-        started = asyncio.get_running_loop().time()
+        started = self._loop.time()
         health = monitor.health
         cause: BaseException | None = None
-        if not health.diverting:
+        healthy = health.state is PathState.HEALTHY
+        if healthy or not health.diverting:
             # If this attempt may end in a diversion, half the time is kept for that.
-            budget = timeout / 2 if health.decides_on_next_failure(int(started * 1000)) else timeout
+            last = health.at_once if healthy else health.decides_on_next_failure(int(started * 1000))
             try:
-                # The transport keeps the time; this one is cut short when the path fails over meanwhile, and can then be diverted.
-                with Cut(monitor.attempts):
-                    answer = await to_primary(outgoing, budget)
+                # The transport keeps the time. It is interrupted when the path fails over meanwhile, and this can then be diverted.
+                answer = await to_primary(outgoing, timeout / 2 if last else timeout)
             except Exception as error:
                 if isinstance(error, TimeoutError) and not isinstance(error, ServiceBusError):
                     error = OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time", error=error)
@@ -220,8 +235,8 @@ class PairedSender:
             else:
                 if health.state is not PathState.HEALTHY:
                     monitor.succeeded()
-                self._pair.counters.sent_primary += 1
-                monitor.counters.sent_primary += 1
+                self._counters.sent_primary += 1
+                self._path_counters.sent_primary += 1
                 return answer
         if health.state is PathState.POISONED and health.last_error is not None:
             self._count_failed()

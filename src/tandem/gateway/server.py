@@ -288,8 +288,8 @@ class Server:
                 client.look_after(now)
         for site, keeper in zip(self.sites, self.keepers, strict=True):
             if site.trouble is not None:
-                site.trouble.look_after(now)
-            keeper.look_after(now)
+                site.trouble.look_after(self.turn.now)
+            keeper.look_after(self.turn.now)
         for meters in self.meters:
             meters.look_after(self.turn.now)
         for idle in self._idle:

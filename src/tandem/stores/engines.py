@@ -85,8 +85,10 @@ class MemoryEngines:
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
         """A store in memory can only be down."""
         store = self._stores.get((namespace, index))
-        if store is not None and (down or failing or full):
-            store.fail("the store was taken down by an injected fault")
+        if store is not None:
+            store.held_down = down or failing or full
+            if store.held_down:
+                store.fail("the store was taken down by an injected fault")
 
 
 class _Kept(Metadata):

@@ -56,6 +56,8 @@ class MemoryStore:
         self._tenant: Tenant | None = None
         self._state = StoreState.RECOVERING
         self._cause = ""
+        self.held_down = False
+        """By an injected fault: it cannot be reopened."""
         self._pending: list[tuple[Fact, bytes]] = []
         self._pending_bytes = 0
         self._forgotten: set[int] = set()
@@ -196,6 +198,8 @@ class MemoryStore:
     def reopen(self, tenant: Tenant) -> None:
         if self._state is StoreState.UP:
             raise StoreUnavailable("the store is up; only a store that stopped can be reopened")
+        if self.held_down:
+            raise StoreUnavailable("an injected fault keeps the store down")
         self._state = StoreState.RECOVERING
         self.replay(tenant)
 

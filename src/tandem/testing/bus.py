@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from tandem.broker.namespace import QueueEntity
+from tandem.gateway.faults import FaultWish
 from tandem.gateway.server import Server
 from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings
+from tandem.gateway.trouble import Trouble
 from tandem.gateway.waiting import Durable
 from tandem.model import address as addresses
 from tandem.model.address import SubQueue
@@ -189,6 +191,18 @@ class Bus:
         """Of a queue, a topic, `topic/Subscriptions/name`, or one of these with `/$DeadLetterQueue` behind it."""
         return self._call(self._counts(name))
 
+    def inject(self, kind: str, *, for_seconds: float = 0.0, **wish: Any) -> int:
+        """A fault on purpose, as `tandem fault inject` makes it (`entity`, `store`, `condition`, `delay_ms`, `fraction`, `count`).
+
+        Returns its number. It lasts until its count is used up, the broker's clock has moved on by `for_seconds`, or it is healed.
+        """
+        asked = FaultWish(kind=kind, for_ms=round(for_seconds * 1000), **wish)
+        return self.inside(lambda server: _trouble(server).inject(asked).id)
+
+    def heal(self, number: int | None = None) -> None:
+        """End one fault, or all of them."""
+        self.inside(lambda server: _trouble(server).heal(number))
+
     def inside(self, work: Callable[[Server], _T]) -> _T:
         """For tests of Tandem itself: do something with the server in its own thread, and let what follows from it happen."""
         return self._call(self._inside(work))
@@ -335,6 +349,12 @@ class Bus:
                             server.turn.wake(queue, now)
                             server.turn.schedule()
             waiting = seen
+
+
+def _trouble(server: Server) -> Trouble:
+    trouble = server.sites[0].trouble
+    assert trouble is not None, "a bus is always started with faults allowed"
+    return trouble
 
 
 class _Ready:

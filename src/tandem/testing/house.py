@@ -153,6 +153,12 @@ class SimBroker:
                 task.result()
             self.die(told=True, power=False)
 
+    @property
+    def whole(self) -> bool:
+        """It runs, with all its stores."""
+        server = self.server
+        return server is not None and all(store.available for site in server.sites for store in site.namespace.stores)
+
     def check(self, when: str) -> None:
         if self.server is not None and self.machine.alive:
             for site in self.server.sites:

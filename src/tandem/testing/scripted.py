@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tandem.amqp import Symbol, Timestamp
+from tandem.client.cutting import Cut
 from tandem.client.errors import NamespaceClosedError
 from tandem.client.payload import Parts, join, split
 from tandem.client.ping import CONTENT_TYPE
@@ -192,6 +193,7 @@ class ScriptedSender:
         self.batch_bytes_max = 0
         self.lose_answers = 0
         self.closed = False
+        self._calls: dict[Cut, None] = {}
 
     async def open(self, timeout: float) -> None:
         self._learn(await self._namespace.meet("open", self.path, timeout))
@@ -209,7 +211,8 @@ class ScriptedSender:
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         if self.closed:
             raise NamespaceClosedError("the sender is closed")
-        entity = await self._namespace.meet("send", self.path, timeout)
+        with Cut(self._calls):
+            entity = await self._namespace.meet("send", self.path, timeout)
         self._learn(entity)
         if sum(map(len, payloads)) > entity.message_bytes_max:
             raise MessageSizeExceededError(message="too large", condition=b"amqp:link:message-size-exceeded")
@@ -220,7 +223,8 @@ class ScriptedSender:
             raise ServiceBusConnectionError(message="the answer was lost")
 
     async def schedule(self, messages: Sequence[Single], at: datetime.datetime, timeout: float) -> list[int]:
-        entity = await self._namespace.meet("schedule", self.path, timeout)
+        with Cut(self._calls):
+            entity = await self._namespace.meet("schedule", self.path, timeout)
         numbers = []
         for message in messages:
             numbers.append(entity.next_sequence)
@@ -230,6 +234,10 @@ class ScriptedSender:
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], timeout: float) -> None:
         entity = await self._namespace.meet("cancel", self.path, timeout)
         entity.messages = [stored for stored in entity.messages if stored.sequence_number not in sequence_numbers]
+
+    def interrupt(self) -> None:
+        for call in tuple(self._calls):
+            call.cut()
 
     async def close(self) -> None:
         self.closed = True

@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tandem import amqp
+from tandem.client.cutting import Cut
 from tandem.client.payload import join, split
 from tandem.client.sdk_codec import encode_message
 from tandem.client.transport import Delivery
@@ -85,6 +86,7 @@ class SimSender(_Connected):
         self.message_bytes_max = 0
         self.batch_bytes_max = 0
         self._link: amqp_client.Sender | None = None
+        self._calls: dict[Cut, None] = {}
 
     async def _ready(self) -> amqp_client.Sender:
         if self._link is None or not self._link.link.attached:
@@ -115,8 +117,9 @@ class SimSender(_Connected):
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         try:
-            await as_the_sdk(self._send(list(payloads)), timeout)
-        except (OperationTimeoutError, ServiceBusConnectionError):
+            with Cut(self._calls):
+                await as_the_sdk(self._send(list(payloads)), timeout)
+        except (TimeoutError, OperationTimeoutError, ServiceBusConnectionError):
             self._drop()
             raise
 
@@ -129,6 +132,10 @@ class SimSender(_Connected):
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], timeout: float) -> None:
         raise ServiceBusError(message="not part of this story")
+
+    def interrupt(self) -> None:
+        for call in tuple(self._calls):
+            call.cut()
 
 
 class SimReceiver(_Connected):
