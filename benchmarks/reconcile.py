@@ -20,8 +20,7 @@ from typing import Any
 
 import duckdb
 
-from tandem.spark.cost import cost, roll_up
-from tandem.spark.prices import load_prices
+from tandem.spark.cost import cost
 from tandem.spark.reconcile import reconcile
 from tandem.spark.session import open_session
 
@@ -128,8 +127,7 @@ def spark_side(files: dict[str, str], small: dict[str, str], repeat: int) -> dic
             return float(java.info().totalCpuDuration().get().toMillis()) / 1000 + time.process_time()
 
         reconcile_seconds, reconcile_cpu, result = timed(lambda: reconcile(spark, **wish), repeat, cpu)
-        table = load_prices()
-        cost_seconds, cost_cpu, lines = timed(lambda: roll_up(spark.read.parquet(files["meters"]), table).collect(), repeat, cpu)
+        cost_seconds, cost_cpu, bill = timed(lambda: cost(spark, meters=[files["meters"]]), repeat, cpu)
         peak = next(line for line in Path(f"/proc/{java.pid()}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return {
         "start": started,
@@ -139,7 +137,7 @@ def spark_side(files: dict[str, str], small: dict[str, str], repeat: int) -> dic
         "cost_cpu": cost_cpu,
         "lost": result.total.lost,
         "duplicated": result.total.duplicated,
-        "lines": len(lines),
+        "lines": len(bill.lines),
         "peak_mb": int(peak.split()[1]) // 1024,
     }
 

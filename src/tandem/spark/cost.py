@@ -7,22 +7,19 @@ message takes four operations instead of two.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from tandem.model.errors import ConfigurationError
 from tandem.spark.journal_rows import BACKLOG
+from tandem.spark.meter_files import NAMES, Totals, add_up_files, merged
 from tandem.spark.prices import Prices, load_prices
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA: Final = (
-    "minute_ms long, namespace string, store string, entity string, operation string, outcome string, unit int, count long, bytes long, "
-    "check long"
-)
 DIVERTED_OPERATIONS: Final = ("send to backlog", "receive from backlog", "send to primary", "receive from primary")
 DAYS: Final = 30
 _HOURS_PER_MONTH: Final = 24 * DAYS
@@ -83,50 +80,38 @@ class Cost:
         return asdict(self) | {"operations_per_diverted_message": len(DIVERTED_OPERATIONS)}
 
 
-def read_meters(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Rows of meter files: CSV as a broker writes them, below data directories, or Parquet with the same columns."""
-    frames: list[DataFrame] = []
-    lines: list[str] = []
-    for given in paths:
-        root = Path(given)
-        if given.endswith(".parquet") or (root.is_dir() and next(root.glob("*.parquet"), None) is not None):
-            frames.append(spark.read.parquet(given))
-            continue
-        found = [root] if root.is_file() else sorted({*root.glob("*.csv"), *root.glob("meters/*.csv"), *root.glob("*/meters/*.csv")})
-        if not found:
-            raise ConfigurationError(
-                f"meters: no meter files below {given}; give a broker's data directory (a broker writes them every minute)"
-            )
-        lines.extend(str(file.resolve()) for file in found)
-    if lines:
-        rows = spark.read.csv(lines, schema=SCHEMA, header=True)
-        # A line that is being written right now does not add up yet.
-        frames.append(rows.filter(F.col("check") == F.col("unit") + F.col("count") + F.col("bytes")))
-    rows = frames[0].drop("check")
-    for frame in frames[1:]:
-        rows = rows.unionByName(frame.drop("check"))
-    return rows
+def add_up(spark: SparkSession, meters: list[str] | DataFrame) -> Totals:
+    """Counts and bytes per namespace, entity, operation, outcome and unit, from files or from a table with the columns of meter files.
+
+    Files in the file system are read with Arrow, in parallel; Parquet elsewhere (`s3a://…`) through Spark's own reader.
+    """
+    if not isinstance(meters, list):
+        return _grouped(meters)
+    local = [path for path in meters if "://" not in path]
+    elsewhere = [path for path in meters if "://" in path]
+    tables = [add_up_files(spark, local)] if local else []
+    if elsewhere:
+        tables.append(_grouped(spark.read.parquet(*elsewhere)))
+    return merged(tables)
 
 
-def roll_up(meters: DataFrame, prices: Prices) -> DataFrame:
-    """Counts, billed operations and bytes per namespace, entity, operation and outcome."""
-    weight = F.lit(1)
-    for operation, number in prices.billable.items():
-        weight = F.when(F.col("operation") == operation, F.lit(number)).otherwise(weight)
-    names = ("namespace", "entity", "operation", "outcome")
-    by_unit = meters.groupBy(*names, "unit").agg(
-        F.sum("count").alias("count"),
-        F.sum("bytes").alias("bytes"),
-        F.min("minute_ms").alias("first_ms"),
-        F.max("minute_ms").alias("last_ms"),
-    )
-    return by_unit.groupBy(*names).agg(  # what an operation weighs is asked of few rows, not of all
-        F.sum("count").alias("count"),
-        F.sum(F.col("count") * F.col("unit") * weight).alias("billed"),
-        F.sum("bytes").alias("bytes"),
-        F.min("first_ms").alias("first_ms"),
-        F.max("last_ms").alias("last_ms"),
-    )
+def _grouped(rows: DataFrame) -> Totals:
+    sums = (F.sum("count").alias("count"), F.sum("bytes").alias("bytes"))
+    span = (F.min("minute_ms").alias("first_ms"), F.max("minute_ms").alias("last_ms"))
+    table = rows.groupBy(*NAMES, F.col("unit").cast("long").alias("unit")).agg(*sums, *span).toArrow()
+    totals = table.select([*NAMES, "unit", "count", "bytes"])
+    return merged([Totals(totals, pc.min(table["first_ms"]).as_py(), pc.max(table["last_ms"]).as_py())])
+
+
+def roll_up(totals: Totals, prices: Prices) -> tuple[Operations, ...]:
+    """The lines of the bill, in order."""
+    lines: dict[tuple[str, str, str, str], tuple[int, int, int]] = {}
+    for row in totals.rows.to_pylist():
+        names = (row["namespace"], row["entity"], row["operation"], row["outcome"])
+        count, billed, size = lines.get(names, (0, 0, 0))
+        units = row["count"] * row["unit"] * prices.billable.get(row["operation"], 1)
+        lines[names] = (count + row["count"], billed + units, size + row["bytes"])
+    return tuple(Operations(*names, count, billed, size) for names, (count, billed, size) in sorted(lines.items()))
 
 
 def idle_cost(queues: int, poll_minutes: float) -> Idle:
@@ -152,28 +137,24 @@ def cost(
     if backlog_queues < 1 or poll_minutes <= 0:
         raise ConfigurationError("backlog queues must be at least 1, and the poll longer than 0 minutes")
     table = load_prices(prices)
-    frame = read_meters(spark, meters) if isinstance(meters, list) else meters
-    collected = [] if frame is None else roll_up(frame, table).orderBy("namespace", "entity", "operation", "outcome").collect()
-    lines = tuple(
-        Operations(r["namespace"], r["entity"], r["operation"], r["outcome"], r["count"], r["billed"], r["bytes"]) for r in collected
-    )
-    minutes = (max(r["last_ms"] for r in collected) - min(r["first_ms"] for r in collected)) // 60_000 + 1 if collected else 0
+    totals = merged([]) if meters is None else add_up(spark, meters)
+    lines = roll_up(totals, table)
     diverted = _sum(lines, "send", "ok", True)
     # what the syphon brought home arrived in the primary as a send, so that every message is there once, and in the backlog besides
     messages = _sum(lines, "send", "ok", False)
     polls = _sum(lines, "receive", "empty", True)
     idle = idle_cost(backlog_queues, poll_minutes)
-    monthly = float(messages_per_month) if messages_per_month is not None else _scaled(messages, minutes)
+    monthly = float(messages_per_month) if messages_per_month is not None else _scaled(messages, totals.minutes)
     share = diverted / messages if messages else 0.0
     return Cost(
         lines=lines,
-        minutes=minutes,
+        minutes=totals.minutes,
         billed=sum(line.billed for line in lines),
         messages=messages,
         diverted=diverted,
         measured_per_diverted=(diverted + _sum(lines, "receive", "ok", True)) / diverted + 2 if diverted else None,
         idle=idle,
-        idle_measured_per_hour=polls * 60 / minutes if polls else None,
+        idle_measured_per_hour=polls * 60 / totals.minutes if polls else None,
         scenarios=_scenarios(table, monthly, share, idle, poll_minutes, outage_minutes_per_month),
         currency=table.currency,
     )
