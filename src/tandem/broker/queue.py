@@ -103,7 +103,8 @@ class Queue(Leaser):
             raise MessageSizeExceeded(
                 f"The received message (size {body_bytes} bytes) exceeds the limit of {self.message_bytes_max} bytes of '{self.path}'."
             )
-        self.check_room(body_bytes)
+        if self.budget.short_of_room or self.index.size_bytes + body_bytes > self.quota_bytes:
+            self.check_room(body_bytes)
 
     def check_room(self, body_bytes: int) -> None:
         if self.budget.short_of_room:

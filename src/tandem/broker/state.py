@@ -200,7 +200,11 @@ class QueueState(Pumped):
     def remove_row(self, seq: int) -> None:
         if self.has_sessions:
             self.leave_session(seq)
-        self.release(self.index.remove(seq))
+        location = self.index.remove(seq)
+        if self.shared:
+            self.release(location)
+        else:
+            self.journal.forget(location)
         if seq in self.hot:
             self.drop_hot(seq)
 

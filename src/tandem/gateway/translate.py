@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import decode_value, skip_value, uint32
+from tandem.amqp.codec import COMPILED, decode_value, skip_value, uint32
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
@@ -17,6 +17,7 @@ from tandem.amqp.types import Symbol
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
+from tandem.gateway.usual import remember_header, usual_message
 from tandem.gateway.views import changed_message, forwarded_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, NotAllowed
 from tandem.model.message import NO_TTL, Message
@@ -236,6 +237,10 @@ class Translator(Rewriter):
 
     def message(self, payload: bytes) -> Message:
         """One walk over the sections of a transfer. Raises BusError with the condition the sender should see."""
+        if not COMPILED:
+            usual = usual_message(payload)
+            if usual is not None:
+                return usual
         found = _Scan()
         try:
             bare = self._walk(payload, found)
@@ -289,6 +294,8 @@ class Translator(Rewriter):
                     bare_from = -1
                 if code == _HEADER:
                     _scan_header(payload, value_at, found)
+                    if not COMPILED and at == 0:
+                        remember_header(payload[value_at:after], found.header, found.ttl_ms)
                 elif code == _MESSAGE_ANNOTATIONS:
                     _scan_message_annotations(payload, value_at, after, found)
                 elif code == _DELIVERY_ANNOTATIONS:
