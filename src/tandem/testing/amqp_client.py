@@ -157,6 +157,8 @@ class AmqpClient(amqp.ConnectionHandler):
     def _answered(self, incoming: Incoming) -> None:
         message = amqp.decode_message(incoming.payload)
         answer = self._answers.pop(message.properties.get("correlation-id"))
+        if answer.done():
+            return  # whoever asked has given up waiting
         status = int(cast(int, message.application_properties["statusCode"]))
         if status >= 400:
             condition = message.application_properties.get("errorCondition")
