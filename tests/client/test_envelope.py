@@ -94,6 +94,28 @@ def test_objects_and_encoded_parts_are_wrapped_alike():
     assert equal_parts(split(wrap_payload(encode_message(message), "q", NOW)), split(encode_message(wrap(message, "q", NOW))))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"message_id": "m", "subject": "s", "correlation_id": "c"},
+        {"application_properties": {"a": 1, b"b": b"c"}, "partition_key": "k"},
+        {"session_id": "s"},
+        {"time_to_live": datetime.timedelta(seconds=5)},
+        {"scheduled_enqueue_time_utc": datetime.datetime(2030, 1, 1)},
+    ],
+    ids=str,
+)
+def test_the_short_way_of_wrapping_writes_the_same_bytes_as_the_long_one(options: dict, monkeypatch: pytest.MonkeyPatch):
+    message = ServiceBusMessage(b"body", **options)
+    before = encode_message(message)
+    short = encode_message(wrap(message, "orders", 1_750_000_000_000))
+    monkeypatch.setattr(envelope, "_only_needs_a_path", lambda raw: False)
+    assert short == encode_message(wrap(message, "orders", 1_750_000_000_000))
+    if "time_to_live" not in options:  # which the SDK stamps with the time of day
+        assert encode_message(message) == before
+
+
 def test_what_was_never_set_is_not_aliased_and_not_invented():
     message = ServiceBusMessage("plain")
     parts = split(encode_message(wrap(message, "q", NOW)))

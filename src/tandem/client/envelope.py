@@ -8,6 +8,7 @@ Two forms share the rules below: the SDK's message objects, and the parts of an 
 from __future__ import annotations
 
 import calendar
+import copy
 import datetime
 import re
 from collections.abc import Iterable, Mapping
@@ -288,6 +289,11 @@ def wrap(message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, diverted_
     alias = alias_in(raw.application_properties)
     if alias is not None:
         raise EnvelopeError(PROPERTY_EXTRACTION, f"the message already carries {alias}")
+    if _only_needs_a_path(raw):
+        twin = copy.copy(raw)
+        twin.application_properties = {**(raw.application_properties or {}), PATH: path}
+        twin.annotations = {**(raw.annotations or {}), DIVERTED_AT: {"TYPE": "TIMESTAMP", "VALUE": diverted_ms}}
+        return twin
     header, properties = _fields_of(raw.header), _fields_of(raw.properties)
     annotations, application = dict(raw.annotations or {}), dict(raw.application_properties or {})
     application[PATH] = path
@@ -304,6 +310,19 @@ def wrap(message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, diverted_
         application[SCHEDULED] = {"TYPE": "TIMESTAMP", "VALUE": read_instant(_SCHEDULE, _untyped(scheduled))}
     annotations[DIVERTED_AT] = {"TYPE": "TIMESTAMP", "VALUE": diverted_ms}
     return _copy(raw, header, properties, annotations, application)
+
+
+def _only_needs_a_path(raw: AmqpAnnotatedMessage) -> bool:
+    """As most: no session, no time to live, no schedule, a body that can be sent again. Its sections can then be shared with its twin."""
+    header, properties, body, annotations = raw.header, raw.properties, raw._data_body, raw.annotations
+    return (
+        (header is None or header.time_to_live is None)
+        and (properties is None or (properties.group_id is None and properties.absolute_expiry_time is None))
+        and not raw.delivery_annotations
+        and (not annotations or (_SCHEDULE not in annotations and _SCHEDULE.encode() not in annotations))
+        and type(body) is list
+        and all(type(section) is bytes for section in body)
+    )
 
 
 def unwrap(message: ServiceBusMessage | AmqpAnnotatedMessage) -> tuple[Destination, AmqpAnnotatedMessage]:
