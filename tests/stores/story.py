@@ -10,7 +10,8 @@ from random import Random
 from tandem.broker.journal import Effect
 from tandem.model.errors import StoreUnavailable
 from tandem.stores import InlineWorker, SegmentStore, StoreSettings
-from tandem.testing.simdisk import PowerCut, SimDisk
+from tandem.testing.agenda import PowerCut
+from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 
 SETTINGS = StoreSettings(

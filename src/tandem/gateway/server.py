@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from tandem.gateway.http import HttpFront
     from tandem.gateway.metering import MeterFiles
 
-_HOUSEKEEPING_SECONDS = 0.25
-
 
 class Engines(Protocol):
     """Opens what remembers. `stores` has engines on disk and in memory; the composition root chooses."""
@@ -276,7 +274,7 @@ class Server:
 
     async def _keep_house(self) -> None:
         while True:
-            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            await asyncio.sleep(self.settings.housekeeping_ms / 1000)
             self.keep_house()
 
     def keep_house(self) -> None:

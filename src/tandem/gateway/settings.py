@@ -78,5 +78,7 @@ class ServerSettings:
     """Faults may be injected over `/$tandem/faults` (needs Manage)."""
     dev: bool = False
     """The emulator's well-known key is in use; the broker listens on loopback only."""
+    housekeeping_ms: int = 250
+    """How often stores, silent peers and idle entities are looked after."""
     node: str = "G0"
     """Names this broker in tracking ids."""

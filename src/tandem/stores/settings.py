@@ -21,6 +21,8 @@ class StoreSettings:
     """Records nobody waits for are written once this many bytes of them have gathered."""
     lazy_ms_max: int = 1_000
     """… or once the first of them is this old, at the next `flush`."""
+    check_ms: int = 1_000
+    """How often it looks whether its directory is still there, and room on the disk."""
     stall_ms_max: int = 2_000
     """A commit that takes longer than this makes the store DEGRADED until it returns."""
     read_bytes_max: int = 1_048_576

@@ -18,7 +18,6 @@ from tandem.stores.worker import Job, Worker
 
 CHUNK_BYTES: Final = 1_048_576
 """Read at a time from the segment being compacted."""
-_CHECK_MS: Final = 1_000
 
 Blocks = list[tuple[int, int, bytes]]
 
@@ -121,7 +120,7 @@ class Upkeep:
     def check(self, active: int) -> None:
         """Now and then: old audit segments go, and room that was lacking is looked for again."""
         now = self._clock.now_ms()
-        if now - self._checked_at < _CHECK_MS:
+        if now - self._checked_at < self._settings.check_ms:
             return
         self._checked_at = now
         retention = self._settings.audit_retention_ms

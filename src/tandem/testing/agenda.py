@@ -6,7 +6,7 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 
 class Machine:
@@ -136,3 +136,56 @@ class SimClock:
 
     def now_ms(self) -> int:
         return self._agenda.now_ms + self._epoch_ms
+
+
+class PowerCut(Exception):
+    """The machine is off. Every later call to the disk raises it too, until it is restarted."""
+
+
+class Busy(Protocol):
+    """A disk that takes its time."""
+
+    stalled_until: float
+
+    @property
+    def latency(self) -> Callable[[], float]: ...
+
+
+class SimWorker:
+    """A thread in virtual time: one job after the other, each after the disk's latency, in its machine's context."""
+
+    def __init__(self, agenda: Agenda, disk: Busy) -> None:
+        self._agenda = agenda
+        self._disk = disk
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._planned = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self._jobs.append(job)
+        self._plan()
+
+    def _plan(self) -> None:
+        if not self._planned and self._jobs:
+            self._planned = True
+            at = max(self._agenda.time() + self._disk.latency(), self._disk.stalled_until)
+            self._agenda.call_at(at, self._run)
+
+    def _run(self) -> None:
+        self._planned = False
+        if self._disk.stalled_until > self._agenda.time():
+            self._plan()
+            return
+        if self._jobs:
+            try:
+                self._jobs.popleft()()
+            except PowerCut:
+                return
+            self._plan()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """The caller waits, so what is left is done now; a stalled disk keeps everybody waiting."""
+        if self._disk.stalled_until > self._agenda.time() and self._jobs:
+            return False
+        while self._jobs:
+            self._jobs.popleft()()
+        return True

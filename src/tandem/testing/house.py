@@ -54,7 +54,7 @@ class SimBroker:
         self.disturbed_at = 0.0
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
-        settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000)
+        settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
         self.engines = SimEngines(house.loop.agenda, host, STORES, settings, house.clock, house.dice)
         for disk in self.engines.disks:
             disk.latency = house.disk_latency
@@ -74,6 +74,7 @@ class SimBroker:
             listeners=(Listener(host=self.host, port=PORT),),
             namespaces=(namespace,),
             limits=Limits(hot_bytes_max=65_536, idle_timeout_ms=60_000),
+            housekeeping_ms=500,
             stores=ServerStores(count=STORES, fragments=6, stall_deadline_ms=5_000),
         )
 

@@ -8,12 +8,9 @@ from collections.abc import Callable
 from random import Random
 
 from tandem.stores.disk import Disk
+from tandem.testing.agenda import PowerCut
 
 SECTOR_BYTES = 512
-
-
-class PowerCut(Exception):
-    """The machine is off. Every later call to the disk raises it too, until `restart`."""
 
 
 class Inode:

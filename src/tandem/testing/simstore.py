@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,9 +14,8 @@ from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
-from tandem.stores.worker import Job
-from tandem.testing.agenda import Agenda
-from tandem.testing.simdisk import PowerCut, SimDisk
+from tandem.testing.agenda import Agenda, PowerCut, SimWorker
+from tandem.testing.simdisk import SimDisk
 
 
 class Rot:
@@ -101,46 +99,6 @@ class HouseDisk(SimDisk):
         rot = Rot(self, path, dice.randrange(len(self.content(path))), dice.randrange(8))
         self.flip(rot.path, rot.offset, rot.bit)
         return rot
-
-
-class SimWorker:
-    """A thread in virtual time: one job after the other, each after the disk's latency, in its machine's context."""
-
-    def __init__(self, agenda: Agenda, disk: HouseDisk) -> None:
-        self._agenda = agenda
-        self._disk = disk
-        self._jobs: deque[Job] = deque()
-        self._planned = False
-
-    def submit(self, job: Job) -> None:
-        self._jobs.append(job)
-        self._plan()
-
-    def _plan(self) -> None:
-        if not self._planned and self._jobs:
-            self._planned = True
-            at = max(self._agenda.time() + self._disk.latency(), self._disk.stalled_until)
-            self._agenda.call_at(at, self._run)
-
-    def _run(self) -> None:
-        self._planned = False
-        if self._disk.stalled_until > self._agenda.time():
-            self._plan()
-            return
-        if self._jobs:
-            try:
-                self._jobs.popleft()()
-            except PowerCut:
-                return
-            self._plan()
-
-    def stop(self, timeout_seconds: float) -> bool:
-        """The caller waits, so what is left is done now; a stalled disk keeps everybody waiting."""
-        if self._disk.stalled_until > self._agenda.time() and self._jobs:
-            return False
-        while self._jobs:
-            self._jobs.popleft()()
-        return True
 
 
 class _Kept(Metadata):
