@@ -48,9 +48,11 @@ class BareDisk:
         os.close(self._descriptor)
 
 
+TARGET = "overwriting"
+"""The hardest of them is what the broker is held to; the others say how much of it is the file."""
 KINDS = {
     "overwriting": "blocks that were written before: the cheapest there is",
-    "reserved": "blocks that were reserved and never written: what the journal does, and fio",
+    "reserved": "blocks that were reserved and never written, as in the journal",
     "growing": "the end of a file that grows: what most programs do",
 }
 
@@ -80,7 +82,7 @@ def measure(build: Build, directory: Path, load: Load, messages: int, rounds: in
         ratios = [ours / theirs for ours, theirs in zip(sends, bare[kind], strict=True)]
         last = [ours / theirs for ours, theirs in zip(slowest, tails[kind], strict=True)]
         table.add(build.label, f"bare fdatasync, {kind}, p50 us (median round)", percentile(bare[kind], 50))
-        table.add(build.label, f"  ratio of p50 (median round), {kind}", percentile(ratios, 50), "<= 2")
+        table.add(build.label, f"  ratio of p50 (median round), {kind}", percentile(ratios, 50), "<= 2" if kind == TARGET else "")
         table.add(build.label, f"  ratio of p50 (best, worst round), {kind}", f"{min(ratios):.2f}, {max(ratios):.2f}")
         table.add(build.label, f"  ratio of p99 (median round), {kind}", percentile(last, 50))
     table.add(build.label, "broker CPU us/message", cpu / (messages * rounds) * 1e6)
