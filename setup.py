@@ -75,6 +75,10 @@ HOT_MODULES = (
     "gateway/links.py",
     "gateway/client.py",
     "gateway/store_keeper.py",
+    "gateway/ingress.py",
+    "gateway/rhythm.py",
+    "gateway/idle_entities.py",
+    "gateway/metering.py",
     "stores/blocks.py",
     "stores/effects.py",
     "stores/recent.py",
@@ -88,6 +92,9 @@ HOT_MODULES = (
     "stores/segment.py",
     "testing/agenda.py",
     "testing/simnet.py",
+    "testing/amqp_client.py",
+    "testing/checker.py",
+    "testing/invariants.py",
 )
 """Compiled together as one group. Names that do not exist (yet) are skipped."""
 

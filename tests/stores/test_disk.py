@@ -34,12 +34,11 @@ def test_a_lock_does_not_outlive_its_process_in_a_child_that_was_forked(tmp_path
         "import os, sys, time\n"
         "from tandem.stores.disk import Disk\n"
         f"Disk().lock({path!r})\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
+        "if os.fork() == 0:\n"
+        "    print(os.getpid(), flush=True)\n"
         "    os.close(1)\n"
         "    time.sleep(60)\n"
         "    os._exit(0)\n"
-        "print(child, flush=True)\n"
         "sys.stdin.read()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

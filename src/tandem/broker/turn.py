@@ -51,7 +51,8 @@ class Turn:
         self.number: int = 1
         self.now: int = clock.now_ms()
         self._wanted = wanted
-        self._scheduled: bool = False
+        self.scheduled: bool = False
+        """A run was asked for, or is under way."""
         self._queues: list[Pumped] = []
         self._later: list[Pumped] = []
         self._connections: list[Flushed] = []
@@ -75,7 +76,7 @@ class Turn:
         if not queue.dirty:
             queue.dirty = True
             self._queues.append(queue)
-            if not self._scheduled:
+            if not self.scheduled:
                 self.schedule()
 
     def touch_later(self, queue: Pumped) -> None:
@@ -86,7 +87,7 @@ class Turn:
         if not connection.dirty:
             connection.dirty = True
             self._connections.append(connection)
-            if not self._scheduled:
+            if not self.scheduled:
                 self.schedule()
 
     def touch_record(self, record: Recorded) -> None:
@@ -95,8 +96,8 @@ class Turn:
 
     def schedule(self) -> None:
         """Ask for a run. Facts were appended, or somebody is dirty."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self._wanted()
 
     def wake(self, queue: Pumped, at: int) -> None:
@@ -105,7 +106,7 @@ class Turn:
             queue.wake_at = at
             self._timer_number += 1
             heapq.heappush(self._timers, (at, self._timer_number, queue))
-            if not self._scheduled and self._timers[0][2] is queue:
+            if not self.scheduled and self._timers[0][2] is queue:
                 self.schedule()
 
     def deadline(self) -> int:
@@ -116,13 +117,13 @@ class Turn:
         return timers[0][0] if timers else 0
 
     def run(self) -> None:
-        self._scheduled = True  # whoever asks while we run is served by this run
+        self.scheduled = True  # whoever asks while we run is served by this run
         whole = False
         try:
             self._run(self.begin())
             whole = True
         finally:
-            self._scheduled = False
+            self.scheduled = False
             if not whole or self._queues or self._connections:
                 # A defect in one queue or connection goes up to whoever logs it; everybody else has the next turn.
                 self.schedule()

@@ -45,4 +45,3 @@ class TokenNode(Requests):
         if address.entity and address.entity.casefold() != addresses.CBS:
             client.site.namespace.must_exist(address)
         client.grant(grant)
-        client.site.plan(client)

@@ -212,7 +212,6 @@ class Client(Flushed):
     def keep_link(self, link: Link, address: Address, right: Right) -> None:
         self.links[link] = (address, right)
         self.linkless_since = 0
-        self.site.plan(self)
 
     def link_gone(self, link: Link) -> None:
         self.links.pop(link, None)

@@ -36,7 +36,7 @@ class Ingress:
     def took(self, connection: Paused, count: int) -> None:
         """This connection has just brought so many bytes: is it to be left alone for a while?"""
         self._taken += count
-        if self._taken >= _TURN_BYTES_MAX or any(journal.pending_bytes > self._bytes_max for journal in self._journals):
+        if self._taken >= _TURN_BYTES_MAX or self._behind(self._bytes_max):
             connection.pause_reading()
             self._paused.append(connection)
             self._schedule()
@@ -44,8 +44,11 @@ class Ingress:
     def relieve(self) -> None:
         """At the end of a turn: go on reading, unless the disks have more than half of what they may have before them."""
         self._taken = 0
-        if not self._paused or any(journal.pending_bytes > self._bytes_max // 2 for journal in self._journals):
+        if not self._paused or self._behind(self._bytes_max // 2):
             return
         paused, self._paused = self._paused, []
         for connection in paused:
             connection.resume_reading()
+
+    def _behind(self, bytes_max: int) -> bool:
+        return any(journal.pending_bytes > bytes_max for journal in self._journals)

@@ -37,7 +37,6 @@ def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, cont
     )
     client.engine = Connection(ClientHandler(client, node, site_for), config, True)
     site.clients[client] = None
-    site.plan(client)
     return client
 
 

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.broker.journal import Journal
 from tandem.broker.namespace import Namespace
-from tandem.broker.turn import Turn
 from tandem.gateway.admin import Catalog, NamespaceAdmin
-from tandem.gateway.client import Client
 from tandem.gateway.data import DataPlane
 from tandem.gateway.faults import Faults
 from tandem.gateway.http_types import Site as HttpSite
 from tandem.gateway.idle_entities import IdleEntities
-from tandem.gateway.ingress import Ingress
 from tandem.gateway.metering import MeterKeeper
 from tandem.gateway.peer import AmqpPeer
+from tandem.gateway.rhythm import Rhythm
 from tandem.gateway.settings import NamespaceSettings, ServerSettings
 from tandem.gateway.site import Site
 from tandem.gateway.store_keeper import StoreKeeper
@@ -89,36 +87,29 @@ class Server:
         """State changes with their instants, oldest first; `number` only grows."""
         self._event_number = 0
         self._data: list[DataPlane] = []
-        self._idle: list[IdleEntities] = []
         self._front: HttpFront | None = None
         self._engines = engines
-        self._real_time = real_time
-        """False: the clock is moved by a test, which then calls `run_turn`."""
         self._note = note
         self._on_event = on_event
         self._tls = tls
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: list[asyncio.Server] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0
-        self._journals: list[Journal] = []
-        self.turn = Turn(self.clock, self._wanted)
-        self._ingress = Ingress(settings.limits.ingress_bytes_in_flight_max, self.turn.schedule)
-        self._housekeeper: asyncio.Task[None] | None = None
+        self._rhythm = Rhythm(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
+        self.turn = self._rhythm.turn
 
     # -- life --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self._rhythm.start(loop)
         for namespace in self.settings.namespaces:
             await self._open_namespace(namespace)
         for listener in self.settings.listeners:
-            server = await self._loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
+            server = await loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
             self._listeners.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
         self._note_event("broker", "started", "")
-        self._housekeeper = self._loop.create_task(self._keep_house())
-        self._loading = self._loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http")
+        self._rhythm.keep_house_every(self.settings.housekeeping_ms / 1000)
+        self._loading = loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http")
 
     async def stop(self) -> None:
         for listener in self._listeners:
@@ -131,16 +122,14 @@ class Server:
         self.run_turn()
         if self._front is not None:
             await self._front.close()
-        if self._housekeeper is not None:
-            self._housekeeper.cancel()
+        self._rhythm.stop_keeping_house()
         for site in self.sites:
             await site.drain()
         self.run_turn()
         for meters in self.meters:
             await meters.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        for journal in self._journals:
+        self._rhythm.stop()
+        for journal in self._rhythm.journals:
             journal.close()  # on the loop: what still waits for the disk is answered from here
         for admin in self.admins:
             admin.close()
@@ -150,10 +139,9 @@ class Server:
         translator = Translator(self._new_uuid)
         namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
         for index in range(settings.stores.count):
-            journal = self._engines.open_journal(wish.name, index, self._hand_over)
+            journal = self._engines.open_journal(wish.name, index, self._rhythm.hand_over)
             namespace.attach_store(journal)
-            self._journals.append(journal)
-            self._ingress.add(journal)
+            self._rhythm.add_journal(journal)
         site = Site(
             namespace,
             self.turn,
@@ -161,7 +149,6 @@ class Server:
             Tracker(wish.name, settings.node, self._entropy),
             settings.limits,
             self._note,
-            self._plan,
             self._connection_clock,
         )
         admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name), settings.stores.fragments)
@@ -171,14 +158,17 @@ class Server:
         self.sites.append(site)
         self.admins.append(admin)
         self._data.append(DataPlane(site, admin))
-        self._idle.append(IdleEntities(site))
         keeper = StoreKeeper(site, settings.stores.stall_deadline_ms, self._note_event)
         self.keepers.append(keeper)
         files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
-        self.meters.append(MeterKeeper(namespace, files, site.spawn, self._note))
+        meters = MeterKeeper(namespace, files, site.spawn, self._note)
+        self.meters.append(meters)
         if settings.faults or settings.dev:
             site.trouble = Trouble(site, Faults(self._chance, settings.stores.count))
             site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
+            self._rhythm.chores.append(site.trouble)
+        self._rhythm.sites.append(site)
+        self._rhythm.chores += [keeper, meters, IdleEntities(site)]
 
     def _new_uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self._entropy(16), version=4)
@@ -186,11 +176,6 @@ class Server:
     def _chance(self) -> float:
         """A number in [0, 1) that nobody can foresee."""
         return int.from_bytes(self._entropy(4), "big") / 0x1_0000_0000
-
-    def _hand_over(self, work: Callable[[], None]) -> None:
-        """From a store's thread to the loop."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(work)
 
     def _sniffer(self) -> asyncio.Protocol:
         return SniffProtocol(
@@ -204,7 +189,7 @@ class Server:
         )
 
     def _amqp_peer(self) -> asyncio.Protocol:
-        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}", self._ingress)
+        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}", self._rhythm.ingress)
 
     def _http_peer(self) -> asyncio.Protocol:
         return self._http().protocol_factory()
@@ -244,54 +229,8 @@ class Server:
         self.events.append(event)
         self._on_event(event)
 
-    def _wanted(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon(self.run_turn)
-
     def run_turn(self) -> None:
-        """One turn of the house; arms the timer for the next instant anything is due."""
-        self.turn.run()
-        self._ingress.relieve()
-        if not self._real_time or self._loop is None:
-            return
-        at = self.turn.deadline()
-        if at == self._timer_at and self._timer is not None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = at
-        if at:
-            delay = max(at - self.turn.now, 0) / 1000
-            self._timer = self._loop.call_later(delay, self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self.run_turn()
-
-    def _plan(self, client: Client) -> None:
-        """A client's deadlines are looked at every second; nothing to plan."""
-
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.housekeeping_ms / 1000)
-            self.keep_house()
+        self._rhythm.run_turn()
 
     def keep_house(self) -> None:
-        """Heartbeats, silent peers, lapsed tokens, compaction: what nobody waits for."""
-        self.turn.begin()
-        now = self._connection_clock.now_ms()
-        for site in self.sites:
-            for client in list(site.clients):
-                client.look_after(now)
-        for site, keeper in zip(self.sites, self.keepers, strict=True):
-            if site.trouble is not None:
-                site.trouble.look_after(self.turn.now)
-            keeper.look_after(self.turn.now)
-        for meters in self.meters:
-            meters.look_after(self.turn.now)
-        for idle in self._idle:
-            idle.look_after(self.turn.now)
-        for journal in self._journals:
-            journal.step_compaction()
-        self.turn.schedule()
+        self._rhythm.keep_house()

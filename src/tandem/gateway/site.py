@@ -34,7 +34,6 @@ class Site:
         tracker: Tracker,
         limits: Limits,
         note: Callable[[str], None],
-        plan: Callable[[Client], None],
         connection_clock: Clock | None = None,
     ) -> None:
         self.namespace = namespace
@@ -44,8 +43,6 @@ class Site:
         self.limits = limits
         self.note = note
         """Tells the operator, in one line."""
-        self.plan = plan
-        """A client's deadlines changed."""
         self.connection_clock: Clock = connection_clock or turn.clock
         """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
         self.admin: AdminPort | None = None

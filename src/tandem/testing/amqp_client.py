@@ -8,7 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from tandem import amqp
+from mypy_extensions import mypyc_attr
+
+from tandem.amqp.config import ConnectionConfig
+from tandem.amqp.connection import Connection
+from tandem.amqp.errors import AmqpError
+from tandem.amqp.handlers import ConnectionHandler, LinkHandler
+from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
+from tandem.amqp.outcomes import ACCEPTED, Outcome
+from tandem.amqp.sasl import SaslClient
+from tandem.amqp.sections import decode_message, encode_message
+from tandem.amqp.terminus import Terminus
+from tandem.amqp.types import Symbol, UInt
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 BATCH_FORMAT: Final = 0x80013700
@@ -17,17 +28,18 @@ NEXT_SESSION: Final = object()
 _VALUE: Final = 0x77
 _NO_SESSION: Final = object()
 _ACCEPTED_CODE: Final = 0x24
-_FIRST_ANSWER: Final = amqp.Symbol("com.microsoft:timeout")
+_FIRST_ANSWER: Final = Symbol("com.microsoft:timeout")
 
 
 class Refused(Exception):
     """The broker said no. `condition` says why, for programs."""
 
-    def __init__(self, error: amqp.AmqpError | None, what: str) -> None:
+    def __init__(self, error: AmqpError | None, what: str) -> None:
         super().__init__(f"{what}: {error.condition}: {error.description}" if error is not None else what)
         self.condition = str(error.condition) if error is not None else ""
 
 
+@mypyc_attr(native_class=False)
 class Gone(ConnectionError):
     """The connection ended before an answer came: what was asked may have happened, or not."""
 
@@ -43,13 +55,13 @@ class Incoming:
     settled: bool
 
 
-class AmqpClient(amqp.ConnectionHandler):
+class AmqpClient(ConnectionHandler):
     """One connection. `await AmqpClient.connect(port)`, then make links; `ended` is done when the connection is gone."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._engine: amqp.Connection | None = None
+        self._engine: Connection | None = None
         self._flush_planned = False
         self._ticks_seconds = 0.0
         self._names = itertools.count(1)
@@ -71,17 +83,17 @@ class AmqpClient(amqp.ConnectionHandler):
     ) -> AmqpClient:
         """With an idle timeout a peer that falls silent ends the connection, and heartbeats keep the peer from doing the same."""
         self = cls()
-        config = amqp.ConnectionConfig(
+        config = ConnectionConfig(
             container_id="client",
             hostname=host,
-            sasl=amqp.SaslClient(user, password),
+            sasl=SaslClient(user, password),
             max_frame_size=max_frame_size,
             idle_timeout_ms=idle_timeout_ms,
         )
         self._ticks_seconds = idle_timeout_ms / 4_000
-        self._engine = amqp.Connection(self, config, False)
+        self._engine = Connection(self, config, False)
         try:
-            await self._loop.create_connection(lambda: _Pump(self), host, port)
+            await self._loop.create_connection(lambda: cast(asyncio.Protocol, _Pump(self)), host, port)
         except OSError as error:
             raise Gone(f"cannot connect: {error}") from error
         self._engine.open()
@@ -103,7 +115,7 @@ class AmqpClient(amqp.ConnectionHandler):
         sender = Sender(self)
         session = self._running().begin()
         name = f"s{next(self._names)}"
-        sender.link = session.attach_sender(name, amqp.Terminus(name), amqp.Terminus(address), sender)
+        sender.link = session.attach_sender(name, Terminus(name), Terminus(address), sender)
         self.plan_flush()
         await sender.ready
         return sender
@@ -113,19 +125,19 @@ class AmqpClient(amqp.ConnectionHandler):
         receiver = Receiver(self)
         filters: dict[object, object] = {}
         if session is not _NO_SESSION:
-            filters[amqp.Symbol(SESSION_FILTER)] = None if session is NEXT_SESSION else session
+            filters[Symbol(SESSION_FILTER)] = None if session is NEXT_SESSION else session
         name = f"r{next(self._names)}"
         receiver.link = (
             self._running()
             .begin()
             .attach_receiver(
                 name,
-                amqp.Terminus(address, filter=filters),
-                amqp.Terminus(name),
+                Terminus(address, filter=filters),
+                Terminus(name),
                 receiver,
                 snd_settle_mode=1 if delete else 0,
                 rcv_settle_mode=0 if delete else 1,
-                properties={_FIRST_ANSWER: amqp.UInt(5_000)},
+                properties={_FIRST_ANSWER: UInt(5_000)},
             )
         )
         receiver.link.auto_credit = credit
@@ -145,7 +157,7 @@ class AmqpClient(amqp.ConnectionHandler):
         number = f"{node}#{next(self._names)}"
         answer: asyncio.Future[tuple[int, dict[str, Any]]] = self._loop.create_future()
         self._answers[number] = answer
-        message = amqp.encode_message(
+        message = encode_message(
             properties={"message-id": number, "reply-to": receiver.link.name},
             application_properties={"operation": operation},
             body=body,
@@ -155,7 +167,7 @@ class AmqpClient(amqp.ConnectionHandler):
         return await answer
 
     def _answered(self, incoming: Incoming) -> None:
-        message = amqp.decode_message(incoming.payload)
+        message = decode_message(incoming.payload)
         answer = self._answers.pop(message.properties.get("correlation-id"))
         if answer.done():
             return  # whoever asked has given up waiting
@@ -163,7 +175,7 @@ class AmqpClient(amqp.ConnectionHandler):
         if status >= 400:
             condition = message.application_properties.get("errorCondition")
             text = message.application_properties.get("statusDescription")
-            answer.set_exception(Refused(amqp.AmqpError(str(condition), str(text)), f"status {status}"))
+            answer.set_exception(Refused(AmqpError(str(condition), str(text)), f"status {status}"))
         else:
             answer.set_result((status, cast("dict[str, Any]", message.body or {})))
 
@@ -180,7 +192,7 @@ class AmqpClient(amqp.ConnectionHandler):
         if self._transport is not None:
             self._transport.abort()
 
-    def _running(self) -> amqp.Connection:
+    def _running(self) -> Connection:
         if self._engine is None or self.ended.done():
             raise Gone("the connection has ended")
         return self._engine
@@ -226,18 +238,18 @@ class AmqpClient(amqp.ConnectionHandler):
 
     # -- the engine's events -----------------------------------------------------------------
 
-    def on_open(self, connection: amqp.Connection) -> None:
+    def on_open(self, connection: Connection) -> None:
         if not self._opened.done():
             self._opened.set_result(None)
 
-    def on_close(self, connection: amqp.Connection, error: amqp.AmqpError | None) -> None:
+    def on_close(self, connection: Connection, error: AmqpError | None) -> None:
         _fail(self._opened, Gone("the connection ended") if error is None else Refused(error, "the connection was refused"))
 
 
-class Sender(amqp.LinkHandler):
+class Sender(LinkHandler):
     """`send` returns at once; its future is done when the broker has accepted the message."""
 
-    link: amqp.SenderLink
+    link: SenderLink
 
     def __init__(self, client: AmqpClient) -> None:
         self._client = client
@@ -257,12 +269,12 @@ class Sender(amqp.LinkHandler):
 
     def send_batch(self, payloads: list[bytes]) -> asyncio.Future[None]:
         """Accepted whole or not at all."""
-        return self.send(amqp.encode_message(body=payloads), BATCH_FORMAT)
+        return self.send(encode_message(body=payloads), BATCH_FORMAT)
 
-    def on_attached(self, link: amqp.Link) -> None:
+    def on_attached(self, link: Link) -> None:
         self.ready.set_result(None)
 
-    def on_disposition(self, link: amqp.SenderLink, deliveries: list[amqp.Delivery], outcome: amqp.Outcome, settled: bool) -> None:
+    def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
         for delivery in deliveries:
             answer = cast("asyncio.Future[None]", delivery.context)
             self._unanswered.discard(answer)
@@ -273,7 +285,7 @@ class Sender(amqp.LinkHandler):
             else:
                 answer.set_exception(Refused(outcome.error, f"not accepted, outcome {outcome.code:#x}"))
 
-    def on_detach(self, link: amqp.Link, error: amqp.AmqpError | None) -> None:
+    def on_detach(self, link: Link, error: AmqpError | None) -> None:
         trouble = Refused(error, "detached") if error is not None else Gone("the link ended")
         _fail(self.ready, trouble)
         unanswered, self._unanswered = self._unanswered, set()
@@ -281,10 +293,10 @@ class Sender(amqp.LinkHandler):
             _fail(answer, Gone("the link ended"))
 
 
-class Receiver(amqp.LinkHandler):
+class Receiver(LinkHandler):
     """Deliveries wait in `get`, or go to `on_message` as they come."""
 
-    link: amqp.ReceiverLink
+    link: ReceiverLink
 
     def __init__(self, client: AmqpClient) -> None:
         self._client = client
@@ -307,7 +319,7 @@ class Receiver(amqp.LinkHandler):
             raise self.error
         return incoming
 
-    def settle(self, incoming: Incoming, state: bytes = amqp.ACCEPTED) -> asyncio.Future[None]:
+    def settle(self, incoming: Incoming, state: bytes = ACCEPTED) -> asyncio.Future[None]:
         """Done when the broker has confirmed: the outcome is on its disk."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self.link.attached:
@@ -325,15 +337,15 @@ class Receiver(amqp.LinkHandler):
             await self._waiting.get()
         self._waiting.put_nowait(None)
 
-    def on_attached(self, link: amqp.Link) -> None:
+    def on_attached(self, link: Link) -> None:
         self.ready.set_result(None)
 
     def on_transfer(
-        self, link: amqp.ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
+        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
     ) -> None:
         self.on_message(Incoming(payload, delivery_id, tag, settled))
 
-    def on_settled_incoming(self, link: amqp.ReceiverLink, first: int, last: int, outcome: amqp.Outcome, settled: bool) -> None:
+    def on_settled_incoming(self, link: ReceiverLink, first: int, last: int, outcome: Outcome, settled: bool) -> None:
         for delivery_id in range(first, last + 1):
             answer = self._unanswered.pop(delivery_id, None)
             if answer is None or answer.done():
@@ -343,7 +355,7 @@ class Receiver(amqp.LinkHandler):
             else:
                 answer.set_result(None)
 
-    def on_detach(self, link: amqp.Link, error: amqp.AmqpError | None) -> None:
+    def on_detach(self, link: Link, error: AmqpError | None) -> None:
         self.error = Refused(error, "detached") if error is not None else Gone("the link ended")
         _fail(self.ready, self.error)
         unanswered, self._unanswered = self._unanswered, {}
@@ -352,7 +364,9 @@ class Receiver(amqp.LinkHandler):
         self._waiting.put_nowait(None)
 
 
-class _Pump(asyncio.Protocol):
+class _Pump:
+    """Quacks like asyncio.Protocol."""
+
     def __init__(self, client: AmqpClient) -> None:
         self._client = client
 
@@ -361,6 +375,15 @@ class _Pump(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._client.received(data)
+
+    def eof_received(self) -> None:
+        """The transport closes by itself."""
+
+    def pause_writing(self) -> None:
+        """What is sent waits in the transport."""
+
+    def resume_writing(self) -> None:
+        """It is on its way."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.lost()

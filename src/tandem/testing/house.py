@@ -191,7 +191,7 @@ class House:
         return self.dice.randbytes(count)
 
     def disk_latency(self) -> float:
-        return self.dice.uniform(0.000_2, 0.004) * self.slow
+        return (0.000_2 + (0.004 - 0.000_2) * self.dice.random()) * self.slow
 
     def broken(self, what: str) -> None:
         """A promise does not hold: the run ends here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.call_soon = self.call_soon_threadsafe = agenda.call_soon  # type: ignore[method-assign,assignment]
         self.call_later = agenda.call_later  # type: ignore[method-assign,assignment]
         self.call_at = agenda.call_at  # type: ignore[method-assign,assignment]
+        self.create_future = functools.partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+        self.get_debug = bool  # type: ignore[method-assign]  # asked for every future: bool() is False
         self._running = False
         self._graveyard: list[object] = []
         self.net: SimNet | None = None
@@ -73,9 +76,6 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # -- what asyncio asks of a loop -----------------------------------------------------------
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, _T], *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[_T]:
@@ -109,9 +109,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if not self.agenda.over:
             self.agenda.mishaps.append(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))
-
-    def get_debug(self) -> bool:
-        return False
 
     def is_running(self) -> bool:
         return self._running

@@ -149,7 +149,8 @@ class SimNet:
         return client, client.protocol
 
     def _delay(self) -> float:
-        return self.dice.uniform(*self.delay_range)
+        shortest, longest = self.delay_range
+        return shortest + (longest - shortest) * self.dice.random()
 
     def send(self, line: Line, data: bytes | None) -> None:
         peer = line.peer
