@@ -73,7 +73,6 @@ class EventHub:
 class Counters:
     """Counts since the pair was made; plain numbers, read or export them as you like."""
 
-    sent_primary: int = 0
     diverted: int = 0
     failed: int = 0
     refused: int = 0
@@ -94,8 +93,12 @@ class Counters:
             counters = self.by_path[key] = PathCounters()
         return counters
 
+    @property
+    def sent_primary(self) -> int:
+        return sum(path.sent_primary for path in self.by_path.values())
+
     def snapshot(self) -> dict[str, object]:
-        return dataclasses.asdict(self)
+        return {"sent_primary": self.sent_primary, **dataclasses.asdict(self)}
 
 
 @dataclass(slots=True)

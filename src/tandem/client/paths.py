@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tandem.client.coupling import SideState
 from tandem.client.errors import describe
 from tandem.client.health import PathHealth, PathState, Transition
 from tandem.client.ping import Pinger, PingResult, ping
@@ -64,6 +65,8 @@ class PathMonitor:
         self._random_id = random_id
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
+        self.sunny = True
+        """Healthy, and the primary is open: what nearly every send finds, in one look."""
         self.counters: PathCounters = counters.path(path.casefold())
         self.senders: set[Sender] = set()
         """To the primary. What they have under way is cut short the moment the path fails over, so that it can be diverted in time."""
@@ -73,6 +76,11 @@ class PathMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._probe: asyncio.Task[None] | None = None
         self._pinger = Pinger(settings.ping_interval, self._ping_once)
+        primary.watch(self._look_at_the_sky)
+        self._look_at_the_sky(primary)
+
+    def _look_at_the_sky(self, primary: Side) -> None:
+        self.sunny = self.health.state is PathState.HEALTHY and primary.state is SideState.OPEN
 
     def now(self) -> int:
         return int(self._loop.time() * 1000)
@@ -101,6 +109,7 @@ class PathMonitor:
     def _apply(self, change: Transition | None, why: str) -> None:
         if change is None:
             return
+        self._look_at_the_sky(self._primary)
         self._stop_timer()
         if change.after is PathState.SUSPECT:
             self._timer = self._loop.call_later(self._settings.failover_interval_ms / 1000, self._interval_over)

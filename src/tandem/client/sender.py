@@ -11,7 +11,6 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError, ServiceBusError
 
-from tandem.client.coupling import SideState
 from tandem.client.envelope import HEADROOM_BYTES, SCHEDULED, alias_in, annotated, wrap
 from tandem.client.errors import (
     AliasInUseError,
@@ -49,11 +48,13 @@ class PairedSender:
         self._monitor = pair.monitor(path)
         self._counters = pair.counters
         self._path_counters = self._monitor.counters
+        self._now = asyncio.get_running_loop().time
         self._primary: Sender = pair.primary.namespace.sender(path)
         self._monitor.senders.add(self._primary)
         self._backlog: Sender | None = None
         self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
+        self._primary_seconds = timeout / 2 if self._monitor.health.at_once else timeout
+        """If the first failure ends in a diversion, half the time is kept for that."""
         self._small_bytes_max = 0
         """Bodies up to this fit certainly, whatever stands beside them; 0 until the limits are known."""
         self._closed = False
@@ -64,14 +65,24 @@ class PairedSender:
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Send a message, a list of messages (one batch) or a batch. Returns once a namespace has stored it."""
-        if type(message) is ServiceBusMessage and not self._closed and self._pair.primary.state is SideState.OPEN:
-            self._admit(message.raw_amqp_message)
-            outgoing: Outgoing | None = message
-        else:
+        if not self._monitor.sunny or timeout is not None or type(message) is not ServiceBusMessage or self._closed:
             outgoing = self._prepare(message)
-            if outgoing is None:
-                return
-        await self._route(self._primary.send, outgoing, self._timeout if timeout is None else self._seconds(timeout))
+            if outgoing is not None:
+                await self._route(self._primary.send, outgoing, self._seconds(timeout))
+            return
+        # Nearly every send. It touches as little as it can: between two of them everything else has had the processor's caches.
+        self._admit(message.raw_amqp_message)
+        started = self._now()
+        try:
+            await self._primary.send(message, self._primary_seconds)
+        except Exception as error:  # noqa: BLE001 - raised again unless the message can be diverted
+            cause = self._failed(error)
+        else:
+            self._path_counters.sent_primary += 1
+            if not self._monitor.sunny:
+                self._monitor.succeeded()  # type: ignore[unreachable]  # while this waited, others may have failed
+            return
+        await self._give_way(message, started + self._timeout, cause)
 
     async def schedule_messages(self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None) -> list[int]:
         """Schedule messages; their sequence numbers. While failed over they are diverted, and **no number** is returned.
@@ -211,40 +222,44 @@ class PairedSender:
 
     async def _route(self, to_primary: Callable[[Any, float], Awaitable[object]], outgoing: Outgoing, timeout: float) -> object:
         """What the primary answers, or _DIVERTED. The send that makes the path fail over is diverted itself."""
-        monitor = self._monitor
-        started = self._loop.time()
-        health = monitor.health
+        started = self._now()
+        health = self._monitor.health
         cause: BaseException | None = None
-        healthy = health.state is PathState.HEALTHY
-        if healthy or not health.diverting:
+        if not health.diverting:
             # If this attempt may end in a diversion, half the time is kept for that.
-            last = health.at_once if healthy else health.decides_on_next_failure(int(started * 1000))
+            last = health.decides_on_next_failure(int(started * 1000))
             try:
                 # The transport keeps the time. It is interrupted when the path fails over meanwhile, and this can then be diverted.
                 answer = await to_primary(outgoing, timeout / 2 if last else timeout)
-            except Exception as error:
-                if isinstance(error, TimeoutError) and not isinstance(error, ServiceBusError):
-                    error = OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time", error=error)
-                if not self._pair.unreachable(error):
-                    raise error
-                monitor.failed(error)
-                if not monitor.health.diverting:
-                    self._count_failed()
-                    raise error
-                cause = error
+            except Exception as error:  # noqa: BLE001 - raised again unless the message can be diverted
+                cause = self._failed(error)
             else:
-                if health.state is not PathState.HEALTHY:
-                    monitor.succeeded()
-                self._counters.sent_primary += 1
+                self._monitor.succeeded()
                 self._path_counters.sent_primary += 1
                 return answer
+        await self._give_way(outgoing, started + timeout, cause)
+        return _DIVERTED
+
+    def _failed(self, error: Exception) -> BaseException:
+        """The primary did not take it. Raises, unless the path diverts now; then this is why."""
+        if isinstance(error, TimeoutError) and not isinstance(error, ServiceBusError):
+            error = OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time", error=error)
+        if not self._pair.unreachable(error):
+            raise error
+        self._monitor.failed(error)
+        if not self._monitor.health.diverting:
+            self._count_failed()
+            raise error
+        return error
+
+    async def _give_way(self, outgoing: Outgoing, deadline: float, cause: BaseException | None) -> None:
+        health = self._monitor.health
         if health.state is PathState.POISONED and health.last_error is not None:
             self._count_failed()
             raise SendAvailabilityMessagingError(
                 f"{self.entity_name} is failed over, and pings are refused: {describe(health.last_error)}", health.last_error
             ) from health.last_error
-        await self._divert(outgoing, started + timeout, cause or health.last_error)
-        return _DIVERTED
+        await self._divert(outgoing, deadline, cause or health.last_error)
 
     def _count_failed(self) -> None:
         self._pair.counters.failed += 1
