@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tandem.broker.forwarding import settle_transfers
+from tandem.broker.journal import Tenant
 from tandem.broker.namespace import Namespace
 from tandem.broker.partitions import PartitionedQueue, fragment_of_key
 from tandem.broker.queue import Queue
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
 from tandem.model.entity import QueueDescription
-from tandem.model.errors import BusError, StoreUnavailable
+from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.settings import StoreSettings
@@ -24,14 +25,30 @@ from tests.stores.harness import Loop, ManualClock
 STORES = 2
 
 
+class UnreadAtFirst(MemoryStore):
+    """A store that is damaged when the broker starts, and put right later."""
+
+    damaged = True
+
+    def replay(self, tenant: Tenant) -> None:
+        if self.damaged:
+            self.damaged = False
+            raise Corrupt("damaged")
+        super().replay(tenant)
+
+
 class House:
     """A namespace over two stores in memory: a plain queue in each, and partitioned ones over both."""
 
-    def __init__(self) -> None:
+    def __init__(self, shelves: list[Shelf] | None = None, unread: int = -1, forward_to: str | None = None) -> None:
         self.clock = ManualClock()
         self.loop = Loop()
         self.turn = Turn(self.clock, lambda: None)
-        self.stores = [MemoryStore(self.loop.call, StoreSettings(), Shelf()) for _ in range(STORES)]
+        self.shelves = shelves or [Shelf() for _ in range(STORES)]
+        self.stores = [
+            (UnreadAtFirst if number == unread else MemoryStore)(self.loop.call, StoreSettings(), shelf)
+            for number, shelf in enumerate(self.shelves)
+        ]
         self.namespace = Namespace("house", self.turn, Limits(), Translator(uuid.uuid4), lambda: 0x1234_5678)
         for store in self.stores:
             self.namespace.attach_store(store)
@@ -39,6 +56,7 @@ class House:
         self.namespace.add_queue(2, 1, QueueDescription(name="second"))
         self.namespace.add_queue(3, 0, QueueDescription(name="spread", enable_partitioning=True, partition_count=2))
         self.namespace.add_queue(4, 0, QueueDescription(name="grouped", enable_partitioning=True, partition_count=2, requires_session=True))
+        self.namespace.add_queue(5, 0, QueueDescription(name="sent on", forward_to=forward_to))
         self.namespace.replay()
         self.run()
 
@@ -204,3 +222,25 @@ def test_what_was_sent_on_is_not_settled_in_a_source_that_has_stopped_unnoticed(
     house.rise(0)
     assert house.queue("first").index.total == 0
     assert tenant.transfers == {}
+
+
+def test_what_a_store_that_cannot_be_read_may_have_received_is_not_sent_on_a_second_time(house: House) -> None:
+    source = house.queue("sent on")
+    numbers = [source.enqueue(message(text), house.now) for text in ("arrived", "not sent yet")]
+    part = house.spread().fragments[1]
+    part.enqueue(message("arrived"), house.now)
+    house.namespace.stores[1].note_transfer((source.entity_id, numbers[0]), part.entity_id, house.now)
+    house.run()
+    # Now the power fails, before the source has heard of it; and the store that took it is damaged.
+    again = House(house.shelves, unread=1, forward_to="spread")
+    assert [part.out_of_service for part in again.spread().fragments] == [False, True]
+    assert again.queue("sent on").counts().total == 2
+    again.queue("sent on").enqueue(message("a later one"), again.now)
+    again.run()
+    hand = again.receive(again.spread(), 10)
+    assert [text for text, _ in hand.got] == ["a later one"]
+    again.rise(1)
+    again.clock.now += 2_000
+    again.run()
+    assert sorted(text for text, _ in hand.got) == ["a later one", "arrived", "not sent yet"]
+    assert again.queue("sent on").counts().total == 0

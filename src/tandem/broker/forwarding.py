@@ -2,7 +2,8 @@
 
 Within one store, leaving and arriving are one block. Between two stores the message arrives first, together with the fact TRANSFERRED
 that names where it came from; when that is on disk it leaves its source; when that is on disk too the fact is forgotten. After a crash
-`settle_transfers` removes from their sources the messages that some store remembers to have received.
+`settle_transfers` removes from their sources the messages that some store remembers to have received. If the store that may remember cannot
+be read, they wait for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.index import GONE, MOVING
+from tandem.broker.index import GONE, MOVING, READY
 from tandem.broker.journal import Effect
 from tandem.broker.state import Loaded
 from tandem.model.errors import (
@@ -305,9 +306,30 @@ def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arr
     return False
 
 
+def hold_back(namespace: Namespace, unread: int) -> None:
+    """At the start, when a store could not be read: what is still to be forwarded may be there already, and waits until that is known."""
+    for tenant in namespace.stores:
+        if not tenant.available:
+            continue
+        for queue in tenant.queues.values():
+            forwarding = queue.forwarding
+            target = namespace.forward_target(forwarding.target) if forwarding is not None else None
+            if target is None or all(namespace.tenant_of(part) is not namespace.stores[unread] for part in target.parts()):
+                continue
+            seqs: list[int] = []
+            seq = queue.index.next_in_state(READY, queue.base + 1, queue.next_seq)
+            while seq < queue.next_seq:
+                queue.index.set_state(seq, MOVING)
+                seqs.append(seq)
+                seq = queue.index.next_in_state(READY, seq + 1, queue.next_seq)
+            if seqs:
+                namespace.in_doubt.append((unread, queue.entity_id, seqs))
+
+
 def _give_back_doubtful(namespace: Namespace) -> None:
     """What had not arrived when its store stopped is tried again."""
     still: list[tuple[int, int, list[int]]] = []
+    elsewhere = {(source, seq) for store, source, seqs in namespace.in_doubt if not namespace.stores[store].serves for seq in seqs}
     for store, source, seqs in namespace.in_doubt:
         tenant = namespace.stores[store]
         queue = next((one.queues[source] for one in namespace.stores if source in one.queues and one.serves), None)
@@ -318,7 +340,7 @@ def _give_back_doubtful(namespace: Namespace) -> None:
         if waiting:
             still.append((store, source, waiting))
         for seq in seqs:
-            if queue.index.state(seq) == MOVING and seq not in waiting:
+            if queue.index.state(seq) == MOVING and seq not in waiting and (source, seq) not in elsewhere:
                 queue.make_ready(seq)
     namespace.in_doubt = still
 

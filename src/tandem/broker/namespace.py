@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from tandem.broker.forwarding import settle_transfers
+from tandem.broker.forwarding import hold_back, settle_transfers
 from tandem.broker.journal import Journal
 from tandem.broker.partitioned_topic import AnyTopic, PartitionedTopic
 from tandem.broker.partitions import FRAGMENT_BITS, FRAGMENT_SHIFT, PARTITIONED, PartitionedQueue
@@ -105,14 +105,18 @@ class Namespace:
     def replay(self) -> None:
         """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve; none at all is an error."""
         trouble: BusError | None = None
-        for tenant in self.stores:
+        unread: list[int] = []
+        for number, tenant in enumerate(self.stores):
             try:
                 tenant.journal.replay(tenant)
             except BusError as error:
                 trouble = error
+                unread.append(number)
                 tenant.take_out_of_service()
             else:
                 tenant.finish()
+        for number in unread:
+            hold_back(self, number)
         if trouble is not None and not any(tenant.available for tenant in self.stores):
             raise trouble
         self._settle_between()

@@ -72,6 +72,9 @@ class PartitionedQueue(Queue):
             raise MessageNotFound(f"There is no message with sequence number {seq} in '{self.path}'.")
         return self.fragments[number]
 
+    def parts(self) -> list[Queue]:
+        return self.fragments
+
     def _usable(self) -> list[Queue]:
         """Fragments whose store is up."""
         return [fragment for fragment in self.fragments if not fragment.out_of_service]

@@ -88,6 +88,10 @@ class Queue(Leaser):
         """The queue that holds this row."""
         return self
 
+    def parts(self) -> list[Queue]:
+        """The queues that hold its rows."""
+        return [self]
+
     # -- sending -----------------------------------------------------------------------------
 
     def check_send(self, message: Message, body_bytes: int) -> None:
