@@ -4,12 +4,19 @@
 
 Rounds alternate (bare, broker, bare, broker, …), so that a disk that gets slower for a while gets slower for both. What a bare fdatasync
 takes depends on the file: overwriting blocks is cheapest, reserved ones have to be marked as written, a growing file changes its size too.
+
+The bare server is what a network adds on this machine before a broker has done anything: one thread that reads a request, writes it over
+old blocks, waits for the disk and answers a client that waits for each answer. It may block on its disk, which a broker must not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from under_test import Broker, Build, Load, Table, builds, parser, percentile, workplace
@@ -33,19 +40,57 @@ class BareDisk:
         os.fsync(self._descriptor)
         self._at = 0
 
+    def keep(self, record: bytes) -> None:
+        os.pwrite(self._descriptor, record, self._at)
+        os.fdatasync(self._descriptor)
+        self._at = (self._at + RECORD_BYTES) % (FILE_BYTES - RECORD_BYTES)
+
     def sync_times_us(self, count: int) -> list[float]:
         record = os.urandom(RECORD_BYTES)
         found = []
         for _ in range(count):
             began = time.perf_counter_ns()
-            os.pwrite(self._descriptor, record, self._at)
-            os.fdatasync(self._descriptor)
+            self.keep(record)
             found.append((time.perf_counter_ns() - began) / 1000)
-            self._at = (self._at + RECORD_BYTES) % (FILE_BYTES - RECORD_BYTES)
         return found
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _serve(listener: socket.socket, file: Path) -> None:
+    disk = BareDisk(file, "overwriting")
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while True:
+        record = connection.recv(RECORD_BYTES, socket.MSG_WAITALL)
+        if not record:
+            return
+        disk.keep(record)
+        connection.sendall(b"accepted")
+
+
+@contextlib.contextmanager
+def bare_server(file: Path) -> Iterator[socket.socket]:
+    """A connection to a process of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = multiprocessing.get_context("fork").Process(target=_serve, args=(listener, file), daemon=True)
+    server.start()
+    with socket.create_connection(listener.getsockname()) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield client
+    server.join()
+
+
+def answer_times_us(client: socket.socket, count: int) -> list[float]:
+    record = os.urandom(RECORD_BYTES)
+    found = []
+    for _ in range(count):
+        began = time.perf_counter_ns()
+        client.sendall(record)
+        client.recv(100)
+        found.append((time.perf_counter_ns() - began) / 1000)
+    return found
 
 
 TARGET = "overwriting"
@@ -62,7 +107,8 @@ def measure(build: Build, directory: Path, load: Load, messages: int, rounds: in
     tails: dict[str, list[float]] = {kind: [] for kind in KINDS}
     sends: list[float] = []
     slowest: list[float] = []
-    with Broker(build, directory, CONFIG, {"TANDEM_STALLS": ""}) as broker:
+    served: list[float] = []
+    with Broker(build, directory, CONFIG, {"TANDEM_STALLS": ""}) as broker, bare_server(directory / "server") as server:
         disks = {kind: BareDisk(directory / kind, kind) for kind in KINDS}
         load.run(broker, "send", "bench", n=100, s=1024, w=1)
         cpu = 0.0
@@ -71,6 +117,7 @@ def measure(build: Build, directory: Path, load: Load, messages: int, rounds: in
                 syncs = disk.sync_times_us(messages)
                 bare[kind].append(percentile(syncs, 50))
                 tails[kind].append(percentile(syncs, 99))
+            served.append(percentile(answer_times_us(server, messages), 50))
             done = load.run(broker, "send", "bench", n=messages, s=1024, w=1)
             cpu += done["broker_cpu_s"]
             sends.append(done["settle_us"]["p50"])
@@ -85,6 +132,11 @@ def measure(build: Build, directory: Path, load: Load, messages: int, rounds: in
         table.add(build.label, f"  ratio of p50 (median round), {kind}", percentile(ratios, 50), "<= 2" if kind == TARGET else "")
         table.add(build.label, f"  ratio of p50 (best, worst round), {kind}", f"{min(ratios):.2f}, {max(ratios):.2f}")
         table.add(build.label, f"  ratio of p99 (median round), {kind}", percentile(last, 50))
+    table.add(build.label, "bare server, p50 us (median round)", percentile(served, 50))
+    ratios = [ours / theirs for ours, theirs in zip(sends, served, strict=True)]
+    table.add(build.label, "  ratio of p50 (median round), to the bare server", percentile(ratios, 50))
+    ratios = [theirs / disk for theirs, disk in zip(served, bare[TARGET], strict=True)]
+    table.add(build.label, f"  ratio of p50 (median round), bare server to bare fdatasync, {TARGET}", percentile(ratios, 50))
     table.add(build.label, "broker CPU us/message", cpu / (messages * rounds) * 1e6)
 
 
