@@ -21,7 +21,7 @@ from tandem.client.errors import (
     describe,
 )
 from tandem.client.health import PathState
-from tandem.client.sdk_codec import encode_message, ensure_message_id
+from tandem.client.sdk_codec import encode_message, ensure_message_id, new_message_id
 from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 
@@ -197,8 +197,10 @@ class PairedSender:
             self._counters.refused += 1
             raise AliasInUseError(f"the application property {alias} is reserved for diverted messages; rename it")
         properties = raw.properties
-        if properties is None or properties.message_id is None:
+        if properties is None:
             ensure_message_id(raw)
+        elif properties.message_id is None:
+            properties.message_id = new_message_id()
         data = raw._data_body  # not `body`, which goes through a generator with every send
         if data and (len(data) > 1 or len(data[0]) > self._small_bytes_max):
             self._check_size(raw)
