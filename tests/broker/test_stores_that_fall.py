@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandem.broker.forwarding import settle_transfers
+from tandem.broker.forwarding import hold_back, settle_transfers
+from tandem.broker.index import MOVING
 from tandem.broker.journal import Tenant
 from tandem.broker.namespace import Namespace
 from tandem.broker.partitions import PartitionedQueue, fragment_of_key
@@ -239,8 +240,34 @@ def test_what_a_store_that_cannot_be_read_may_have_received_is_not_sent_on_a_sec
     again.run()
     hand = again.receive(again.spread(), 10)
     assert [text for text, _ in hand.got] == ["a later one"]
+    # The store of the source stops and comes back meanwhile: it still does not know more.
+    again.fall(0)
+    again.rise(0)
+    again.clock.now += 2_000
+    again.run()
+    assert again.queue("sent on").counts().total == 2
     again.rise(1)
     again.clock.now += 2_000
     again.run()
-    assert sorted(text for text, _ in hand.got) == ["a later one", "arrived", "not sent yet"]
+    # The later one was not settled when its store stopped, and came again; the others came once.
+    assert sorted(text for text, _ in hand.got) == ["a later one", "a later one", "arrived", "not sent yet"]
     assert again.queue("sent on").counts().total == 0
+
+
+def test_what_two_stores_may_have_received_waits_for_both(house: House) -> None:
+    source = house.queue("sent on")
+    number = source.enqueue(message("x"), house.now)
+    house.run()
+    tenant = house.namespace.stores[0]
+    source.configure(QueueDescription(name="sent on", forward_to="spread"))
+    hold_back(house.namespace, tenant, {0, 1})
+    assert sorted(house.namespace.in_doubt) == [(0, source.entity_id, [number]), (1, source.entity_id, [number])]
+    house.fall(1)
+    settle_transfers(house.namespace)
+    house.run()
+    assert source.index.state(number) == MOVING
+    house.rise(1)
+    house.clock.now += 2_000
+    house.run()
+    assert house.queue("sent on").counts().total == 0
+    assert [text for text, _ in house.receive(house.spread(), 10).got] == ["x"]

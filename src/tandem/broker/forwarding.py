@@ -306,28 +306,32 @@ def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arr
     return False
 
 
-def hold_back(namespace: Namespace, unread: int) -> None:
-    """At the start, when a store could not be read: what is still to be forwarded may be there already, and waits until that is known."""
-    for tenant in namespace.stores:
-        if not tenant.available:
+def hold_back(namespace: Namespace, tenant: StoreTenant, unread: set[int]) -> None:
+    """`tenant` was replayed while other stores have not been read since the start: what it has still to forward may be in one of them
+    already, and waits until all of them have said."""
+    for queue in tenant.queues.values():
+        forwarding = queue.forwarding
+        target = namespace.forward_target(forwarding.target) if forwarding is not None else None
+        if target is None:
             continue
-        for queue in tenant.queues.values():
-            forwarding = queue.forwarding
-            target = namespace.forward_target(forwarding.target) if forwarding is not None else None
-            if target is None or all(namespace.tenant_of(part) is not namespace.stores[unread] for part in target.parts()):
-                continue
-            seqs: list[int] = []
-            seq = queue.index.next_in_state(READY, queue.base + 1, queue.next_seq)
-            while seq < queue.next_seq:
-                queue.index.set_state(seq, MOVING)
-                seqs.append(seq)
-                seq = queue.index.next_in_state(READY, seq + 1, queue.next_seq)
-            if seqs:
-                namespace.in_doubt.append((unread, queue.entity_id, seqs))
+        holders = [namespace.tenant_of(part) for part in target.parts()]
+        reached = [number for number in sorted(unread) if namespace.stores[number] in holders]
+        if not reached:
+            continue
+        seqs: list[int] = []
+        seq = queue.index.next_in_state(READY, queue.base + 1, queue.next_seq)
+        while seq < queue.next_seq:
+            queue.index.set_state(seq, MOVING)
+            seqs.append(seq)
+            seq = queue.index.next_in_state(READY, seq + 1, queue.next_seq)
+        if seqs:
+            namespace.in_doubt.extend((number, queue.entity_id, seqs) for number in reached)
 
 
 def _give_back_doubtful(namespace: Namespace) -> None:
     """What had not arrived when its store stopped is tried again."""
+    if not any(namespace.stores[store].serves for store, _, _ in namespace.in_doubt):
+        return
     still: list[tuple[int, int, list[int]]] = []
     elsewhere = {(source, seq) for store, source, seqs in namespace.in_doubt if not namespace.stores[store].serves for seq in seqs}
     for store, source, seqs in namespace.in_doubt:

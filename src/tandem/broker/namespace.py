@@ -92,6 +92,8 @@ class Namespace:
         self.entities: dict[str, QueueEntity | AnyTopic] = {}
         self.in_doubt: list[tuple[int, int, list[int]]] = []
         """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
+        self._unread: set[int] = set()
+        """Stores that nobody has been able to read since the start."""
         self._new_nonce = new_nonce
 
     # -- stores ------------------------------------------------------------------------------
@@ -105,18 +107,18 @@ class Namespace:
     def replay(self) -> None:
         """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve; none at all is an error."""
         trouble: BusError | None = None
-        unread: list[int] = []
         for number, tenant in enumerate(self.stores):
             try:
                 tenant.journal.replay(tenant)
             except BusError as error:
                 trouble = error
-                unread.append(number)
+                self._unread.add(number)
                 tenant.take_out_of_service()
             else:
                 tenant.finish()
-        for number in unread:
-            hold_back(self, number)
+        for tenant in self.stores:
+            if tenant.available:
+                hold_back(self, tenant, self._unread)
         if trouble is not None and not any(tenant.available for tenant in self.stores):
             raise trouble
         self._settle_between()
@@ -194,6 +196,8 @@ class Namespace:
         self._swap_fragments(tenant)
         self.stores[store] = tenant
         tenant.finish()
+        self._unread.discard(store)
+        hold_back(self, tenant, self._unread)
         self._settle_between()
 
     def _swap_fragments(self, tenant: StoreTenant) -> None:
