@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tandem import amqp
 from tandem.model.entity import RuleDescription, SqlAction, SqlFilter
 from tandem.testing import Bus
-from tests.conformance.raw import Raw
+from tests.conformance.raw import Raw, Refused
 
 
 def rule(name: str, filter: str, action: str | None = None) -> RuleDescription:
@@ -93,3 +94,33 @@ def test_what_was_fanned_out_is_there_after_a_restart(tmp_path: Path, kind: str)
             assert [one.text for one in raw.receiver("t/Subscriptions/all").receive(4)] == ["m0", "m1", "m2", "m3"]
             copies = raw.receiver("t/Subscriptions/acted").receive(2)
             assert [one.message.application_properties["a"] for one in copies] == [4, 6]
+
+
+def test_a_topic_is_full_when_its_subscriptions_together_are() -> None:
+    with Bus() as bus, Raw(bus.port) as raw:
+        bus.create_topic("t", max_size_megabytes=1)
+        bus.create_subscription("t", "one")
+        bus.create_subscription("t", "two")
+        for _ in range(3):
+            raw.feed("t", "x" * 200_000)
+        with pytest.raises(Refused, match="maximum size of topic 't'") as refused:
+            raw.feed("t", "x" * 200_000)
+        assert refused.value.error is not None and refused.value.error.condition == "amqp:resource-limit-exceeded"
+        assert active(bus, "t", "one", "two") == [3, 3]
+        receiver = raw.receiver("t/Subscriptions/one")
+        for arrival in receiver.receive(2):
+            receiver.settle(arrival, amqp.ACCEPTED)
+        raw.feed("t", "x" * 200_000)
+        assert active(bus, "t", "one", "two") == [2, 4]
+
+
+def test_many_small_messages_fill_a_topic_as_well() -> None:
+    with Bus() as bus, Raw(bus.port) as raw:
+        bus.create_topic("t", max_size_megabytes=1)
+        bus.create_subscription("t", "plain")
+        bus.create_subscription("t", "acted", rules=[rule("r", "1 = 1", "SET a = 1")])
+        with pytest.raises(Refused, match="maximum size of topic 't'"):
+            for _ in range(100):
+                raw.feed("t", *["x" * 10_000] * 10)
+        held = sum(bus.counts(f"t/Subscriptions/{name}").size_bytes for name in ("plain", "acted"))
+        assert 1_000_000 < held <= 1_048_576 + 20_000

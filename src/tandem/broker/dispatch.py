@@ -13,6 +13,7 @@ from tandem.broker import facts
 from tandem.broker.index import HELD, LOCKED, READY
 from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionTable
+from tandem.broker.meters import UNIT_BYTES
 from tandem.broker.state import HotBudget, Loaded, QueueState
 from tandem.model.errors import BusError, SessionLockLost
 
@@ -175,9 +176,12 @@ class Dispatcher(QueueState):
         sent = 0
         taken: list[bytes] = []
         held: _Held | None = None
-        index = self.index
+        chunks = self.index.chunks
+        by_state = self.index.by_state
         hot = self.hot
         pack = _SEQ.pack
+        small = 0
+        small_bytes = 0
         while sent < room:
             seq = self.next_ready()
             if seq == 0:
@@ -190,7 +194,7 @@ class Dispatcher(QueueState):
                 self.cursor = seq + 1
             else:
                 heapq.heappop(self.returned)
-            chunk = index.chunks[seq >> 12]
+            chunk = chunks[seq >> 12]
             row = seq & 4095
             expires_at: int = chunk.expires[row]
             count: int = chunk.counts[row]
@@ -198,21 +202,32 @@ class Dispatcher(QueueState):
                 self.remove_spent(seq, now)
                 continue
             enqueued_at: int = chunk.enqueued[row]
-            self.meter.received(message.size_bytes)
+            size = message.size_bytes
+            if size > UNIT_BYTES:
+                self.meter.received(size)
+            else:
+                small += 1
+                small_bytes += size
+            del hot[seq]
+            self.hot_bytes -= size
+            self.budget.used_bytes -= size
+            by_state[READY] -= 1
             if consumer.peek_lock:
+                by_state[LOCKED] += 1
+                chunk.states[row] = LOCKED
                 lock = self.locks.take(seq, now + self.lock_ms, count, None, False)
-                index.set_state(seq, LOCKED)
-                self.drop_hot(seq)
                 taken.append(pack(seq))
                 consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
             else:
                 if held is None:
                     held = _Held(self, consumer)
-                index.set_state(seq, HELD)
-                self.drop_hot(seq)
+                by_state[HELD] += 1
+                chunk.states[row] = HELD
                 self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
                 held.add(message, seq, enqueued_at, count, expires_at)
             sent += 1
+        if small:
+            self.meter.received_small(small, small_bytes)
         if taken:
             # Lazy: rides along with the next commit. A crash before it merely forgets one delivery attempt.
             self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")

@@ -57,6 +57,12 @@ class LockTable:
         lock.held = False
         del self.by_token[lock.token]
 
+    def drop_all(self, locks: list[Lock]) -> None:
+        by_token = self.by_token
+        for lock in locks:
+            lock.held = False
+            del by_token[lock.token]
+
     def renew(self, lock: Lock, locked_until: int) -> None:
         if lock.locked_until == locked_until:
             return  # twice in one millisecond: it ends once

@@ -135,14 +135,18 @@ class Meter:
     def received(self, size: int) -> None:
         if size > UNIT_BYTES:
             self.add(RECEIVE, OK, 1, size)
-            return
-        self.receives += 1
+        else:
+            self.received_small(1, size)
+
+    def received_small(self, count: int, size: int) -> None:
+        """Messages of at most UNIT_BYTES each; `size` is that of all together."""
+        self.receives += count
         self.receive_bytes += size
         if not self.dirty:
             self._touch()
 
-    def completed(self) -> None:
-        self.completes += 1
+    def completed(self, count: int) -> None:
+        self.completes += count
         if not self.dirty:
             self._touch()
 

@@ -282,6 +282,16 @@ class PartitionedQueue(Queue):
     def complete(self, lock: Lock, now: int) -> None:
         self.part_of(lock.seq).complete(lock, now)
 
+    def complete_run(self, locks: list[Lock], at: int, now: int) -> int:
+        """As far as they are in one fragment."""
+        part = self.part_of(locks[at].seq)
+        there: list[Lock] = []
+        for i in range(at, len(locks)):
+            if self.part_of(locks[i].seq) is not part:
+                break
+            there.append(locks[i])
+        return part.complete_run(there, 0, now)
+
     def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
         self.part_of(lock.seq).abandon(lock, now, deliver_at, properties, effect)
 

@@ -54,6 +54,8 @@ class Queue(Leaser):
         """Of the entity itself, also in its sub-queues."""
         self.transfer_dead_letters: Queue | None = None
         """Where messages go that cannot be forwarded."""
+        self.shares_room: bool = False
+        """Its size is not that of its own rows alone: only `check_room` knows it."""
         self.pings: int = 0
         self.duplicates_dropped: int = 0
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
@@ -107,7 +109,7 @@ class Queue(Leaser):
             raise MessageSizeExceeded(
                 f"The received message (size {body_bytes} bytes) exceeds the limit of {self.message_bytes_max} bytes of '{self.path}'."
             )
-        if self.budget.short_of_room or self.index.size_bytes + body_bytes > self.quota_bytes:
+        if self.shares_room or self.budget.short_of_room or self.index.size_bytes + body_bytes > self.quota_bytes:
             self.check_room(body_bytes)
 
     def check_room(self, body_bytes: int) -> None:
@@ -123,8 +125,21 @@ class Queue(Leaser):
 
         Nobody sees it, and nobody may be told, before the journal's next commit.
         """
-        self.check_send(message, message.size_bytes)
-        return self.admit(message, now)
+        size = message.size_bytes
+        if (
+            not self.may_send
+            or self.has_sessions
+            or size > self.message_bytes_max
+            or self.shares_room
+            or self.budget.short_of_room
+            or self.index.size_bytes + size > self.quota_bytes
+        ):
+            self.check_send(message, size)
+        if message.is_ping or self.history is not None or message.scheduled_at > now:
+            return self.admit(message, now)
+        number = self.place(message, now)
+        self.meter.sent(size)
+        return number
 
     def admit(self, message: Message, now: int) -> int:
         """As `enqueue`, for a message that was checked."""
@@ -156,7 +171,7 @@ class Queue(Leaser):
             heapq.heappush(self.scheduled, (message.scheduled_at, seq))
             self.turn.wake(self, message.scheduled_at)
         else:
-            expires_at = self.expiry(message.ttl_ms, now)
+            expires_at = 0 if message.ttl_ms == NO_TTL and self.default_ttl_ms >= MAX_DURATION_MS else self.expiry(message.ttl_ms, now)
             body = encode_body(message)
             location = self.append_message(seq, 0, message, body, now, expires_at, 0)
             self.index.add(seq, READY, location, len(body), now, expires_at, 0)
@@ -164,7 +179,11 @@ class Queue(Leaser):
             if expires_at:
                 self.turn.wake(self, expires_at)
         self.next_seq = seq + 1
-        self.note(seq, message)
+        visible = self._visible
+        if visible is not None and visible.turn_number == self.turn.number and not self.has_sessions:
+            visible.upto = seq
+        else:
+            self.note(seq, message)
         return seq
 
     def rows_of(self, number: int, now: int) -> list[RowId] | None:

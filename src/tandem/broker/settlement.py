@@ -11,7 +11,7 @@ from tandem.broker.dispatch import Dispatcher
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, MOVING, READY
 from tandem.broker.meters import ABANDONED, DEAD_LETTERED, OK, RENEW, SETTLE
 from tandem.broker.state import HotBudget, Loaded, Rewriter
-from tandem.model.errors import BusError, MessageLockLost, SessionLockLost
+from tandem.model.errors import BusError, MessageLockLost, SessionLockLost, StoreUnavailable
 from tandem.model.message import encode_body
 
 if TYPE_CHECKING:
@@ -81,7 +81,37 @@ class Settler(Dispatcher):
         self.require(lock, now)
         self._drop_lock(lock)
         self.settle(lock.seq, facts.COMPLETED, now)
-        self.meter.completed()
+        self.meter.completed(1)
+
+    def complete_run(self, locks: list[Lock], at: int, now: int) -> int:
+        """Those from `at` on that nothing speaks against, in one go; returns how many. About the next one, ask `complete`."""
+        if self.has_sessions or self.shared:
+            return 0
+        append = self.journal.append
+        entity_id = self.entity_id
+        held: list[Lock] = []
+        seqs: list[int] = []
+        try:
+            for i in range(at, len(locks)):
+                lock = locks[i]
+                if not lock.held or lock.locked_until <= now:
+                    break
+                seq = lock.seq
+                append(facts.SETTLED, facts.COMPLETED, entity_id, seq, now, 0, b"", b"")
+                held.append(lock)
+                seqs.append(seq)
+        except StoreUnavailable:
+            pass  # as the next one will be told
+        self.locks.drop_all(held)
+        forget = self.journal.forget
+        for location in self.index.remove_all(seqs):
+            forget(location)
+        hot = self.hot
+        for seq in seqs:
+            if seq in hot:
+                self.drop_hot(seq)
+        self.meter.completed(len(held))
+        return len(held)
 
     def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
         """Give the message back; the failed delivery counts. With `deliver_at` it stays away until then.

@@ -118,10 +118,14 @@ class Topic(Queue):
         self._rows: list[RowId] = []
         """Of the copies of the last message."""
         self._elsewhere: bool = False
+        self.shares_room = True
+        self._room_bytes: int = 0
+        """At most: what was free at the last count, less everything written since."""
 
     def reconfigure(self, description: TopicDescription) -> None:
         self.topic_description = description
         self.configure(queue_of_topic(description))
+        self._room_bytes = 0
 
     def add_subscription(self, subscription: Subscription) -> None:
         subscription.topic = self
@@ -148,10 +152,13 @@ class Topic(Queue):
     def check_room(self, body_bytes: int) -> None:
         if self.budget.short_of_room:
             raise StoreFull(f"'{self.path}' takes no messages: {self.budget.short_of_room}. Receive messages, or try again later.")
-        held = self.index.size_bytes + body_bytes
+        if body_bytes * len(self.subscriptions) < self._room_bytes:
+            return
+        held = self.index.size_bytes
         for subscription in self.subscriptions.values():
             held += subscription.queue.index.size_bytes
-        if held > self.quota_bytes:
+        self._room_bytes = self.quota_bytes - held
+        if body_bytes > self._room_bytes:
             raise QuotaExceeded(
                 f"The maximum size of topic '{self.path}' ({self.quota_bytes} bytes over all subscriptions) has been reached. "
                 "Receive messages, or raise the size."
@@ -159,6 +166,7 @@ class Topic(Queue):
 
     def place(self, message: Message, now: int) -> int:
         if message.scheduled_at > now:
+            self._room_bytes -= message.size_bytes
             return super().place(message, now)
         return self._fan_out(message, now)
 
@@ -195,6 +203,7 @@ class Topic(Queue):
         location = self.journal.append(facts.PUBLISHED, flags, self.entity_id, number, now, 0, key, body)
         self.shared[location] = len(targets)
         size = len(body)
+        self._room_bytes -= size * len(targets)
         for queue, (_, seq, expires_at) in zip(queues, targets, strict=True):
             queue.add_shared(message, location, size, seq, expires_at, now)
         if self.front is not None:
@@ -246,5 +255,6 @@ class Topic(Queue):
         queue, message, is_dead = copy
         seq = queue.take_over(message, now, 0) if is_dead else queue.place(message, now)
         self._rows.append((queue.entity_id, seq, now))
+        self._room_bytes -= message.size_bytes
         if queue.journal is not self.journal:
             self._elsewhere = True

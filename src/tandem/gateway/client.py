@@ -21,7 +21,6 @@ from tandem.model.entity import Right
 from tandem.model.errors import BusError, ServerBusy, Unauthorized
 
 if TYPE_CHECKING:
-    from tandem.broker.queue import Queue
     from tandem.gateway.node import Node
     from tandem.gateway.site import Site
 
@@ -68,7 +67,6 @@ class Client(Flushed):
         self.gate = Gate(_LARGE_ANSWERS_MAX)
         """Requests whose answers carry messages pass here."""
         self.messages_lost: int = 0
-        self.delivered_count: int = 0
 
     # -- bytes -------------------------------------------------------------------------------
 
@@ -228,14 +226,6 @@ class Client(Flushed):
         """A pre-settled send was refused: its sender chose not to hear, so the operator does."""
         self.messages_lost += 1
         self.site.note(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
-
-    def meter_send(self, queue: Queue, size: int) -> None:
-        queue.accessed_at = self.turn.now
-
-    def delivered(self, size: int) -> None:
-        self.delivered_count += 1
-        if not self.dirty:
-            self.turn.touch_connection(self)
 
 
 class ClientHandler(ConnectionHandler):

@@ -82,7 +82,7 @@ class Sending(LinkHandler):
         except BusError as error:
             self._reject(link, delivery_id, settled, error)
             return
-        client.meter_send(queue, len(payload))
+        queue.accessed_at = now
         if settled:
             queue.when_durable(_NOTHING)
             return
@@ -268,7 +268,8 @@ class LinkConsumer(Consumer):
         else:
             payload = client.translator.delivery(message, seq, enqueued_at, count, expires_at, lock.token, lock.locked_until)
             self.link.send(payload, lock.token, False, lock)
-        client.delivered(len(payload))
+        if not client.dirty:
+            client.touch()
 
     def caught_up(self) -> None:
         if self.link.drain:
@@ -339,19 +340,29 @@ class Receiving(LinkHandler):
 
     def _complete(self, link: SenderLink, deliveries: list[Delivery], settled: bool, now: int) -> None:
         queue = self.queue
-        waits = False
+        locks: list[Lock] = []
         for delivery in deliveries:
             lock = delivery.context
             assert isinstance(lock, Lock)
-            try:
-                queue.complete(lock, now)
-            except BusError as error:
-                self._refuse(link, delivery, settled, error)
-                continue
+            locks.append(lock)
+        waits = False
+        at = 0
+        while at < len(locks):
+            end = at + queue.complete_run(locks, at, now)
+            if end == at:
+                end = at + 1
+                try:
+                    queue.complete(locks[at], now)
+                except BusError as error:
+                    self._refuse(link, deliveries[at], settled, error)
+                    at = end
+                    continue
             if settled:
                 waits = True
             else:
-                self._confirm(link, delivery.delivery_id, ACCEPTED, queue.part_of(lock.seq))
+                for i in range(at, end):
+                    self._confirm(link, deliveries[i].delivery_id, ACCEPTED, queue.part_of(locks[i].seq))
+            at = end
         if waits:
             queue.when_durable(_NOTHING)
 

@@ -76,6 +76,10 @@ _HEADERS: Final = {
 """Headers of first deliveries without time to live, by what travels (`durable`, `priority`): nearly all there are."""
 _NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _TOKEN_ALONE: Final = b"\x00\x53\x71\xc1" + bytes((len(_K_TOKEN) + 17, 2)) + _K_TOKEN
+_STAMPS_ALONE: Final = b"\x00\x53\x72\xc1" + bytes((_STAMPED_LOCKED.size + 1, 6)) + _K_ENQUEUED
+_TOKEN: Final = Struct("<IHH8s")
+_USUAL: Final = Struct(f">{len(_TOKEN_ALONE)}sIHH8s{len(_STAMPS_ALONE)}sq{len(_K_SEQUENCE)}sq{len(_K_UNTIL)}sq")
+"""Both annotation sections of a locked message whose sender set none."""
 
 
 def token_to_uuid(tag: bytes) -> bytes:
@@ -327,13 +331,17 @@ class Translator(Rewriter):
         if header is None:
             # Where nothing expires (dead-letter queue) or not yet (scheduled), the time to live is shown as it was sent.
             header = _encode_header(message.header, expires_at - enqueued_at if expires_at else message.ttl_ms, count)
+        if token is not None and not (message.message_annotation_count or message.delivery_annotation_count or state):
+            a, b, c, d = _TOKEN.unpack(token)
+            stamped = _USUAL.pack(_TOKEN_ALONE, a, b, c, d, _STAMPS_ALONE, enqueued_at, _K_SEQUENCE, seq, _K_UNTIL, locked_until)
+            return b"".join((header, stamped, message.bare))
         if token is None:
             own_da = b""
             annotations = _NO_ANNOTATIONS
             stamps = _STAMPED.pack(_K_ENQUEUED, enqueued_at, _K_SEQUENCE, seq)
             stamp_count = 4
         else:
-            own_da = token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+            own_da = token_to_uuid(token)
             annotations = _TOKEN_ALONE + own_da
             stamps = _STAMPED_LOCKED.pack(_K_ENQUEUED, enqueued_at, _K_SEQUENCE, seq, _K_UNTIL, locked_until)
             stamp_count = 6

@@ -20,6 +20,7 @@ _SIZE_AND_COUNT: Final = Struct(">II")
 _NULLS: Final = tuple(b"\x40" * count for count in range(13))
 _ID_BYTES_MAX: Final = 130
 _HEADERS_MAX: Final = 256
+_SHAPES_MAX: Final = 1_024
 _BYTES_MIN: Final = 20
 """Shorter ones are walked."""
 
@@ -32,36 +33,55 @@ def remember_header(header: bytes, travels: bytes, ttl_ms: int) -> None:
         _headers[header] = (travels, ttl_ms)
 
 
+_shapes: dict[bytes, tuple[int, int, int, bytes, bytes, int]] = {}
+"""Beginnings that were met before, up to the length of the id. From each follows where the id begins and ends, where the properties
+end, what stands between the two, what travels of the header, and the time to live."""
+
+
+def _shape(head: bytes, start: int) -> tuple[int, int, int, bytes, bytes, int] | None:
+    """What `head` says; None if it is nothing usual."""
+    travels, ttl_ms = b"", -1
+    if start:
+        known = _headers.get(head[3:start])
+        if known is None:
+            return None
+        travels, ttl_ms = known
+    if head[start : start + 3] != _PROPERTIES:
+        return None
+    if head[start + 3] == 0xC0:
+        after = start + 5 + head[start + 4]
+        count = head[start + 5]
+    elif head[start + 3] == 0xD0:
+        size, count = _SIZE_AND_COUNT.unpack_from(head, start + 4)
+        after = start + 8 + size
+    else:
+        return None
+    id_at = len(head) - 2
+    id_end = id_at + 2 + head[id_at + 1]
+    if head[id_at] != 0xA1 or id_end - id_at > _ID_BYTES_MAX or not 1 <= count <= len(_NULLS) or id_end + count - 1 != after:
+        return None
+    found = (id_at, id_end, after, _NULLS[count - 1], travels, ttl_ms)
+    if len(_shapes) < _SHAPES_MAX:
+        _shapes[head] = found
+    return found
+
+
 def usual_message(payload: bytes) -> Message | None:
     """Header, properties with a text as id and nothing that concerns the broker, perhaps application properties, one data section."""
     end = len(payload)
     if end < _BYTES_MIN:
         return None
-    if not payload.startswith(_HEADER):
-        start = 0
-        travels, ttl_ms = b"", -1
-    else:
-        start = 5 + payload[4]
-        known = _headers.get(payload[3:start])
-        if known is None:
+    start = 5 + payload[4] if payload.startswith(_HEADER) else 0
+    if start + _BYTES_MIN > end:
+        return None
+    head = payload[: start + 8] if payload[start + 3] == 0xC0 else payload[: start + 14]
+    shape = _shapes.get(head)
+    if shape is None:
+        shape = _shape(head, start)
+        if shape is None:
             return None
-        travels, ttl_ms = known
-    if payload[start : start + 3] != _PROPERTIES or start + _BYTES_MIN > end:
-        return None
-    if payload[start + 3] == 0xC0:
-        after = start + 5 + payload[start + 4]
-        count = payload[start + 5]
-        id_at = start + 6
-    elif payload[start + 3] == 0xD0:
-        size, count = _SIZE_AND_COUNT.unpack_from(payload, start + 4)
-        after = start + 8 + size
-        id_at = start + 12
-    else:
-        return None
-    id_end = id_at + 2 + payload[id_at + 1]
-    if payload[id_at] != 0xA1 or id_end - id_at > _ID_BYTES_MAX or not 1 <= count <= len(_NULLS) or after + 5 > end:
-        return None
-    if id_end + count - 1 != after or payload[id_end:after] != _NULLS[count - 1]:
+    id_at, id_end, after, nulls, travels, ttl_ms = shape
+    if payload[id_end:after] != nulls or after + 5 > end:
         return None
     at = after
     if payload[at : at + 3] == _APPLICATION_PROPERTIES:

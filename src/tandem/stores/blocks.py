@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from tandem.model.errors import Corrupt
+from tandem.stores.checksum import crc32
 
 RECORD: Final = Struct("<BBIQQQIII")
 """kind, flags, entity, seq, at, aux, key bytes, body bytes, CRC of the body. Key and body follow."""

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from tandem.stores.blocks import RECORD, RECORD_BYTES, VERSION
+from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, write_fully
 
 INDEX_MAGIC: Final = b"TANDEMIX"

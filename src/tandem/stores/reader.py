@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from typing import Final
-from zlib import crc32
 
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import RECORD, RECORD_BYTES
+from tandem.stores.checksum import crc32
 from tandem.stores.scan import read_exactly
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.settings import StoreSettings

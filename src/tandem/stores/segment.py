@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 from tandem.broker.journal import HEALTHY, Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
+from tandem.stores.checksum import crc32
 from tandem.stores.committer import BlockWriter, Group
 from tandem.stores.compaction import Compaction
 from tandem.stores.disk import Disk

@@ -7,11 +7,11 @@ import os
 import threading
 from dataclasses import dataclass, replace
 from typing import Final
-from zlib import crc32
 
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES, SEGMENT_MAX, VERSION, pack_segment_header, parse_segment_header, seed_of
+from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, read_file, write_file, write_fully
 
 MANIFEST: Final = "store.json"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried
+from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk
 from tandem.stores.effects import run_effects
 from tandem.stores.memory import RECORD_BYTES

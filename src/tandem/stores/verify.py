@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from zlib import crc32
 
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
+from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk
 from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.scan import only_zeros
