@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tandem.model.entity import QueueDescription
     from tandem.model.message import Message
 
-_PUMP_MAX: Final = 256
-"""Messages one queue delivers in one turn: a few milliseconds, then sockets are looked at again."""
+_PUMP_MAX: Final = 128
+"""Messages one queue delivers in one turn: a millisecond or two, then sockets are looked at again."""
 _PAGE_ROWS: Final = 512
 _PAGE_BYTES: Final = 2_097_152
 _SEQ: Final = Struct("<Q")
