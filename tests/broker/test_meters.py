@@ -11,12 +11,15 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from tandem import amqp
 from tandem.broker.meters import EMPTY, MINUTE_MS, OK, RECEIVE, SEND, MeterBook, slot_of
 from tandem.broker.turn import Turn
 from tandem.gateway.sas import make_token
 from tandem.model.clock import SystemClock
 from tandem.testing import Bus
 from tests.cli.broker_process import BrokerProcess
+from tests.conformance.raw import Raw, message
+from tests.gateway.coordinator import Coordinator, send_in, settle_in
 
 AFTER_ALL = 1 << 32
 
@@ -128,3 +131,21 @@ def test_a_receive_that_ends_with_nothing_counts_once_each(tmp_path: Path) -> No
             for _ in range(3):
                 assert receiver.receive_messages(max_wait_time=0.2) == []
     assert rows_of(tmp_path / "tandem" / "meters") == {("idle", "receive", "empty"): 3}
+
+
+def test_what_a_transaction_sends_and_settles_is_counted(tmp_path: Path) -> None:
+    with Bus(data_dir=tmp_path, real_time=True) as bus, Raw(bus.port) as raw:
+        bus.create_queue("orders")
+        raw.feed("orders", "complete", "abandon", "defer", "dead")
+        receiver = raw.receiver("orders")
+        coordinator = Coordinator(raw)
+        transaction = coordinator.declare()
+        outcomes = (amqp.ACCEPTED, amqp.encode_modified(True, False), amqp.encode_modified(True, True), amqp.encode_rejected(None))
+        for arrival, outcome in zip(receiver.receive(4), outcomes, strict=True):
+            settle_in(receiver, transaction, arrival, outcome)
+        send_in(raw.sender("orders"), transaction, message("new"))
+        coordinator.discharge(transaction)
+    rows = rows_of(tmp_path / "tandem" / "meters")
+    settled = {outcome: count for (entity, operation, outcome), count in rows.items() if (entity, operation) == ("orders", "settle")}
+    assert settled == {"completed": 1, "abandoned": 1, "deferred": 1, "dead-lettered": 1}
+    assert rows["orders", "send", "ok"] == 5

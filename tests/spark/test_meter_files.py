@@ -95,7 +95,21 @@ def test_a_last_line_cut_off_at_any_byte_is_not_counted(tmp_path: Path) -> None:
     unfinished = line(second).encode()
     for length in range(len(unfinished) - 1):
         file.write_bytes(whole.encode() + unfinished[:length])
-        assert add_up(pieces_of([str(file)])).rows.to_pylist() == by_hand([first]), unfinished[:length]
+        totals = add_up(pieces_of([str(file)]))
+        assert totals.rows.to_pylist() == by_hand([first]), unfinished[:length]
+        assert totals.broken == (1 if length else 0), unfinished[:length]
+
+
+def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "store-0-000001.csv"
+    given = rows(5)
+    lines = [line(row) for row in given]
+    lines[1] = "1,2,3\n"
+    lines[3] = line(given[3] | {"count": 7}).replace(",7,", ",8,", 1)
+    file.write_text(COLUMNS + "\n" + "".join(lines))
+    totals = add_up(pieces_of([str(file)]))
+    assert in_order(totals.rows.to_pylist()) == in_order(by_hand([given[0], given[2], given[4]]))
+    assert totals.broken == 2
 
 
 def test_files_without_rows_add_up_to_nothing(tmp_path: Path) -> None:

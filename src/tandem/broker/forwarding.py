@@ -340,12 +340,15 @@ def _give_back_doubtful(namespace: Namespace) -> None:
         if not tenant.serves or queue is None:
             still.append((store, source, seqs))
             continue
-        waiting = [seq for seq in seqs if (source, seq) in tenant.transfers and queue.index.state(seq)]
+        waiting: list[int] = []
+        for seq in seqs:
+            state = queue.index.state(seq)
+            if state and (source, seq) in tenant.transfers:
+                waiting.append(seq)
+            elif state == MOVING and (source, seq) not in elsewhere:
+                queue.make_ready(seq)
         if waiting:
             still.append((store, source, waiting))
-        for seq in seqs:
-            if queue.index.state(seq) == MOVING and seq not in waiting and (source, seq) not in elsewhere:
-                queue.make_ready(seq)
     namespace.in_doubt = still
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker import facts
+from tandem.broker import facts, meters
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, MOVING, READY
+from tandem.broker.meters import ABANDONED, COMPLETED, DEAD_LETTERED, SETTLE
 from tandem.model.errors import Corrupt
 from tandem.model.message import Message, decode_body, encode_body
 
@@ -89,6 +90,7 @@ def carry_out(tenant: StoreTenant, operations: list[Operation], now: int) -> Non
 def _on_row(queue: Queue, one: Operation, now: int) -> None:
     if one.kind == REMOVE:
         queue.settle(one.seq, one.a, now)
+        queue.meter.add(SETTLE, COMPLETED if one.a == facts.COMPLETED else DEAD_LETTERED, 1, 0)
         return
     if one.kind == REWRITE:
         message = decode_body(one.body)
@@ -103,6 +105,7 @@ def _on_row(queue: Queue, one: Operation, now: int) -> None:
         queue.journal.append(facts.STATE, one.a, queue.entity_id, one.seq, now, one.count, b"", b"")
     else:
         raise Corrupt(f"a transaction holds an operation of unknown kind {one.kind}: it was written by a newer version")
+    queue.meter.add(SETTLE, meters.DEFERRED if one.a == DEFERRED else ABANDONED, 1, 0)
     queue.index.set_count(one.seq, one.count)
     if one.a == DEFERRED:
         queue.index.set_state(one.seq, DEFERRED)

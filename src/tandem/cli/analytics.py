@@ -214,6 +214,8 @@ def show_cost(result: Cost, console: Console) -> None:
             table.add_row(line.namespace, line.entity, line.operation, line.outcome, *counts)
         console.print(table)
         console.print(f"{result.billed:,} billed operations in {result.minutes:,} minutes", highlight=False)
+    if result.broken_lines:
+        console.print(f"[yellow]not counted: {result.broken_lines:,} lines of meter files that are damaged or just being written[/yellow]")
     idle = result.idle
     console.print(
         f"{idle.queues} idle backlog queues: {idle.per_hour:,.0f}/h, {idle.per_day:,.0f}/day, {idle.per_month:,.0f}/30 days",

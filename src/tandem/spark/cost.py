@@ -64,6 +64,8 @@ class Cost:
     lines: tuple[Operations, ...]
     minutes: int
     """From the first counted minute to the last."""
+    broken_lines: int
+    """In meter files, not counted: damaged, or just being written."""
     billed: int
     messages: int
     """Accepted by the entities themselves, not by backlog queues; each message once."""
@@ -149,6 +151,7 @@ def cost(
     return Cost(
         lines=lines,
         minutes=totals.minutes,
+        broken_lines=totals.broken,
         billed=sum(line.billed for line in lines),
         messages=messages,
         diverted=diverted,

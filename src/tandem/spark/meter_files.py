@@ -44,6 +44,8 @@ class Totals:
     rows: pa.Table
     first_ms: int | None = None
     last_ms: int | None = None
+    broken: int = 0
+    """Lines that were not counted: one may be being written just now, more are damage."""
 
     @property
     def minutes(self) -> int:
@@ -113,38 +115,43 @@ def add_up(pieces: Iterable[Piece]) -> Totals:
     """In one thread and in bounded memory, whatever the size of the files."""
     parts: list[Totals] = []
     for piece in pieces:
-        for batch in _batches(piece):
-            parts.append(_added(batch))
+        for batch, broken in _batches(piece):
+            parts.append(_added(batch, broken))
             if len(parts) >= _PARTS_MAX:
                 parts = [merged(parts)]
     return merged(parts)
 
 
-def _batches(piece: Piece) -> Iterator[pa.RecordBatch]:
+def _batches(piece: Piece) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """With the number of broken lines among them."""
     if piece.row_groups is not None:
         parquet = pa.parquet.ParquetFile(piece.path, read_dictionary=list(NAMES), memory_map=True)
-        yield from parquet.iter_batches(_BATCH_ROWS, list(piece.row_groups), columns=list(_COLUMNS), use_threads=False)
+        for batch in parquet.iter_batches(_BATCH_ROWS, list(piece.row_groups), columns=list(_COLUMNS), use_threads=False):
+            yield batch, 0
     elif Path(piece.path).stat().st_size:
+        skipped: list[Any] = []
+
+        def skip(row: Any) -> str:
+            skipped.append(row.number)
+            return "skip"  # too few columns
+
         reader = pa.csv.open_csv(
             piece.path,
             pa.csv.ReadOptions(use_threads=False, block_size=8_388_608),
-            pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=_skip),
+            pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
             pa.csv.ConvertOptions(column_types=_TYPES),
         )
         for batch in reader:
             # A line that is being written right now does not add up yet.
-            whole = pc.equal(batch["check"], pc.add(pc.add(batch["unit"], batch["count"]), batch["bytes"]))
-            yield batch.filter(whole)
+            whole = batch.filter(pc.equal(batch["check"], pc.add(pc.add(batch["unit"], batch["count"]), batch["bytes"])))
+            yield whole, batch.num_rows - whole.num_rows + len(skipped)
+            skipped.clear()
 
 
-def _skip(row: Any) -> str:
-    return "skip"  # half a line at the end
-
-
-def _added(batch: pa.RecordBatch) -> Totals:
+def _added(batch: pa.RecordBatch, broken: int) -> Totals:
     """Grouped by one number that stands for all names and the unit."""
     if not batch.num_rows:
-        return Totals(_SCHEMA.empty_table())
+        return Totals(_SCHEMA.empty_table(), broken=broken)
     units = batch["unit"].cast(pa.int64()).to_numpy()
     code = units
     words: list[pa.Array] = []
@@ -161,7 +168,7 @@ def _added(batch: pa.RecordBatch) -> Totals:
         spelled.append(dictionary.take(pa.array(codes % len(dictionary))))
         codes = codes // len(dictionary)
     span = pc.min_max(batch["minute_ms"])
-    return Totals(pa.table([*reversed(spelled), pa.array(codes), *sums], schema=_SCHEMA), span["min"].as_py(), span["max"].as_py())
+    return Totals(pa.table([*reversed(spelled), pa.array(codes), *sums], schema=_SCHEMA), span["min"].as_py(), span["max"].as_py(), broken)
 
 
 def _sums(code: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
@@ -185,4 +192,4 @@ def merged(parts: list[Totals]) -> Totals:
     rows = pa.table([sums[name] for name in (*NAMES, "unit", "count_sum", "bytes_sum")], schema=_SCHEMA)
     firsts = [part.first_ms for part in parts if part.first_ms is not None]
     lasts = [part.last_ms for part in parts if part.last_ms is not None]
-    return Totals(rows, min(firsts, default=None), max(lasts, default=None))
+    return Totals(rows, min(firsts, default=None), max(lasts, default=None), sum(part.broken for part in parts))
