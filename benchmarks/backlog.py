@@ -29,6 +29,7 @@ async def drain(port: int, count: int) -> float:
         incoming = await receiver.get()
         sections = amqp.scan(incoming.payload)
         annotations, _ = amqp.decode_value(incoming.payload, sections.ma_value)
+        assert isinstance(annotations, dict)
         number = annotations[SEQUENCE_NUMBER]
         if number != expected:
             raise SystemExit(f"message {expected} was expected, {number} came")

@@ -15,7 +15,7 @@ CONFIG = '[[queue]]\nname = "bench"\nmax_size_megabytes = 5120\n'
 
 def measure(build: Build, directory: Path, load: Load, senders: int, messages: int, table: Table) -> None:
     with Broker(build, directory, CONFIG) as broker:
-        disk = BareDisk(directory / "bare")
+        disk = BareDisk(directory / "bare", "overwriting")
         bare = percentile(disk.sync_times_us(1_000), 50)
         disk.close()
         one = load.run(broker, "send", "bench", n=1_000, s=1024, w=1)

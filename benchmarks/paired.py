@@ -112,7 +112,8 @@ async def layer_cost(sends: int) -> dict[str, float]:
     pair = PairedNamespaces(string, backup, secondary_administration=ScriptedAdministration(backup), backlog_queue_count=1)
     await pair.pair()
     guarded = pair.get_queue_sender("q")
-    sdk = guarded._primary._current()
+    primary: Any = guarded._primary  # the SDK's, behind the seam
+    sdk = primary._current()
     sdk._running = True
 
     async def at_once(message: ServiceBusMessage, *, timeout: float | None = None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -121,7 +122,7 @@ async def outage(broker: Broker, by_kill: bool) -> Story:
                 await asyncio.to_thread(fault, broker, "POST", {"kind": "store-down", "store": 1})
         await room.acquire()
         payload = amqp.encode_message(properties={"message-id": str(sent)}, body=[BODY])
-        sender.send(payload).add_done_callback(lambda answer, number=sent: answered(number, answer))
+        sender.send(payload).add_done_callback(functools.partial(answered, sent))
         sent += 1
     for _ in range(WINDOW):
         await room.acquire()

@@ -138,7 +138,7 @@ def spark_side(files: dict[str, str], small: dict[str, str], repeat: int) -> dic
         started = time.perf_counter() - began
         reconcile(spark, sent=small["sent"], received=small["received"], delayed_after_ms=DELAYED_AFTER_MS)
         cost(spark, meters=[small["meters"]])
-        wish = {"sent": files["sent"], "received": files["received"], "delayed_after_ms": DELAYED_AFTER_MS}
+        wish: dict[str, Any] = {"sent": files["sent"], "received": files["received"], "delayed_after_ms": DELAYED_AFTER_MS}
         java = spark.sparkContext._jvm.java.lang.ProcessHandle.current()
 
         def cpu() -> float:
