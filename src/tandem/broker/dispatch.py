@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tandem.model.entity import QueueDescription
     from tandem.model.message import Message
 
-_PUMP_MAX: Final = 128
+PUMP_MAX: Final = 128
 """Messages one queue delivers in one turn: a millisecond or two, then sockets are looked at again."""
 _PAGE_ROWS: Final = 512
 _PAGE_BYTES: Final = 2_097_152
@@ -130,7 +130,7 @@ class Dispatcher(QueueState):
             self.front.pump(now)
             return
         waiting = self.waiting
-        left = _PUMP_MAX
+        left = PUMP_MAX
         self.has_more = False
         while waiting:
             consumer = waiting[0]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from tandem.broker.dispatch import PUMP_MAX
 from tandem.broker.forwarding import settle_transfers
 from tandem.broker.gathering import AllOf, Gathering, Share, WaitingEverywhere
+from tandem.broker.index import READY
 from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
@@ -87,11 +89,13 @@ class PartitionedQueue(Queue):
             return message.session_id
         if message.partition_key is not None:
             return message.partition_key
-        return message.message_id if self.description.requires_duplicate_detection else None
+        return None if self.history is None else message.message_id
 
     def choose(self, message: Message) -> Queue:
         """The fragment this message goes to. One without a key goes anywhere that works; all of a turn go the same way."""
-        key = self._key(message)
+        key = None
+        if message.session_id is not None or message.partition_key is not None or self.history is not None:
+            key = self._key(message)
         if key is not None:
             chosen = self.fragments[fragment_of_key(key, len(self.fragments))]
             if chosen.out_of_service:
@@ -99,10 +103,12 @@ class PartitionedQueue(Queue):
                     f"The fragment of '{self.path}' that holds this message's key is in a store that is down. Try again, or without a key."
                 )
             return chosen
-        if self._sticky_turn != self.turn.number or not _takes_messages(self.fragments[self._sticky]):
+        chosen = self.fragments[self._sticky]
+        if self._sticky_turn != self.turn.number or chosen.out_of_service or chosen.budget.short_of_room:
             self._sticky_turn = self.turn.number
             self._advance()
-        return self.fragments[self._sticky]
+            chosen = self.fragments[self._sticky]
+        return chosen
 
     def destination(self, message: Message) -> Queue:
         return self.choose(message)
@@ -123,7 +129,8 @@ class PartitionedQueue(Queue):
         """The size limit holds for each fragment alike: a share of the whole."""
 
     def enqueue(self, message: Message, now: int) -> int:
-        self.check_send(message, message.size_bytes)
+        if not self.may_send or self.has_sessions or message.size_bytes > self.message_bytes_max:
+            self.check_send(message, message.size_bytes)
         while True:
             part = self.choose(message)
             try:
@@ -238,6 +245,8 @@ class PartitionedQueue(Queue):
         if not self.may_receive or self.deleted or self.has_sessions:
             return
         waiting = self.waiting
+        left = PUMP_MAX
+        self.has_more = False
         while waiting:
             consumer = waiting[0]
             room = consumer.room() - consumer.reserved
@@ -245,8 +254,14 @@ class PartitionedQueue(Queue):
                 waiting.popleft()
                 consumer.waiting = False
                 continue
-            if self._round(consumer, room, now) == 0:
+            if left <= 0:
+                self.has_more = True
+                self.turn.touch_later(self)
                 return
+            sent = self._round(consumer, min(room, left), now)
+            if sent == 0:
+                return
+            left -= sent
 
     def _round(self, consumer: Consumer, room: int, now: int) -> int:
         count = len(self.fragments)
@@ -255,7 +270,7 @@ class PartitionedQueue(Queue):
             if sent >= room:
                 break
             part = self.fragments[(self._start + step) % count]
-            if part.out_of_service or not part.may_receive:
+            if part.out_of_service or not part.may_receive or not part.index.by_state[READY]:
                 continue
             try:
                 sent += part.deliver_ready(consumer, min(room - sent, _QUANTUM), now)
@@ -284,13 +299,11 @@ class PartitionedQueue(Queue):
 
     def complete_run(self, locks: list[Lock], at: int, now: int) -> int:
         """As far as they are in one fragment."""
-        part = self.part_of(locks[at].seq)
-        there: list[Lock] = []
-        for i in range(at, len(locks)):
-            if self.part_of(locks[i].seq) is not part:
-                break
-            there.append(locks[i])
-        return part.complete_run(there, 0, now)
+        number = locks[at].seq >> FRAGMENT_SHIFT
+        end = at + 1
+        while end < len(locks) and locks[end].seq >> FRAGMENT_SHIFT == number:
+            end += 1
+        return self.fragments[number].complete_run(locks[at:end], 0, now)
 
     def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
         self.part_of(lock.seq).abandon(lock, now, deliver_at, properties, effect)

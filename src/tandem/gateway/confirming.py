@@ -59,19 +59,16 @@ class Rerouting(Confirming):
     """The same for messages that a fragment of a partitioned entity took. If its store fails before they are durable, those without a
     key are taken by another fragment, and their sender hears nothing but that they were accepted."""
 
-    __slots__ = ("_arriving", "_items", "queue")
+    __slots__ = ("_arriving", "items", "queue")
 
     def __init__(self, client: Client, session: Session, queue: Queue, part: Queue, first: int, turn_number: int) -> None:
         super().__init__(client, session, part, True, first, ACCEPTED, turn_number)
         self.queue: Queue = queue
         """The whole of which `part` is a fragment."""
-        self._items: list[tuple[list[Message], list[RowId]]] = []
+        self.items: list[tuple[list[Message], list[RowId]]] = []
+        """Per delivery its messages, and their rows in the journal."""
         self._arriving: list[RowId] = []
         """Rows that a failed store may have on its disk all the same, and must give up when it is back."""
-
-    def keep(self, messages: list[Message], rows: list[RowId]) -> None:
-        """The messages of one more delivery, and their rows in the journal."""
-        self._items.append((messages, rows))
 
     def done(self, error: BaseException | None) -> None:
         queue = self.queue
@@ -92,7 +89,7 @@ class Rerouting(Confirming):
         self.part.out_of_service = True  # found out before whoever watches the stores did
         again: Rerouting | None = None
         delivery_id = self.first - 1
-        for messages, rows in self._items:
+        for messages, rows in self.items:
             delivery_id += 1
             try:
                 placed, left = queue.reroute(messages, rows, now)
@@ -107,7 +104,7 @@ class Rerouting(Confirming):
             else:
                 again = Rerouting(client, self.session, queue, part, delivery_id, -1)
                 part.when_durable(again)
-            again.keep(messages, left + placed)
+            again.items.append((messages, left + placed))
             again._arriving.extend(left)
         client.touch()
         client.turn.schedule()

@@ -128,10 +128,10 @@ class Sending(LinkHandler):
             and confirming.part is part
         ):
             confirming.last = delivery_id
-            confirming.keep(messages, rows)
+            confirming.items.append((messages, rows))
         else:
             rerouting = Rerouting(client, link.session, self.queue, part, delivery_id, turn_number)
-            rerouting.keep(messages, rows)
+            rerouting.items.append((messages, rows))
             self._confirming = rerouting
             part.when_durable(rerouting)
 
