@@ -29,8 +29,6 @@ FRAGMENT_BITS: Final = 26
 """Journals name it in the upper bits of the entity's number."""
 PARTITIONED: Final = -1
 """Stands for the store of an entity whose fragments are in several."""
-_QUANTUM: Final = 128
-"""Messages one fragment may give to a receiver before the next fragment has its turn."""
 
 
 def fragment_of_key(key: str | bytes, count: int) -> int:
@@ -93,9 +91,7 @@ class PartitionedQueue(Queue):
 
     def choose(self, message: Message) -> Queue:
         """The fragment this message goes to. One without a key goes anywhere that works; all of a turn go the same way."""
-        key = None
-        if message.session_id is not None or message.partition_key is not None or self.history is not None:
-            key = self._key(message)
+        key = self._key(message)
         if key is not None:
             chosen = self.fragments[fragment_of_key(key, len(self.fragments))]
             if chosen.out_of_service:
@@ -103,12 +99,10 @@ class PartitionedQueue(Queue):
                     f"The fragment of '{self.path}' that holds this message's key is in a store that is down. Try again, or without a key."
                 )
             return chosen
-        chosen = self.fragments[self._sticky]
-        if self._sticky_turn != self.turn.number or chosen.out_of_service or chosen.budget.short_of_room:
+        if self._sticky_turn != self.turn.number or not _takes_messages(self.fragments[self._sticky]):
             self._sticky_turn = self.turn.number
             self._advance()
-            chosen = self.fragments[self._sticky]
-        return chosen
+        return self.fragments[self._sticky]
 
     def destination(self, message: Message) -> Queue:
         return self.choose(message)
@@ -129,8 +123,7 @@ class PartitionedQueue(Queue):
         """The size limit holds for each fragment alike: a share of the whole."""
 
     def enqueue(self, message: Message, now: int) -> int:
-        if not self.may_send or self.has_sessions or message.size_bytes > self.message_bytes_max:
-            self.check_send(message, message.size_bytes)
+        self.check_send(message, message.size_bytes)
         while True:
             part = self.choose(message)
             try:
@@ -147,9 +140,8 @@ class PartitionedQueue(Queue):
             return number
 
     def reroute(self, messages: list[Message], rows: list[RowId], now: int) -> tuple[list[RowId], list[RowId]]:
-        """The store that took these did not keep them for certain: another fragment takes them all, and remembers that whatever is found
-        of them over there is not needed any more. Their new rows, and all they may have
-        left behind. Messages with a key have nowhere else to go."""
+        """The store that took these did not keep them for certain: another fragment takes them all, and remembers that what is found of
+        them over there is not needed. Their new rows, and all they may have left behind. Those with a key have nowhere else to go."""
         for message in messages:
             if self._key(message) is not None:
                 raise StoreUnavailable(f"The store of '{self.path}' that was to keep this message is down. Try again.")
@@ -259,9 +251,9 @@ class PartitionedQueue(Queue):
                 self.turn.touch_later(self)
                 return
             sent = self._round(consumer, min(room, left), now)
+            left -= sent
             if sent == 0:
                 return
-            left -= sent
 
     def _round(self, consumer: Consumer, room: int, now: int) -> int:
         count = len(self.fragments)
@@ -273,7 +265,7 @@ class PartitionedQueue(Queue):
             if part.out_of_service or not part.may_receive or not part.index.by_state[READY]:
                 continue
             try:
-                sent += part.deliver_ready(consumer, min(room - sent, _QUANTUM), now)
+                sent += part.deliver_ready(consumer, room - sent, now)
             except StoreUnavailable:
                 part.out_of_service = True
         self._start = (self._start + 1) % count
