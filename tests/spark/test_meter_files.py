@@ -110,6 +110,8 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
     totals = add_up(pieces_of([str(file)]))
     assert in_order(totals.rows.to_pylist()) == in_order(by_hand([given[0], given[2], given[4]]))
     assert totals.broken == 2
+    file.write_text(COLUMNS + "\n1,2,3\n")
+    assert add_up(pieces_of([str(file)])) == Totals(meter_files._SCHEMA.empty_table(), broken=1)
 
 
 def test_files_without_rows_add_up_to_nothing(tmp_path: Path) -> None:

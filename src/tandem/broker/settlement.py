@@ -102,6 +102,8 @@ class Settler(Dispatcher):
                 seqs.append(seq)
         except StoreUnavailable:
             pass  # as the next one will be told
+        if not held:
+            return 0
         self.locks.drop_all(held)
         forget = self.journal.forget
         for location in self.index.remove_all(seqs):

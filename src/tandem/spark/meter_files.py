@@ -146,6 +146,8 @@ def _batches(piece: Piece) -> Iterator[tuple[pa.RecordBatch, int]]:
             whole = batch.filter(pc.equal(batch["check"], pc.add(pc.add(batch["unit"], batch["count"]), batch["bytes"])))
             yield whole, batch.num_rows - whole.num_rows + len(skipped)
             skipped.clear()
+        if skipped:
+            yield pa.RecordBatch.from_pylist([], reader.schema), len(skipped)
 
 
 def _added(batch: pa.RecordBatch, broken: int) -> Totals:
