@@ -10,7 +10,7 @@ import pytest
 from tandem import amqp
 from tandem.model.limits import Limits
 from tandem.testing import Bus
-from tests.conformance.raw import Raw, Refused, message
+from tests.conformance.raw import Raw, Refused, message, token_for
 from tests.gateway.coordinator import Coordinator, send_in, settle_in
 
 LIMITS = Limits(transactions_open_max=3, transaction_operations_max=5, transaction_bytes_max=60_000)
@@ -280,10 +280,17 @@ def test_nonsense_to_the_coordinator_is_refused_and_the_link_lives_on(raw: Raw, 
     coordinator.discharge(coordinator.declare())
 
 
-def test_a_stranger_gets_no_coordinator(bus: Bus) -> None:
-    with Raw(bus.port, user="", password="") as raw, pytest.raises(Refused) as refused:
-        Coordinator(raw)
-    assert refused.value.condition == "amqp:unauthorized-access"
+def test_a_transaction_may_be_the_first_thing_on_a_connection_and_rights_are_checked_on_what_is_done_inside(bus: Bus) -> None:
+    with Raw(bus.port, user="", password="") as raw:
+        coordinator = Coordinator(raw)
+        transaction = coordinator.declare()
+        with pytest.raises(Refused) as refused:
+            raw.sender("a")
+        assert refused.value.condition == "amqp:unauthorized-access"
+        assert raw.put_token("a", token_for(bus.port, "a"))[0] == 202
+        send_in(raw.sender("a"), transaction, message("inside"))
+        coordinator.discharge(transaction)
+    assert totals(bus, "a") == [1]
 
 
 @pytest.mark.parametrize("stores", [1, 3])
