@@ -434,7 +434,7 @@ class FannedOut(Story):
 
     def __init__(self, broker: CrashingBroker, dice: random.Random) -> None:
         super().__init__(broker, dice)
-        self.views = {name: Checker(f"topic/{name}") for name in self.subscriptions}
+        self.views = {name: Checker(f"{self.queue}/{name}") for name in self.subscriptions}
 
     def config(self) -> str:
         lines = ["[[topic]]", f'name = "{self.queue}"']

@@ -31,6 +31,11 @@ class CrashingBroker:
         self.port = 0
         self.kills = 0
 
+    def configure(self, more: str) -> None:
+        """Add to its configuration, before it starts."""
+        with (self._directory / "tandem.toml").open("a") as file:
+            file.write(more)
+
     async def start(self) -> None:
         """Returns when it is ready."""
         await self.spawn()

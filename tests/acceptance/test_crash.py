@@ -1,6 +1,6 @@
-"""SIGKILL in a loop under load: what was confirmed holds, whatever the instant.
+"""SIGKILL in a loop under load, with every kind of entity and operation at once: what was confirmed holds, whatever the instant.
 
-`TANDEM_CRASH_KILLS=2000` makes a night of it, `TANDEM_CRASH_BACKLOG=1000000` a full house."""
+`TANDEM_CRASH_KILLS=1000` makes a night of it, `TANDEM_CRASH_BACKLOG=1000000` a full house."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from tandem import amqp
 from tandem.testing.amqp_client import AmqpClient
 from tandem.testing.checker import Verdict
+from tests.acceptance.crash_journeys import JOURNEYS
 from tests.acceptance.crash_stories import ALL, Plain
 from tests.acceptance.crashing import CrashingBroker, Kills, peek, run_stories
 
@@ -24,18 +25,24 @@ BACKLOG = int(os.environ.get("TANDEM_CRASH_BACKLOG", "20000"))
 """Waiting messages of one queue; 1,000,000 on demand."""
 SMALL_SEGMENTS = "[stores]\nsegment_bytes = 1048576\ncount = 3\n"
 """So that sealing and compaction happen all the time."""
+EVERYTHING = (*ALL, *JOURNEYS)
+SHARES = {"thread": 0.7, "process": 0.3}
+"""How many of the kills go to stores within the broker, and to stores with processes of their own."""
 
 
 @pytest.mark.slow
 @pytest.mark.compiled_too
-@pytest.mark.timeout(120 + 10 * KILLS)
-async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_broker_is_killed(tmp_path: Path) -> None:
-    print(f"seed {SEED} (TANDEM_CRASH_SEED={SEED} kills at the same moments again), {KILLS} kills")
-    broker = CrashingBroker(tmp_path, SMALL_SEGMENTS + "".join(story.config(story) for story in ALL))  # type: ignore[arg-type]
-    stories = [story(broker, random.Random(SEED + number)) for number, story in enumerate(ALL)]
+@pytest.mark.timeout(240 + 10 * KILLS)
+@pytest.mark.parametrize("isolation", list(SHARES))
+async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_broker_is_killed(tmp_path: Path, isolation: str) -> None:
+    count = max(1, round(KILLS * SHARES[isolation]))
+    print(f"seed {SEED} (TANDEM_CRASH_SEED={SEED} kills at the same moments again), {count} kills")
+    broker = CrashingBroker(tmp_path, f'{SMALL_SEGMENTS}isolation = "{isolation}"\n')
+    stories = [story(broker, random.Random(SEED + number)) for number, story in enumerate(EVERYTHING)]
+    broker.configure("".join(story.config() for story in stories))
     kills = Kills(broker, list(stories), random.Random(SEED), (0.05, 0.9))
     try:
-        await run_stories(list(stories), broker, kills, KILLS, drain_seconds_max=60)
+        await run_stories(list(stories), broker, kills, count, drain_seconds_max=120)
     finally:
         await broker.stop()
     for story in stories:
@@ -46,11 +53,11 @@ async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_br
         print(*(f"{checker.name}: {checker.verdict()}" for checker in story.checkers()), sep="\n")
     total = Verdict.total(verdicts)
     assert total.holds, f"seed {SEED}: {total}\n{broker.last_words()}"
-    assert broker.kills >= KILLS
+    assert broker.kills >= count
     for story in stories:
         for checker in story.checkers():
             verdict = checker.verdict()
-            assert verdict.seen > KILLS, f"{checker.name} had next to nothing to do, so this proves nothing: {verdict}"
+            assert verdict.seen > count, f"{checker.name} had next to nothing to do, so this proves nothing: {verdict}"
             assert verdict.recovered > 0, f"no crash met anything of {checker.name}, so this proves nothing: {verdict}"
 
 

@@ -50,11 +50,12 @@ class Coordinator:
         self.raw.flush()
 
 
-def send_in(sender: Sender, transaction: bytes, payload: bytes, settled: bool = False, message_format: int = 0) -> amqp.Outcome | None:
-    """One transfer with a transactional state, which our own client engine has no call for."""
-    link: Any = sender.link
+def transactional_transfer(
+    link: Any, transaction: bytes, payload: bytes, context: object, settled: bool = False, message_format: int = 0
+) -> int:
+    """Queue one transfer with a transactional state, which our own client engine has no call for; its delivery id."""
     session = link.session
-    delivery_id = session.next_delivery_id
+    delivery_id: int = session.next_delivery_id
     session.next_delivery_id += 1
     session.next_outgoing_id += 1
     session.window -= 1
@@ -62,12 +63,17 @@ def send_in(sender: Sender, transaction: bytes, payload: bytes, settled: bool = 
     link.delivery_count += 1
     tag = delivery_id.to_bytes(4, "big")
     if not settled:
-        session.unsettled[delivery_id] = amqp.Delivery(delivery_id, link, None, tag)
+        session.unsettled[delivery_id] = amqp.Delivery(delivery_id, link, context, tag)
     state = amqp.encode_transactional(transaction)
     fields = [encode_uint(link.handle), encode_uint(delivery_id), encode_binary(tag), encode_uint(message_format)]
     fields += [TRUE if settled else FALSE, FALSE, NULL, state]
     frame = described_list(0x14, fields) + payload
     session.out.append((len(frame) + 8).to_bytes(4, "big") + b"\x02\x00" + session.channel.to_bytes(2, "big") + frame)
+    return delivery_id
+
+
+def send_in(sender: Sender, transaction: bytes, payload: bytes, settled: bool = False, message_format: int = 0) -> amqp.Outcome | None:
+    delivery_id = transactional_transfer(sender.link, transaction, payload, None, settled, message_format)
     if settled:
         sender.raw.flush()
         return None
