@@ -301,10 +301,34 @@ def test_attaching_the_same_link_again_under_its_handle_steals_it() -> None:
     assert len(notes_of(new).transfers) == 1 and notes_of(old).transfers == []
 
 
-def test_the_same_name_under_another_handle_is_another_link() -> None:
+def test_a_name_in_use_is_stolen_by_the_attach_that_comes_later() -> None:
     peer = RawPeer().attached().send(frame(0, attach("link", 1, False)))
-    first, second = peer.notes.links
-    assert first.attached and second.attached
+    old, new = peer.notes.links
+    (_, told), (_, reply) = peer.frames()[:2]
+    assert isinstance(told, Detach) and told.error is not None and told.error.condition == errors.STOLEN
+    assert isinstance(reply, Attach)
+    assert [e.condition for e in notes_of(old).detached if e] == [errors.STOLEN]
+    assert new.attached and not old.attached
+    peer.send(frame(0, transfer(0, 0, b"t", b"late")), frame(0, performative(0x16, 0, True)), frame(0, transfer(1, 1, b"t", b"x")))
+    assert len(notes_of(new).transfers) == 1 and notes_of(old).transfers == []
+    assert not peer.server.closed
+
+
+def test_a_name_is_stolen_from_another_session_too_but_not_from_the_other_direction() -> None:
+    peer = RawPeer().attached().send(frame(1, performative(0x11, None, 0, 100, 100)), frame(1, attach("link", 0, True)))
+    old, other = peer.notes.links
+    assert old.attached and other.attached
+    peer.send(frame(1, attach("link", 1, False)))
+    assert not old.attached and other.attached and peer.notes.links[2].attached
+    assert not peer.server.closed
+
+
+def test_a_name_is_free_again_when_its_link_is_detached() -> None:
+    peer = RawPeer().attached().send(frame(0, performative(0x16, 0, True)), frame(0, attach("link", 1, False)))
+    assert peer.notes.links[1].attached
+    assert [type(one) for _, one in peer.frames()[:2]] == [Detach, Attach]
+    peer.send(frame(0, performative(0x16, 1, True)))
+    assert peer.server.named == {}
 
 
 def test_a_handle_whose_link_we_detached_may_be_taken_at_once() -> None:
@@ -378,7 +402,7 @@ def test_links_of_several_sessions_do_not_mix() -> None:
     pair = Pair()
     pair.client.open()
     sessions = [pair.client.begin() for _ in range(3)]
-    links = [s.attach_sender("same", amqp.Terminus("a"), amqp.Terminus(f"q{i}"), LinkNotes()) for i, s in enumerate(sessions)]
+    links = [s.attach_sender(f"to {i}", amqp.Terminus("a"), amqp.Terminus(f"q{i}"), LinkNotes()) for i, s in enumerate(sessions)]
     pair.exchange()
     for i, link in enumerate(links):
         link.send(f"to {i}".encode(), b"t", True, None)

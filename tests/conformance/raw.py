@@ -235,13 +235,19 @@ class Raw:
         return Sender(self, link, end)
 
     def receiver(
-        self, address: str, delete: bool = False, session: object = ..., properties: dict[object, object] | None = None, wait: bool = True
+        self,
+        address: str,
+        delete: bool = False,
+        session: object = ...,
+        properties: dict[object, object] | None = None,
+        wait: bool = True,
+        name: str = "",
     ) -> Receiver:
-        """`session` left out: no filter. `wait=False`: the attach may stay unanswered."""
+        """`session` left out: no filter. `wait=False`: the attach may stay unanswered. `name` left out: one of its own."""
         wanted = None if session is ... else {amqp.Symbol(SESSION_FILTER): session}
         end = End()
         link = self.session.attach_receiver(
-            self._name(),
+            name or self._name(),
             amqp.Terminus(address, filter=wanted),
             amqp.Terminus("here"),
             end,

@@ -16,7 +16,7 @@ import pytest
 from tests.conformance.house import ROOT_KEY, ROOT_NAME, ProcessBroker, connection_string
 from tests.conformance.raw import Raw, token_for
 
-QUEUES = {"plain": 16, "sessions": 4, "short": 2}
+QUEUES = {"plain": 20, "sessions": 4, "short": 2}
 SCRIPTS = Path(__file__).resolve().parent.parent / "js"
 
 proton = pytest.importorskip("proton", reason="MISSING: python-qpid-proton; pip install python-qpid-proton")
@@ -108,6 +108,14 @@ def test_proton_is_told_why_a_link_is_refused(connection: Any, broker: ProcessBr
     connection.create_sender(broker.queue("plain")).send(Message(body="fine"))
 
 
+def test_proton_is_told_of_a_stolen_link_and_keeps_its_connection(connection: Any, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    connection.create_receiver(queue, name="same", credit=1)
+    with pytest.raises(LinkDetached, match="amqp:link:stolen"):
+        connection.create_receiver(queue, name="same", credit=1)
+    connection.create_sender(broker.queue("plain")).send(Message(body="fine"))
+
+
 # -- Node.js -----------------------------------------------------------------------------------------------------------
 
 
@@ -125,9 +133,10 @@ def node(script: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.js
-def test_rhea_sends_receives_settles_and_drains(broker: ProcessBroker, raw: Raw) -> None:
+@pytest.mark.parametrize("sub_protocol", [[], ["amqp"], ["AMQPWSB10"]], ids=["tcp", "amqp", "AMQPWSB10"])
+def test_rhea_sends_receives_settles_and_drains(broker: ProcessBroker, raw: Raw, sub_protocol: list[str]) -> None:
     queue = broker.queue("plain")
-    seen = node("rhea_story.mjs", str(broker.port), queue, token_for(broker.port, queue), ROOT_NAME, ROOT_KEY)
+    seen = node("rhea_story.mjs", str(broker.port), queue, token_for(broker.port, queue), ROOT_NAME, ROOT_KEY, *sub_protocol)
     assert seen["accepted"] == 10
     assert seen["received"] == [f"message {n}" for n in range(10)]
     assert seen["again"] == {"body": "message 9", "delivery_count": 1}

@@ -23,7 +23,7 @@ def everything(receiver: Any) -> list[Any]:
     return found
 
 
-QUEUES = {"plain": 48, "short": 8, "twice": 2}
+QUEUES = {"plain": 52, "sessions": 1, "short": 8, "twice": 2}
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
@@ -447,3 +447,25 @@ def test_entity_paths_do_not_know_case_and_may_be_uris(raw: Raw, broker: Process
     raw.feed(f"amqps://somewhere:5671/{queue}", "b")
     receiver = raw.receiver(f"sb://localhost:{broker.port}/{queue.title()}")
     assert [a.text for a in receiver.receive(2)] == ["a", "b"]
+
+
+# -- one name, one link ------------------------------------------------------------------------------------------------
+
+
+def test_a_second_attach_with_a_name_in_use_steals_the_link_and_the_connection_lives(raw: Raw, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    first = raw.receiver(queue, name="mine")
+    first.link.grant(5)
+    second = raw.receiver(queue, name="mine")
+    raw.until(lambda: first.end.gone)
+    assert first.end.error is not None and first.end.error.condition == "amqp:link:stolen"
+    raw.feed(queue, "one")
+    assert [a.text for a in second.receive()] == ["one"]
+    assert first.end.deliveries == [] and not raw.hung_up
+
+
+def test_a_stolen_link_gives_its_session_to_the_thief(raw: Raw, broker: ProcessBroker) -> None:
+    queue = broker.queue("sessions")
+    raw.feed(queue, "one", session_id="s")
+    raw.receiver(queue, session="s", name="mine").receive()
+    assert [a.text for a in raw.receiver(queue, session="s", name="mine").receive()] == ["one"]

@@ -21,9 +21,10 @@ from tests.conformance.house import ClockedBroker, ProcessBroker
 from tests.conformance.raw import Raw, Refused
 from tests.conformance.sdk import Bus, bodies, text
 
-QUEUES = {"plain": 2, "sessions": 40, "short-sessions": 12}
+QUEUES = {"plain": 2, "sessions": 50, "short-sessions": 20}
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 ALL_SESSIONS = amqp.Timestamp(253_402_300_800_000)
+SESSION_DESCRIPTOR = amqp.ULong(0x000000137000000C)
 
 
 def everything(receiver: Any) -> list[Any]:
@@ -245,6 +246,97 @@ def test_messages_of_one_session_never_reach_two_holders(broker: ProcessBroker) 
     assert seen == {session: list(range(each)) for session in seen}
 
 
+# -- whose session it is -----------------------------------------------------------------------------------------------
+
+
+SESSION_REQUESTS: dict[str, dict[str, object]] = {
+    "com.microsoft:renew-session-lock": {},
+    "com.microsoft:set-session-state": {"session-state": b"overwritten"},
+    "com.microsoft:get-session-state": {},
+    "com.microsoft:receive-by-sequence-number": {"sequence-numbers": amqp.Array(0x81, [1]), "receiver-settle-mode": amqp.UInt(1)},
+}
+
+
+def condition(answer: tuple[int, amqp.DecodedMessage]) -> tuple[int, object]:
+    status, reply = answer
+    return status, reply.application_properties.get("errorCondition")
+
+
+@pytest.mark.compiled_too
+def test_a_worker_that_lost_its_session_neither_renews_the_new_holders_lock_nor_touches_its_state(
+    timed: Bus, clocked: ClockedBroker
+) -> None:
+    queue = timed.queue("short-sessions")
+    timed.feed(queue, "one", session_id="s")
+    lost = timed.receiver(queue, session_id="s")
+    clocked.jump(5.1)
+    holder = timed.receiver(queue, session_id="s")
+    holder.session.set_state(b"the new holder's")
+    clocked.jump(3)
+    for attempt in (lost.session.renew_lock, lost.session.get_state, lambda: lost.session.set_state(b"overwritten")):
+        with pytest.raises(SessionLockLostError):
+            attempt()
+    assert holder.session.get_state() == b"the new holder's"
+    clocked.jump(2.1)
+    with pytest.raises(SessionLockLostError):
+        holder.session.get_state()
+
+
+@pytest.mark.parametrize("operation", SESSION_REQUESTS, ids=lambda name: name.partition(":")[2])
+def test_the_session_of_a_request_is_that_of_the_link_it_names(raw_timed: Raw, clocked: ClockedBroker, operation: str) -> None:
+    """Both workers on one connection, as the SDKs of Java, Go and JavaScript have them."""
+    queue = clocked.queue("short-sessions")
+    raw_timed.feed(queue, "deferred", session_id="s")
+    first = raw_timed.receiver(queue, session="s")
+    first.settle(first.receive()[0], amqp.encode_modified(True, True))
+    body = SESSION_REQUESTS[operation] | {"session-id": "s"}
+    clocked.jump(5.1)
+    second = raw_timed.receiver(queue, session="s")
+    named = {"associated-link-name": first.link.name}
+    assert condition(raw_timed.request(queue, operation, body, **named)) == (410, "com.microsoft:session-lock-lost")
+    assert condition(raw_timed.request(queue, operation, SESSION_REQUESTS[operation], **named))[0] == 410
+    unknown = {"associated-link-name": "nobody"}
+    assert condition(raw_timed.request(queue, operation, body, **unknown)) == (410, "com.microsoft:session-lock-lost")
+    with Raw(clocked.port) as stranger:
+        assert condition(stranger.request(queue, operation, body)) == (410, "com.microsoft:session-lock-lost")
+    assert condition(raw_timed.request(queue, operation, body, **{"associated-link-name": second.link.name})) == (200, None)
+
+
+@pytest.mark.parametrize("operation", SESSION_REQUESTS, ids=lambda name: name.partition(":")[2])
+def test_a_request_names_its_session_by_its_link_alone_or_by_its_id_alone(raw: Raw, broker: ProcessBroker, operation: str) -> None:
+    queue = broker.queue("sessions")
+    raw.feed(queue, "one", "two", session_id="s")
+    receiver = raw.receiver(queue, session="s")
+    for arrival in receiver.receive(2):
+        receiver.settle(arrival, amqp.encode_modified(True, True))
+    by_link = raw.request(queue, operation, SESSION_REQUESTS[operation], **{"associated-link-name": receiver.link.name})
+    assert condition(by_link) == (200, None)
+    body = SESSION_REQUESTS[operation] | {"session-id": "s"}
+    if "sequence-numbers" in body:
+        body["sequence-numbers"] = amqp.Array(0x81, [2])
+    assert condition(raw.request(queue, operation, body)) == (200, None)
+
+
+def test_a_peek_through_a_sessions_link_shows_that_session(raw: Raw, broker: ProcessBroker) -> None:
+    queue = broker.queue("sessions")
+    raw.feed(queue, "mine", session_id="s")
+    raw.feed(queue, "other", session_id="t")
+    receiver = raw.receiver(queue, session="s")
+    wish = {"from-sequence-number": 0, "message-count": amqp.Int(10)}
+    _, reply = raw.request(queue, "com.microsoft:peek-message", wish, **{"associated-link-name": receiver.link.name})
+    answer: Any = reply.body
+    assert [amqp.decode_message(entry["message"]).body for entry in answer["messages"]] == [[b"mine"]]
+    assert condition(raw.request(queue, "com.microsoft:peek-message", wish, **{"associated-link-name": "nobody"}))[0] == 410
+    assert [entry.body for entry in raw.peek(queue)] == [[b"mine"], [b"other"]]
+
+
+def test_an_empty_session_state_clears_it(bus: Bus) -> None:
+    receiver = bus.receiver(bus.queue("sessions"), session_id="s")
+    receiver.session.set_state(b"something")
+    receiver.session.set_state(b"")
+    assert receiver.session.get_state() is None
+
+
 # -- deferred, dead-lettered, listed -----------------------------------------------------------------------------------
 
 
@@ -334,6 +426,30 @@ def test_the_attach_of_a_session_is_answered_byte_for_byte(raw: Raw, broker: Pro
     ticks: Any = receiver.link.properties["com.microsoft:locked-until-utc"]
     until = (ticks - 621_355_968_000_000_000) / 10_000_000
     assert 50 < until - time.time() < 65
+
+
+@pytest.mark.parametrize("descriptor", [SESSION_DESCRIPTOR, amqp.Symbol("com.microsoft:session-filter")], ids=["code", "name"])
+def test_a_described_session_filter_is_answered_described(raw: Raw, broker: ProcessBroker, descriptor: object) -> None:
+    queue = broker.queue("sessions")
+    raw.feed(queue, "one", session_id="s")
+    for wanted in ("s", None):
+        receiver = raw.receiver(queue, session=amqp.Described(descriptor, wanted))
+        source: Any = receiver.link.source
+        answer = source.filter["com.microsoft:session-filter"]
+        assert isinstance(answer, amqp.Described)
+        assert (answer.descriptor, answer.value) == (descriptor, "s")
+        assert [a.text for a in receiver.receive()] == ["one"]
+        receiver.link.detach()
+        raw.until(lambda receiver=receiver: receiver.end.gone)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "session", [amqp.Described(amqp.ULong(0x13), "s"), amqp.Described(SESSION_DESCRIPTOR, 5)], ids=["descriptor", "type"]
+)
+def test_a_described_session_filter_of_another_kind_is_refused(raw: Raw, broker: ProcessBroker, session: object) -> None:
+    with pytest.raises(Refused) as refusal:
+        raw.receiver(broker.queue("sessions"), session=session)
+    assert refusal.value.condition == "amqp:invalid-field"
 
 
 def test_a_waiting_attach_that_is_given_up_takes_no_session(raw: Raw, broker: ProcessBroker) -> None:

@@ -234,6 +234,19 @@ async def test_websocket_is_a_byte_stream_to_the_protocol_inside(house: HttpHous
             assert (await ws.receive(timeout=10)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
 
 
+@pytest.mark.parametrize(
+    ("offered", "chosen"), [(["amqp"], "amqp"), (["other", "amqp"], "amqp"), (["amqp", "AMQPWSB10"], "amqp"), (["AMQPWSB10"], "AMQPWSB10")]
+)
+async def test_websocket_is_answered_with_a_sub_protocol_that_was_offered(house: HttpHouse, offered: list[str], chosen: str) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"ws://{house.host}/$servicebus/websocket", protocols=offered) as ws,
+    ):
+        assert ws.protocol == chosen
+        await ws.send_bytes(b"x")
+        assert await ws.receive_bytes(timeout=10) == b"x"
+
+
 async def test_websocket_tells_the_protocol_when_the_peer_is_gone(house: HttpHouse) -> None:
     Echo.ends.clear()
     async with aiohttp.ClientSession() as session:

@@ -1,9 +1,13 @@
 // A client that knows AMQP and nothing of Service Bus: sends, receives, settles, drains, is refused. Prints what it saw as JSON.
+// With a sub-protocol as its last argument it speaks through a WebSocket.
 import rhea from 'rhea';
+import WebSocket from 'ws';
 
-const [port, queue, , user, password] = process.argv.slice(2);
+const [port, queue, , user, password, subProtocol] = process.argv.slice(2);
 const container = rhea.create_container();
-const connection = container.connect({ host: 'localhost', port: Number(port), username: user, password, reconnect: false });
+const throughWebSocket = () => ({ connection_details: container.websocket_connect(WebSocket)(`ws://localhost:${port}/$servicebus/websocket`, [subProtocol], {}) });
+const where = subProtocol ? throughWebSocket() : { host: 'localhost', port: Number(port) };
+const connection = container.connect({ ...where, username: user, password, reconnect: false });
 const seen = { accepted: 0, received: [], again: null, drained: false, refused: null };
 
 const once = (emitter, event) => new Promise((resolve) => emitter.once(event, resolve));

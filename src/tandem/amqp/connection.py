@@ -38,6 +38,7 @@ from tandem.amqp.frames import (
 )
 from tandem.amqp.handlers import ConnectionHandler
 from tandem.amqp.idle import Idle
+from tandem.amqp.link import Link
 from tandem.amqp.performatives import (
     ABSENT,
     ATTACH,
@@ -94,6 +95,8 @@ class Connection:
         self.by_remote_channel: dict[int, Session] = {}
         self.ended_channels: set[int] = set()
         """Remote channels whose session is over: what still comes on them is ignored."""
+        self.named: dict[tuple[bool, str], Link] = {}
+        """Links the peer attached, in any session, by (do we receive, name)."""
         self.unfinished_bytes = 0
         self.answers = Answers(self)
         self.sasl = SaslExchange(handler, config.sasl, config.hostname)

@@ -165,6 +165,9 @@ class Link:
         self.attached = False
         if not self.told:
             self.told = True
+            named = self.session.connection.named
+            if named.get((self.receiver, self.name)) is self:
+                del named[(self.receiver, self.name)]
             self.handler.on_detach(self, error)
 
 

@@ -197,17 +197,31 @@ class Session:
             if ours is not None:
                 self._answered(ours, attach)
                 return
+        self._steal(attach)
         handle = self._free_handle(attach.handle)
         if handle > self.remote_handle_max:
             self.end(AmqpError(RESOURCE_LIMIT_EXCEEDED, f"attach: no handle free up to {self.remote_handle_max}"))
             return
         link = SenderLink(self, attach.name, handle) if attach.receiver_role else ReceiverLink(self, attach.name, handle)
         link.opened(attach)
+        self.connection.named[(link.receiver, link.name)] = link
         self.links[handle] = link
         self.by_remote_handle[attach.handle] = link
         if isinstance(link, ReceiverLink):
             self.receivers[attach.handle] = link
         self.connection.handler.on_attach(link)
+
+    def _steal(self, attach: Attach) -> None:
+        """A name is one link per direction, in whichever session: the newcomer has it, the older end is told (2.6.1).
+
+        What the older link held is free before the newcomer asks for it; the peer's answer to the detach still finds its handle.
+        """
+        old = self.connection.named.get((not attach.receiver_role, attach.name))
+        if old is None or old.state >= DETACH_SENT:
+            return
+        stolen = AmqpError(STOLEN, f"link {old.name} was attached again")
+        old.detach(stolen)
+        old.gone(stolen)
 
     def _give_way(self, old: Link, attach: Attach) -> bool:
         """May the newcomer have the handle? Yes if the old link is leaving, or is the same one: a peer that forgot it is attached."""

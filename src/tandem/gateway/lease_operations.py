@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.types import Array, Int, Timestamp
 from tandem.broker.leases import Lease, LeaseWaiter
+from tandem.gateway.requests import Reply, need
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import ArgumentRefused, LeaseLost
 from tandem.model.ranges import pack_ranges, unpack_ranges
@@ -18,22 +19,12 @@ if TYPE_CHECKING:
     from tandem.model.address import Address
     from tandem.model.message import Message
 
-Reply = tuple[int, dict[object, object]]
-_T = TypeVar("_T")
-
 _LONG: Final = 0x81
 _STAMP: Final = Struct(">qqqII")
 """Per message of a packed page: sequence number, enqueued at, expires at (0 = never), delivery count, bytes of its payload."""
 _SLICE_SECONDS: Final = 30.0
 """A long poll looks up its queue again this often: a store that went and came back brought a new one."""
 _WORDS_CHARS_MAX: Final = 4_096
-
-
-def need(body: dict[object, object], name: str, kind: type[_T]) -> _T:
-    value = body.get(name)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ArgumentRefused(f"The request needs '{name}' as {kind.__name__}, found {type(value).__name__}.")
-    return value
 
 
 def _numbers(body: dict[object, object], name: str) -> list[int]:

@@ -13,34 +13,22 @@ from tandem.broker.queue import Queue
 from tandem.gateway.client import Client
 from tandem.gateway.lease_operations import LeaseOperations
 from tandem.gateway.metering import count_request
-from tandem.gateway.requests import Request, Requests
+from tandem.gateway.requests import Reply, Request, Requests, need
 from tandem.gateway.rule_operations import RuleOperations
+from tandem.gateway.session_operations import ASSOCIATED_LINK, SessionOperations
 from tandem.gateway.translate import refusal, token_to_uuid
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
 
-_ALL_SESSIONS_MS: Final = 253_402_300_800_000
-"""DateTime.MaxValue: not "updated after" but "with messages or state"."""
-
 _LONG: Final = 0x81
-_UUID: Final = 0x98
 _TIMESTAMP: Final = 0x83
-_STRING: Final = 0xB1
 
 _LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
 """They carry messages: a client that asks and does not read must not have many of them kept for it."""
 
-Reply = tuple[int, dict[object, object]]
 _T = TypeVar("_T")
-
-
-def _need(body: dict[object, object], name: str, kind: type[_T]) -> _T:
-    value = body.get(name)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ArgumentRefused(f"The request needs '{name}' as {kind.__name__}, found {type(value).__name__}.")
-    return value
 
 
 def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
@@ -58,6 +46,7 @@ class ManagementNode(Requests):
         super().__init__(client)
         self._address = address
         self._in_flight = 0
+        self._sessions = SessionOperations(client, address)
         rules = RuleOperations(client, address)
         leases = LeaseOperations(client, address)
         self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
@@ -67,10 +56,10 @@ class ManagementNode(Requests):
             "com.microsoft:update-disposition": (Right.LISTEN, self._update_disposition),
             "com.microsoft:schedule-message": (Right.SEND, self._schedule),
             "com.microsoft:cancel-scheduled-message": (Right.SEND, self._cancel_scheduled),
-            "com.microsoft:renew-session-lock": (Right.LISTEN, self._renew_session_lock),
-            "com.microsoft:set-session-state": (Right.LISTEN, self._set_session_state),
-            "com.microsoft:get-session-state": (Right.LISTEN, self._get_session_state),
-            "com.microsoft:get-message-sessions": (Right.LISTEN, self._get_message_sessions),
+            "com.microsoft:renew-session-lock": (Right.LISTEN, self._sessions.renew),
+            "com.microsoft:set-session-state": (Right.LISTEN, self._sessions.set_state),
+            "com.microsoft:get-session-state": (Right.LISTEN, self._sessions.get_state),
+            "com.microsoft:get-message-sessions": (Right.LISTEN, self._sessions.list),
             "com.microsoft:batch-delete-messages": (Right.LISTEN, self._batch_delete),
             "com.microsoft:add-rule": (Right.MANAGE, rules.add),
             "com.microsoft:remove-rule": (Right.MANAGE, rules.remove),
@@ -113,6 +102,7 @@ class ManagementNode(Requests):
                 raise ArgumentRefused("The request needs a map as its body.")
             self._queue.accessed_at = self.client.turn.now
             wish: dict[object, object] = {str(key): value for key, value in body.items()}
+            wish[ASSOCIATED_LINK] = request.properties.get(ASSOCIATED_LINK)
             status, answer = await (self._in_turn(method, wish) if operation in _LARGE_ANSWERS else method(wish))
         except BusError as error:
             self._answer_error(request, error)
@@ -153,10 +143,9 @@ class ManagementNode(Requests):
 
     async def _peek(self, body: dict[object, object]) -> Reply:
         queue = self._queue
-        start = _need(body, "from-sequence-number", int)
-        most = min(_need(body, "message-count", int), self.client.site.limits.peek_messages_max)
-        session_id = body.get("session-id")
-        seqs = queue.peek(max(start, 0), most, session_id if isinstance(session_id, str) else None, self.client.turn.now)
+        start = need(body, "from-sequence-number", int)
+        most = min(need(body, "message-count", int), self.client.site.limits.peek_messages_max)
+        seqs = queue.peek(max(start, 0), most, self._sessions.looked_at(body), self.client.turn.now)
         found: list[object] = []
         size = 0
         for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
@@ -177,11 +166,10 @@ class ManagementNode(Requests):
     async def _receive_deferred(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         seqs = _many(body, "sequence-numbers", int)
-        mode = _need(body, "receiver-settle-mode", int)
-        session_id = body.get("session-id")
-        session = session_id if isinstance(session_id, str) else None
-        now = self.client.turn.now
-        locks: list[Lock] = queue.receive_deferred(seqs, session, now)
+        mode = need(body, "receiver-settle-mode", int)
+        in_session = queue.has_sessions and self._sessions.looked_at(body) is not None
+        session = self._sessions.held_by(body) if in_session else None
+        locks: list[Lock] = queue.receive_deferred(seqs, session, self.client.turn.now)
         messages = await messages_of(queue, seqs)
         if any(message is None for message in messages):
             raise MessageNotFound(f"A message left '{queue.path}' while it was being received.")
@@ -220,7 +208,7 @@ class ManagementNode(Requests):
     async def _update_disposition(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         now = self.client.turn.now
-        status = _need(body, "disposition-status", str)
+        status = need(body, "disposition-status", str)
         locks = self._locks(body)
         for lock in locks:
             queue.require(lock, now)
@@ -273,39 +261,10 @@ class ManagementNode(Requests):
         await durable(queue)
         return 200, {}
 
-    # -- sessions ----------------------------------------------------------------------------
-
-    async def _renew_session_lock(self, body: dict[object, object]) -> Reply:
-        until = self._queue.renew_session(_need(body, "session-id", str), self.client.turn.now)
-        return 200, {"expiration": Timestamp(until)}
-
-    async def _set_session_state(self, body: dict[object, object]) -> Reply:
-        state = body.get("session-state")
-        if state is not None and not isinstance(state, bytes):
-            raise ArgumentRefused("The request needs 'session-state' as binary or null.")
-        limit = self.client.site.limits.session_state_bytes_max
-        if state is not None and len(state) > limit:
-            raise ArgumentRefused(f"The session state has {len(state)} bytes; at most {limit} are allowed.")
-        self._queue.set_session_state(_need(body, "session-id", str), state, self.client.turn.now)
-        await durable(self._queue)
-        return 200, {}
-
-    async def _get_session_state(self, body: dict[object, object]) -> Reply:
-        return 200, {"session-state": self._queue.session_state(_need(body, "session-id", str), self.client.turn.now)}
-
-    async def _get_message_sessions(self, body: dict[object, object]) -> Reply:
-        after = _need(body, "last-updated-time", int)
-        skip = _need(body, "skip", int)
-        top = _need(body, "top", int)
-        ids = self._queue.list_sessions(None if after >= _ALL_SESSIONS_MS - 1 else int(after), max(skip, 0), max(top, 0))
-        if not ids:
-            return 204, {}
-        return 200, {"skip": Int(skip + len(ids)), "sessions-ids": Array(_STRING, list[object](ids))}
-
     # -- purge -------------------------------------------------------------------------------
 
     async def _batch_delete(self, body: dict[object, object]) -> Reply:
-        most = _need(body, "message-count", int)
+        most = need(body, "message-count", int)
         before = body.get("enqueued-time-utc")
         session_id = body.get("session-id")
         limit = self.client.site.limits.batch_delete_messages_max

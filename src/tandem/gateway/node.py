@@ -8,7 +8,7 @@ from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.terminus import Coordinator, Terminus
-from tandem.amqp.types import Symbol
+from tandem.amqp.types import Described, Symbol
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
 from tandem.gateway.cbs import TokenNode
@@ -23,6 +23,7 @@ from tandem.model.entity import Right
 from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, OperationTimeout
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
+_SESSION_DESCRIPTORS: Final = (0x0000_0013_7000_000C, SESSION_FILTER)
 _TIMEOUT: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 _EPOCH_TICKS: Final = 621_355_968_000_000_000
@@ -163,12 +164,16 @@ class Node:
             return
         source = link.source
         assert source is not None
-        source.filter = {Symbol(SESSION_FILTER): session.id}
+        asked = source.filter[SESSION_FILTER]
+        answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
+        source.filter = {Symbol(SESSION_FILTER): answer}
         link.accept(source=source, properties={_LOCKED_UNTIL: session.locked_until * 10_000 + _EPOCH_TICKS})
 
     def _attach_session(self, link: SenderLink, address: Address, source: Terminus, queue: Queue, consumer: LinkConsumer) -> None:
         client = self._client
-        wanted = source.filter[SESSION_FILTER]
+        asked = source.filter[SESSION_FILTER]
+        # Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form.
+        wanted = asked.value if isinstance(asked, Described) and asked.descriptor in _SESSION_DESCRIPTORS else asked
         if not queue.has_sessions:
             raise NotAllowed(f"A sessionful message receiver cannot be created on '{queue.path}', which does not require sessions.")
         if wanted is None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
 from tandem.amqp.sections import VALUE, decode_message, encode_message
-from tandem.model.errors import DecodeFailed, MessageSizeExceeded, NotImplementedByBroker
+from tandem.model.errors import ArgumentRefused, DecodeFailed, MessageSizeExceeded, NotImplementedByBroker
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
     from tandem.gateway.client import Client
+
+Reply = tuple[int, dict[object, object]]
+"""Status and body of an answer."""
+_T = TypeVar("_T")
+
+
+def need(body: dict[object, object], name: str, kind: type[_T]) -> _T:
+    """What a request must say."""
+    value = body.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ArgumentRefused(f"The request needs '{name}' as {kind.__name__}, found {type(value).__name__}.")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

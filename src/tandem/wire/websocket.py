@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-SUB_PROTOCOL: Final = "AMQPWSB10"
+SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
+"""Service Bus's own name for it, and the registered one, which clients that know AMQP alone offer."""
 _HIGH_WATER_BYTES: Final = 262_144
 
 
@@ -159,13 +160,13 @@ class WebSocketTransport(asyncio.Transport):
 
 
 async def serve_websocket(request: web.BaseRequest, factory: Callable[[], asyncio.Protocol], message_bytes_max: int) -> web.StreamResponse:
-    """Upgrade and serve AMQP. The sub-protocol must be offered by the client, or the upgrade is refused."""
+    """Upgrade and serve AMQP. A sub-protocol must be offered by the client and is answered with, or the upgrade is refused."""
     offered = [name.strip() for value in request.headers.getall("Sec-WebSocket-Protocol", []) for name in value.split(",")]
-    socket = web.WebSocketResponse(protocols=(SUB_PROTOCOL,), compress=False, max_msg_size=message_bytes_max, timeout=5.0)
+    socket = web.WebSocketResponse(protocols=SUB_PROTOCOLS, compress=False, max_msg_size=message_bytes_max, timeout=5.0)
     if not socket.can_prepare(request).ok:
         return web.Response(status=426, headers={"Upgrade": "websocket"}, text="AMQP over WebSocket is served here: upgrade to websocket")
-    if SUB_PROTOCOL not in offered:
-        return web.Response(status=400, text=f"the sub-protocol {SUB_PROTOCOL} is needed")
+    if not any(name in offered for name in SUB_PROTOCOLS):
+        return web.Response(status=400, text=f"the sub-protocol {' or '.join(SUB_PROTOCOLS)} is needed")
     await socket.prepare(request)
     await WebSocketTransport(socket, request.transport).run(factory())
     await socket.close()
