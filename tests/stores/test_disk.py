@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tandem.stores.disk import Disk, read_file, write_file, write_fully
+from tandem.stores.disk import Disk, LocalDisk, read_file, write_file, write_fully
+from tandem.stores.fault_disk import FaultDisk
+from tandem.stores.remote_disk import RemoteDisk
 
 
 def test_a_lock_is_held_against_this_process_and_others_until_it_is_given_back(tmp_path: Path) -> None:
-    disk = Disk()
+    disk = LocalDisk()
     path = str(tmp_path / "lock")
     held = disk.lock(path)
     with pytest.raises(BlockingIOError):
         disk.lock(path)
-    program = f"from tandem.stores.disk import Disk\nDisk().lock({path!r})"
+    program = f"from tandem.stores.disk import LocalDisk\nLocalDisk().lock({path!r})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     other = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert "BlockingIOError" in other.stderr
@@ -32,8 +34,8 @@ def test_a_lock_does_not_outlive_its_process_in_a_child_that_was_forked(tmp_path
     path = str(tmp_path / "lock")
     program = (
         "import os, sys, time\n"
-        "from tandem.stores.disk import Disk\n"
-        f"Disk().lock({path!r})\n"
+        "from tandem.stores.disk import LocalDisk\n"
+        f"LocalDisk().lock({path!r})\n"
         "if os.fork() == 0:\n"
         "    print(os.getpid(), flush=True)\n"
         "    os.close(1)\n"
@@ -45,7 +47,7 @@ def test_a_lock_does_not_outlive_its_process_in_a_child_that_was_forked(tmp_path
     parent = subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    disk = Disk()
+    disk = LocalDisk()
     try:
         with pytest.raises(BlockingIOError):
             disk.lock(path)
@@ -58,7 +60,7 @@ def test_a_lock_does_not_outlive_its_process_in_a_child_that_was_forked(tmp_path
 
 
 def test_a_program_that_is_started_does_not_inherit_the_lock(tmp_path: Path) -> None:
-    disk = Disk()
+    disk = LocalDisk()
     held = disk.lock(str(tmp_path / "lock"))
     program = "import sys; print('running', flush=True); sys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
@@ -70,21 +72,49 @@ def test_a_program_that_is_started_does_not_inherit_the_lock(tmp_path: Path) -> 
 
 
 def test_a_file_is_written_whole_also_by_a_disk_that_takes_little_at_a_time(tmp_path: Path) -> None:
-    class Sipping(Disk):
+    class Sipping(LocalDisk):
         def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
             return super().pwritev(descriptor, [b"".join(buffers)[:3]], offset)
 
     write_file(Sipping(), str(tmp_path), "name", b"0123456789")
-    assert read_file(Disk(), str(tmp_path / "name")) == b"0123456789"
+    assert read_file(LocalDisk(), str(tmp_path / "name")) == b"0123456789"
     assert os.listdir(tmp_path) == ["name"]
 
 
 def test_a_disk_that_takes_nothing_is_an_error_and_not_an_endless_loop(tmp_path: Path) -> None:
-    class Full(Disk):
+    class Full(LocalDisk):
         def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
             return 0
 
-    descriptor = Disk().open(str(tmp_path / "name"), os.O_RDWR | os.O_CREAT)
+    descriptor = LocalDisk().open(str(tmp_path / "name"), os.O_RDWR | os.O_CREAT)
     with pytest.raises(OSError, match="takes no more bytes"):
         write_fully(Full(), descriptor, [b"x"], 0)
     os.close(descriptor)
+
+
+def test_what_a_directory_is_and_has_left_is_asked_of_the_process_that_drives_its_disk(tmp_path: Path) -> None:
+    """Where a file system hangs, looking at it hangs too: not in the broker's process."""
+    remote = RemoteDisk("store-0")
+    disk = FaultDisk(remote)
+    disk.begin()
+    try:
+        assert disk.identity(str(tmp_path)) == LocalDisk().identity(str(tmp_path))
+        assert disk.free_bytes(str(tmp_path)) > 0
+        with pytest.raises(FileNotFoundError):
+            disk.identity(str(tmp_path / "nowhere"))
+        assert remote.pid is not None
+        os.kill(remote.pid, signal.SIGKILL)
+        with pytest.raises(OSError, match="the process of store-0 is gone"):
+            disk.identity(str(tmp_path))
+        with pytest.raises(OSError, match="the process of store-0 is gone"):
+            disk.free_bytes(str(tmp_path))
+    finally:
+        disk.abandon()
+
+
+def test_a_disk_that_lacks_a_call_cannot_be_made() -> None:
+    class Half(RemoteDisk):
+        begin = Disk.begin
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half("store-0")

@@ -12,13 +12,13 @@ import pytest
 from tandem.broker.facts import DELIVERED, ENQUEUED
 from tandem.broker.journal import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores import Disk, SegmentStore, StoreSettings, dump, verify
+from tandem.stores import LocalDisk, SegmentStore, StoreSettings, dump, verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
 Log = list[tuple[str, BaseException | None]]
 
 
-class TouchyDisk(Disk):
+class TouchyDisk(LocalDisk):
     """The real disk, with a list of calls, a gate before each sync, and errors on order."""
 
     def __init__(self) -> None:

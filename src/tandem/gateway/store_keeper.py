@@ -37,6 +37,8 @@ class StoreKeeper:
         self._pause_ms: dict[int, int] = {}
         self._up_since: dict[int, int] = {}
         self._reopening: set[int] = set()
+        self._faulty: set[int] = set()
+        """Stores that were given a fault on purpose."""
 
     def health(self) -> list[StoreHealth]:
         return [
@@ -49,18 +51,26 @@ class StoreKeeper:
         trouble = self._site.trouble
         if trouble is None:
             return
+        healed = False
         for index in range(len(self._states)):
             slow = trouble.faults.find(FaultKind.STORE_SLOW, store=index)
-            set_faults(
-                self._site.namespace.name,
-                index,
-                down=trouble.faults.find(FaultKind.STORE_DOWN, store=index) is not None,
-                failing=trouble.faults.find(FaultKind.STORE_ERROR, store=index) is not None,
-                full=trouble.faults.find(FaultKind.STORE_FULL, store=index) is not None,
-                sync_delay_ms=slow.delay_ms if slow is not None else 0,
-            )
-            if trouble.faults.find(FaultKind.STORE_DOWN, store=index) is not None:
+            down = trouble.faults.find(FaultKind.STORE_DOWN, store=index) is not None
+            failing = trouble.faults.find(FaultKind.STORE_ERROR, store=index) is not None
+            full = trouble.faults.find(FaultKind.STORE_FULL, store=index) is not None
+            delay_ms = slow.delay_ms if slow is not None else 0
+            set_faults(self._site.namespace.name, index, down=down, failing=failing, full=full, sync_delay_ms=delay_ms)
+            if down:
                 self._site.namespace.stores[index].journal.fail("the store was taken down by an injected fault")
+            if down or failing or full or delay_ms:
+                self._faulty.add(index)
+            elif index in self._faulty:
+                self._faulty.discard(index)
+                self._retry_at.pop(index, None)
+                self._pause_ms.pop(index, None)
+                self._up_since.pop(index, None)
+                healed = True
+        if healed:  # nobody waits for the end of a pause that was made while the store could not come back
+            self.look_after(self._site.turn.now)
 
     def look_after(self, now: int) -> None:
         for index, tenant in enumerate(self._site.namespace.stores):

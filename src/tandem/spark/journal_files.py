@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.model.errors import ConfigurationError, StoreUnavailable
-from tandem.stores.disk import Disk
+from tandem.stores.disk import LocalDisk
 from tandem.stores.segment_file import read_manifest
 from tandem.stores.segment_files import AUDIT, MANIFEST, index_name, segment_name
 
@@ -65,7 +65,7 @@ def find_stores(paths: list[str]) -> list[StoreDirectory]:
 
 def segments_of(store: StoreDirectory) -> list[SegmentPlace]:
     """Live segments first, then those kept for audit: one that moves from the first to the second between two looks is found once."""
-    manifest = read_manifest(Disk(), store.path)
+    manifest = read_manifest(LocalDisk(), store.path)
     places = {segment: str(Path(store.path, segment_name(segment))) for segment in range(manifest.first, manifest.last + 1)}
     for kept in Path(store.path, AUDIT).glob("*-*.seg"):
         number = kept.name.partition("-")[0]

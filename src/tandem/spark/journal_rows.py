@@ -18,7 +18,7 @@ from tandem.model.errors import Corrupt
 from tandem.model.message import decode_body
 from tandem.spark.journal_files import SegmentPlace
 from tandem.stores.blocks import BLOCK_BYTES, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage, parse_segment_header
-from tandem.stores.disk import Disk
+from tandem.stores.disk import LocalDisk
 from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.segment_file import SegmentFile
 
@@ -110,7 +110,7 @@ def read_segment(task: SegmentTask) -> Iterator[pa.RecordBatch]:
 
 def _blocks(place: SegmentPlace, path: str, index: str | None) -> Iterator[tuple[int, bytes, bytes, bytes]]:
     """(offset of the first record, record headers, keys, payload) of each block; without payload where the index is enough."""
-    disk = Disk()
+    disk = LocalDisk()
     if index is not None:
         try:
             descriptor = disk.open(path, os.O_RDONLY)

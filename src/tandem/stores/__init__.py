@@ -1,6 +1,6 @@
 """Engines behind the ports of the broker: what is remembered, and where."""
 
-from tandem.stores.disk import Disk
+from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.inspect import VerifyReport, backup, dump, dump_segment, verify
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.recovery import RecoveryReport
@@ -12,6 +12,7 @@ from tandem.stores.worker import InlineWorker, ThreadWorker, Worker
 __all__ = [
     "Disk",
     "InlineWorker",
+    "LocalDisk",
     "MemoryStore",
     "RecoveryReport",
     "SegmentStore",

@@ -1,10 +1,11 @@
-"""Every call that touches the file system, in one class, so that a double can fail any of them."""
+"""Every call that touches the file system behind one port, so that another process can make them and a double can fail any of them."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from typing import Final
 
 _held: Final[set[int]] = set()
@@ -21,11 +22,91 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
-class Disk:
-    """The real one. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
+class Disk(ABC):
+    """What a store needs of a file system. Every call is abstract: a disk that lacks one cannot be made."""
 
+    @abstractmethod
     def begin(self) -> None:
         """A store is about to be opened: the first call of every opening."""
+
+    @abstractmethod
+    def open(self, path: str, flags: int) -> int: ...
+
+    @abstractmethod
+    def close(self, descriptor: int) -> None: ...
+
+    @abstractmethod
+    def pread(self, descriptor: int, size: int, offset: int) -> bytes: ...
+
+    @abstractmethod
+    def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int: ...
+
+    @abstractmethod
+    def fdatasync(self, descriptor: int) -> None: ...
+
+    @abstractmethod
+    def fsync(self, descriptor: int) -> None: ...
+
+    @abstractmethod
+    def fallocate(self, descriptor: int, size: int) -> bool:
+        """Reserve room; False where the file system cannot."""
+
+    @abstractmethod
+    def truncate(self, descriptor: int, size: int) -> None: ...
+
+    @abstractmethod
+    def size(self, descriptor: int) -> int: ...
+
+    @abstractmethod
+    def next_data(self, descriptor: int, offset: int) -> int:
+        """The first place at or after `offset` that may hold anything but zeros; -1 when there is none."""
+
+    @abstractmethod
+    def drop_cache(self, descriptor: int) -> None:
+        """Make the next read come from the medium: after a failed sync the cache may hold what the medium does not."""
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None: ...
+
+    @abstractmethod
+    def unlink(self, path: str) -> None: ...
+
+    @abstractmethod
+    def listdir(self, path: str) -> list[str]: ...
+
+    @abstractmethod
+    def identity(self, path: str) -> tuple[int, int]:
+        """Which file or directory this path leads to at the moment."""
+
+    @abstractmethod
+    def free_bytes(self, path: str) -> int:
+        """What the file system that holds `path` has left for us."""
+
+    @abstractmethod
+    def mkdir(self, path: str) -> None:
+        """With its parents; one that is there already is fine. Its name is durable once its parent is synced."""
+
+    @abstractmethod
+    def sync_directory(self, path: str) -> None:
+        """The names in it are durable on return."""
+
+    @abstractmethod
+    def lock(self, path: str) -> int:
+        """The descriptor that holds the lock; BlockingIOError when somebody else does."""
+
+    @abstractmethod
+    def unlock(self, descriptor: int) -> None: ...
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """A call has not returned for too long."""
+
+
+class LocalDisk(Disk):
+    """The one of this machine, in this process. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
+
+    def begin(self) -> None:
+        """Nothing has to be started."""
 
     def open(self, path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -46,7 +127,6 @@ class Disk:
         os.fsync(descriptor)
 
     def fallocate(self, descriptor: int, size: int) -> bool:
-        """Reserve room; False where the file system cannot."""
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
@@ -62,7 +142,6 @@ class Disk:
         return os.fstat(descriptor).st_size
 
     def next_data(self, descriptor: int, offset: int) -> int:
-        """The first place at or after `offset` that may hold anything but zeros; -1 when there is none."""
         try:
             return os.lseek(descriptor, offset, os.SEEK_DATA)
         except OSError as error:
@@ -73,7 +152,6 @@ class Disk:
             raise
 
     def drop_cache(self, descriptor: int) -> None:
-        """Make the next read come from the medium: after a failed sync the cache may hold what the medium does not."""
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def rename(self, source: str, target: str) -> None:
@@ -86,12 +164,10 @@ class Disk:
         return os.listdir(path)
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Which file or directory this path leads to at the moment."""
         found = os.stat(path)
         return found.st_dev, found.st_ino
 
     def free_bytes(self, path: str) -> int:
-        """What the file system that holds `path` has left for us."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
@@ -106,7 +182,6 @@ class Disk:
             os.close(descriptor)
 
     def lock(self, path: str) -> int:
-        """The descriptor that holds the lock; BlockingIOError when somebody else does."""
         descriptor = self.open(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,7 +192,7 @@ class Disk:
         return descriptor
 
     def abandon(self) -> None:
-        """A call has not returned for too long. A disk in the same process can only wait for it."""
+        """In the same process it can only be waited for."""
 
     def unlock(self, descriptor: int) -> None:
         _held.discard(descriptor)

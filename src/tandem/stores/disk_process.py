@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tandem.stores.disk import Disk
+from tandem.stores.disk import LocalDisk
 
 OPEN, CLOSE, PREAD, PWRITE, FDATASYNC, FSYNC, FALLOCATE, TRUNCATE, SIZE, NEXT_DATA, DROP_CACHE = range(1, 12)
-RENAME, UNLINK, LISTDIR, MKDIR, SYNC_DIRECTORY, LOCK, UNLOCK = range(12, 19)
+RENAME, UNLINK, LISTDIR, MKDIR, SYNC_DIRECTORY, LOCK, UNLOCK, IDENTITY, FREE_BYTES = range(12, 21)
 
 _HEAD: Final = struct.Struct("<IB")
 _I: Final = struct.Struct("<q")
@@ -67,11 +67,16 @@ def pack_paths(*paths: str) -> bytes:
     return b"\0".join(os.fsencode(path) for path in paths)
 
 
+def _signed(number: int) -> int:
+    """Device and inode numbers use all 64 bits on some file systems; frames carry signed ones."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 class _Server:
     """The child's side: plain calls to the real disk."""
 
     def __init__(self) -> None:
-        self._disk = Disk()
+        self._disk = LocalDisk()
         disk = self._disk
         self._actions: dict[int, Callable[[bytes], None]] = {
             CLOSE: lambda body: disk.close(*_I.unpack(body)),
@@ -94,6 +99,8 @@ class _Server:
             NEXT_DATA: lambda body: _I.pack(disk.next_data(*_II.unpack(body))),
             LISTDIR: lambda body: pack_paths(*disk.listdir(*self._paths(body))),
             LOCK: lambda body: _I.pack(disk.lock(*self._paths(body))),
+            IDENTITY: self._identity,
+            FREE_BYTES: lambda body: _I.pack(disk.free_bytes(*self._paths(body))),
         }
 
     def _answer(self, code: int, body: bytes) -> bytes:
@@ -109,6 +116,10 @@ class _Server:
     def _open(self, body: bytes) -> bytes:
         (flags,) = _I.unpack_from(body)
         return _I.pack(self._disk.open(os.fsdecode(body[_I.size :]), flags))
+
+    def _identity(self, body: bytes) -> bytes:
+        device, inode = self._disk.identity(*self._paths(body))
+        return _II.pack(_signed(device), _signed(inode))
 
     def _pwrite(self, body: bytes) -> bytes:
         descriptor, offset = _II.unpack_from(body)

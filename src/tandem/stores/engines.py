@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
-from tandem.stores.disk import Disk
-from tandem.stores.fault_disk import FaultDisk, FaultRemoteDisk
+from tandem.stores.disk import Disk, LocalDisk
+from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import CsvMeterFiles, NoMeterFiles
@@ -44,11 +44,10 @@ class DiskEngines:
         return SegmentStore(directory, loop_call, self._settings, self._clock, self._disk(namespace, index))
 
     def _disk(self, namespace: str, index: int) -> Disk:
-        name = f"{namespace} store-{index}"
+        real: Disk = RemoteDisk(f"{namespace} store-{index}") if self._isolated else LocalDisk()
         if not self._faults:
-            return RemoteDisk(name) if self._isolated else Disk()
-        disk = FaultRemoteDisk(name) if self._isolated else FaultDisk()
-        self._disks[namespace, index] = disk
+            return real
+        disk = self._disks[namespace, index] = FaultDisk(real)
         return disk
 
     def open_meters(self, namespace: str, index: int) -> CsvMeterFiles:

@@ -7,13 +7,13 @@ import os
 import threading
 
 from tandem.stores.disk import Disk
-from tandem.stores.remote_disk import RemoteDisk
 
 
 class FaultDisk(Disk):
-    """Changed from the loop, felt by the store's threads."""
+    """Stands before another disk, of this process or of another. Changed from the loop, felt by the store's threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, inner: Disk) -> None:
+        self._inner = inner
         self.down = False
         """Nothing can be opened, written or synced."""
         self.failing = False
@@ -27,15 +27,21 @@ class FaultDisk(Disk):
         if self.down:
             raise OSError(errno.EIO, "the store was taken down by an injected fault")
 
+    # -- where faults strike -----------------------------------------------------------------
+
     def open(self, path: str, flags: int) -> int:
         self._check()
-        return super().open(path, flags)
+        return self._inner.open(path, flags)
+
+    def lock(self, path: str) -> int:
+        self._check()
+        return self._inner.lock(path)
 
     def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
         self._check()
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC) + " (injected)")
-        return super().pwritev(descriptor, buffers, offset)
+        return self._inner.pwritev(descriptor, buffers, offset)
 
     def fdatasync(self, descriptor: int) -> None:
         if self.sync_delay_ms:
@@ -43,12 +49,60 @@ class FaultDisk(Disk):
         self._check()
         if self.failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO) + " (injected)")
-        super().fdatasync(descriptor)
+        self._inner.fdatasync(descriptor)
 
+    # -- handed on ---------------------------------------------------------------------------
 
-class FaultRemoteDisk(FaultDisk, RemoteDisk):
-    """The same for a disk in a process of its own."""
+    def begin(self) -> None:
+        self._inner.begin()
 
-    def __init__(self, name: str) -> None:
-        RemoteDisk.__init__(self, name)
-        FaultDisk.__init__(self)
+    def close(self, descriptor: int) -> None:
+        self._inner.close(descriptor)
+
+    def pread(self, descriptor: int, size: int, offset: int) -> bytes:
+        return self._inner.pread(descriptor, size, offset)
+
+    def fsync(self, descriptor: int) -> None:
+        self._inner.fsync(descriptor)
+
+    def fallocate(self, descriptor: int, size: int) -> bool:
+        return self._inner.fallocate(descriptor, size)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._inner.truncate(descriptor, size)
+
+    def size(self, descriptor: int) -> int:
+        return self._inner.size(descriptor)
+
+    def next_data(self, descriptor: int, offset: int) -> int:
+        return self._inner.next_data(descriptor, offset)
+
+    def drop_cache(self, descriptor: int) -> None:
+        self._inner.drop_cache(descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        self._inner.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._inner.unlink(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._inner.listdir(path)
+
+    def identity(self, path: str) -> tuple[int, int]:
+        return self._inner.identity(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._inner.free_bytes(path)
+
+    def mkdir(self, path: str) -> None:
+        self._inner.mkdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._inner.sync_directory(path)
+
+    def unlock(self, descriptor: int) -> None:
+        self._inner.unlock(descriptor)
+
+    def abandon(self) -> None:
+        self._inner.abandon()

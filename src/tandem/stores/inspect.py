@@ -10,7 +10,7 @@ from struct import error as StructError
 from tandem.broker import facts
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
-from tandem.stores.disk import Disk, write_file, write_fully
+from tandem.stores.disk import Disk, LocalDisk, write_file, write_fully
 from tandem.stores.segment_file import SegmentFile, read_manifest
 from tandem.stores.segment_files import AUDIT, MANIFEST, Manifest, segment_name
 from tandem.stores.verify import VerifyReport, audit_names, verify
@@ -22,7 +22,7 @@ _COPY_BYTES = 1_048_576
 
 def dump(directory: Path, disk: Disk | None = None, audit: bool = True, bodies: bool = False) -> Iterator[dict[str, object]]:
     """Every fact, oldest first, as a flat dict that JSON can carry. Stops with Corrupt at damage; an unfinished tail just ends it."""
-    disk = disk or Disk()
+    disk = disk or LocalDisk()
     if audit:
         for name in audit_names(disk, f"{directory}/{AUDIT}"):
             yield from dump_segment(Path(f"{directory}/{AUDIT}/{name}"), disk, bodies)
@@ -77,7 +77,7 @@ def _dump_from(path: Path, disk: Disk, bodies: bool, number: int) -> Generator[d
 
 def dump_segment(path: Path, disk: Disk | None = None, bodies: bool = False) -> Iterator[dict[str, object]]:
     """The facts of one segment file: what a parallel reader gives to each of its tasks."""
-    file = SegmentFile(disk or Disk(), str(path))
+    file = SegmentFile(disk or LocalDisk(), str(path))
     segment = file.header.segment
     try:
         for offset, block, payload, heads, keys in file.blocks():
@@ -138,7 +138,7 @@ def backup(directory: Path, target: Path, disk: Disk | None = None) -> VerifyRep
 
     Segments are copied oldest first and the growing one last, so that what compaction moves ahead of us is still met.
     """
-    disk = disk or Disk()
+    disk = disk or LocalDisk()
     source, copy = str(directory), str(target)
     disk.mkdir(copy)
     if disk.listdir(copy):

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from tandem.stores.disk import Disk, write_fully
+from tandem.stores.disk import Disk, LocalDisk, write_fully
 
 
 class CsvMeterFiles:
@@ -15,7 +15,7 @@ class CsvMeterFiles:
     def __init__(self, directory: Path, store: int, disk: Disk | None = None) -> None:
         self._directory = str(directory)
         self._store = store
-        self._disk = disk or Disk()
+        self._disk = disk or LocalDisk()
         self._mutex = threading.Lock()
 
     def path(self, number: int) -> str:

@@ -169,6 +169,13 @@ class RemoteDisk(Disk):
         answer = self._call(wire.LISTDIR, wire.pack_paths(path))
         return [os.fsdecode(part) for part in answer.split(b"\0")] if answer else []
 
+    def identity(self, path: str) -> tuple[int, int]:
+        device, inode = _II.unpack(self._call(wire.IDENTITY, wire.pack_paths(path)))
+        return device, inode
+
+    def free_bytes(self, path: str) -> int:
+        return self._number(wire.FREE_BYTES, wire.pack_paths(path))
+
     def mkdir(self, path: str) -> None:
         self._call(wire.MKDIR, wire.pack_paths(path))
 

@@ -14,7 +14,7 @@ from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEAD
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import BlockWriter, Group
 from tandem.stores.compaction import Compaction
-from tandem.stores.disk import Disk
+from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.effects import run_effects
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
@@ -49,7 +49,7 @@ class SegmentStore:
         self._loop_call = loop_call
         self._settings = settings
         self._clock = clock
-        self._disk: Disk = disk or Disk()
+        self._disk: Disk = disk or LocalDisk()
         self._new_worker = new_worker
         self._new_store_id = new_store_id
         self._state = StoreState.RECOVERING

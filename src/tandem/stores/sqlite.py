@@ -15,7 +15,7 @@ from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried
 from tandem.stores.checksum import crc32
-from tandem.stores.disk import Disk
+from tandem.stores.disk import LocalDisk
 from tandem.stores.effects import run_effects
 from tandem.stores.memory import RECORD_BYTES
 from tandem.stores.settings import StoreSettings
@@ -86,7 +86,7 @@ class SqliteStore:
         self._settings = settings
         self._clock = clock
         self._new_worker = new_worker
-        self._disk = Disk()
+        self._disk = LocalDisk()
         self._lock_descriptor = -1
         self._state = StoreState.RECOVERING
         self._cause = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
 from tandem.stores.checksum import crc32
-from tandem.stores.disk import Disk
+from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.scan import only_zeros
 from tandem.stores.segment_file import SegmentFile, read_manifest
@@ -41,7 +41,7 @@ class VerifyReport:
 
 def verify(directory: Path, disk: Disk | None = None) -> VerifyReport:
     """Reads every byte. On a live store what is being written at this moment is a note, not a problem."""
-    disk = disk or Disk()
+    disk = disk or LocalDisk()
     try:
         manifest = read_manifest(disk, str(directory))
     except Corrupt as error:

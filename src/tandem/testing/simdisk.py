@@ -293,6 +293,12 @@ class SimDisk(Disk):
         self._locked.add(path)
         return descriptor
 
+    def begin(self) -> None:
+        """Always there."""
+
+    def abandon(self) -> None:
+        """It answers at once."""
+
     def unlock(self, descriptor: int) -> None:
         self._locked.discard(self._open[descriptor][1])
         self.close(descriptor)
