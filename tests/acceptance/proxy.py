@@ -1,4 +1,4 @@
-"""A network between client and broker that takes its time."""
+"""A network between client and broker that takes its time, or all of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import collections
 
 
 class SlowNetwork:
-    """Forwards every byte to a port, each way `one_way` seconds late and in order."""
+    """Forwards every byte to a port, each way `one_way` seconds late and in order.
 
-    def __init__(self, target_port: int, one_way: float) -> None:
+    While `flowing` is cleared it is a black hole: connections open, and nothing comes through. `bytes_per_second` makes a narrow line.
+    """
+
+    def __init__(self, target_port: int, one_way: float = 0.0) -> None:
         self._target_port = target_port
         self.one_way = one_way
+        self.bytes_per_second: int | None = None
+        self.flowing = asyncio.Event()
+        self.flowing.set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -47,9 +53,14 @@ class SlowNetwork:
                     await arrived.wait()
                 at, data = late.popleft()
                 await asyncio.sleep(max(0.0, at - loop.time()))
+                await self.flowing.wait()
                 if not data:
                     target.close()
                     return
+                if self.bytes_per_second is not None:
+                    data, rest = data[: self.bytes_per_second], data[self.bytes_per_second :]
+                    if rest:
+                        late.appendleft((loop.time() + 1.0, rest))
                 target.write(data)
                 await target.drain()
 

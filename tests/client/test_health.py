@@ -41,7 +41,6 @@ def test_one_failure_and_silence_is_no_proof_and_does_not_fail_over_by_itself():
     health = suspect()
     assert health.expired(MINUTE) is None
     assert health.state is PathState.SUSPECT
-    assert health.decides_on_next_failure(MINUTE)
 
 
 def test_a_confirmed_failure_fails_over_when_the_interval_ends():
@@ -55,7 +54,6 @@ def test_a_confirmed_failure_fails_over_when_the_interval_ends():
 
 def test_with_an_interval_of_zero_the_first_failure_fails_over():
     health = PathHealth(0, 0)
-    assert health.decides_on_next_failure(0)
     change = health.failed(error, 1)
     assert change is not None and change.after is PathState.FAILED_OVER
 

@@ -1,6 +1,6 @@
 """One path's health as a pure machine: outcomes and instants go in, transitions come out; it reads no clock and sends nothing.
 
-    HEALTHY --unreachable--> SUSPECT --interval over, confirmed by a second failure or a probe--> FAILED_OVER
+    HEALTHY --unreachable, or unanswered--> SUSPECT --interval over, confirmed by a second failure or a probe--> FAILED_OVER
     HEALTHY --unreachable, interval 0--> FAILED_OVER          SUSPECT --any success--> HEALTHY
     FAILED_OVER --ping succeeds or marked healthy--> HEALTHY  FAILED_OVER --ping refused for good--> POISONED --ping succeeds--> HEALTHY
 
@@ -53,15 +53,8 @@ class PathHealth:
 
     @property
     def suspect_until(self) -> int | None:
-        """When the failover interval ends; None unless suspect. The first failure sets it, later ones do not move it."""
+        """When the failover interval ends; None unless suspect. It runs from the start of the first send that failed, or got no answer."""
         return self.since + self._interval_ms if self.state is PathState.SUSPECT else None
-
-    def decides_on_next_failure(self, now: int) -> bool:
-        """True if one more failure switches: the interval is 0, or over without a confirmation yet."""
-        if self.state is PathState.HEALTHY:
-            return self.at_once
-        until = self.suspect_until
-        return until is not None and now >= until
 
     def succeeded(self, now: int) -> Transition | None:
         """A send was accepted by the primary. In failed-over state only a ping heals: this one may have started long ago."""
@@ -69,12 +62,15 @@ class PathHealth:
             return self._become(PathState.HEALTHY, now, None)
         return None
 
-    def failed(self, error: BaseException, now: int) -> Transition | None:
-        """A send or a probe did not reach the primary."""
+    def failed(self, error: BaseException, now: int, since: int | None = None) -> Transition | None:
+        """A send or a probe did not reach the primary, which has not been heard of `since` then: when the send began."""
         self.last_error = error
         if self.state is PathState.HEALTHY:
             self.failures = 1
-            return self._become(PathState.FAILED_OVER if self._interval_ms == 0 else PathState.SUSPECT, now, error)
+            change = self._become(PathState.FAILED_OVER if self.at_once else PathState.SUSPECT, now, error)
+            if since is not None and not self.at_once:
+                self.since = min(since, now)
+            return change
         if self.state is PathState.SUSPECT:
             self.failures += 1
             return self.expired(now)

@@ -301,7 +301,7 @@ class PairedNamespaces:
                 ping_interval=seconds(self.options.ping_primary_interval),
                 ping_timeout=seconds(self.options.ping_timeout),
             )
-            monitor = PathMonitor(path, self.primary, settings, self.events, self.counters, self._new_id)
+            monitor = PathMonitor(path, self.primary, settings, self.events, self.counters, self._new_id, self.unreachable)
             self._monitors[key] = monitor
         return monitor
 

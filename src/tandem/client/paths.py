@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from tandem.client.coupling import SideState
 from tandem.client.errors import describe
@@ -23,7 +26,10 @@ _KINDS = {
     PathState.FAILED_OVER: "path-failed-over",
     PathState.POISONED: "path-poisoned",
 }
-_PROBE_SECONDS_MAX = 10.0
+_SILENCE_SECONDS_MIN = 1.0
+"""A send may wait this long before anybody asks the primary whether it is there."""
+_PROBE_SECONDS_MIN = 3.5
+"""What a probe has for its answer at least; with the silence before it less than the 5 seconds a hang may cost beyond the interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class PathSettings:
 
 
 class PathMonitor:
-    """Turns outcomes into state changes, and state changes into timers, pings, events and counters."""
+    """Turns outcomes, and sends that have none yet, into state changes, and those into timers, pings, events and counters."""
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class PathMonitor:
         events: EventHub,
         counters: Counters,
         random_id: Callable[[], str],
+        unreachable: Callable[[BaseException], bool],
     ) -> None:
         self.path = path
         self._primary = primary
@@ -63,6 +70,7 @@ class PathMonitor:
         self._events = events
         self._counters = counters
         self._random_id = random_id
+        self._unreachable = unreachable
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
         self.sunny = True
@@ -73,9 +81,18 @@ class PathMonitor:
         self.healed = asyncio.Event()
         """Set while sends go to the primary."""
         self.healed.set()
+        self.numbers = itertools.count()
+        self.unanswered: dict[int, float] = {}
+        """Sends to the primary under way, by number, and when each began; the oldest comes first."""
+        self.answered_at = 0.0
+        """When the primary was last heard of."""
+        self.watching: asyncio.TimerHandle | None = None
+        interval = settings.failover_interval_ms / 1000
+        self._suspicious_after = max(interval / 2, _SILENCE_SECONDS_MIN)
+        self._probe_after = max(interval - _PROBE_SECONDS_MIN, interval / 2)
         self._timer: asyncio.TimerHandle | None = None
         self._probe: asyncio.Task[None] | None = None
-        self._pinger = Pinger(settings.ping_interval, self._ping_once)
+        self._pinger = Pinger(settings.ping_interval, self._ping_once, self._ping_cut_off)
         primary.watch(self._look_at_the_sky)
         self._look_at_the_sky(primary)
 
@@ -91,12 +108,34 @@ class PathMonitor:
 
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
-    def succeeded(self) -> None:
+    def began(self, at: float) -> int:
+        """A send to the primary is under way from now on; its number, for `ended`."""
+        number = next(self.numbers)
+        self.unanswered[number] = at
+        if self.watching is None:
+            self.watch()
+        return number
+
+    def succeeded(self, number: int) -> None:
+        """The primary accepted the send with this number."""
+        del self.unanswered[number]
+        self.answered_at = self._loop.time()
         if self.health.state is PathState.SUSPECT:
             self._apply(self.health.succeeded(self.now()), "a send was accepted")
 
-    def failed(self, error: BaseException) -> None:
-        self._apply(self.health.failed(error, self.now()), describe(error))
+    def ended(self, number: int) -> float:
+        """The send with this number will get no answer any more; when it began."""
+        return self.unanswered.pop(number)
+
+    def failed(self, error: BaseException, began: float) -> None:
+        """A send that began then did not reach the primary."""
+        since = int(max(began, self.answered_at) * 1000)
+        self._apply(self.health.failed(error, self.now(), since), describe(error))
+
+    def interval_over_in(self) -> float:
+        """Seconds until the failover interval may be over for a send that begins now; 0 if it is."""
+        until = self.health.suspect_until
+        return self._settings.failover_interval_ms / 1000 if until is None else max(0.0, (until - self.now()) / 1000)
 
     def fail_over(self, hold: bool) -> None:
         self._apply(self.health.fail_over(self.now(), hold), "by hand" + (", held until marked healthy" if hold else ""))
@@ -112,7 +151,7 @@ class PathMonitor:
         self._look_at_the_sky(self._primary)
         self._stop_timer()
         if change.after is PathState.SUSPECT:
-            self._timer = self._loop.call_later(self._settings.failover_interval_ms / 1000, self._interval_over)
+            self._timer = self._loop.call_at(self.health.since / 1000 + self._probe_after, self._probe_due)
         elif change.after is PathState.FAILED_OVER:
             self._counters.failovers += change.before is not PathState.POISONED
             self.healed.clear()
@@ -126,32 +165,73 @@ class PathMonitor:
             self.healed.set()
         self._events.tell(_KINDS[change.after], self.path, f"{change.before.value} -> {change.after.value}: {why}", change.error)
 
+    # -- silence -------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Look at the oldest send under way once it is late. One timer per path: it costs a send nothing."""
+        oldest = next(iter(self.unanswered.values()))
+        self.watching = self._loop.call_at(max(oldest, self.answered_at) + self._suspicious_after, self._look_for_silence)
+
+    def _look_for_silence(self) -> None:
+        self.watching = None
+        if not self.unanswered or self.health.diverting:
+            return
+        now = self._loop.time()
+        since = max(next(iter(self.unanswered.values())), self.answered_at)
+        if now - since < self._suspicious_after:
+            self.watch()
+            return
+        if self.health.at_once:
+            self._ask()
+        elif self.health.state is PathState.HEALTHY:
+            host = self._primary.host
+            self.failed(OperationTimeoutError(message=f"{self.path}: {host} has not answered a send for {now - since:.3g} s"), since)
+        self.watching = self._loop.call_later(self._suspicious_after, self._look_for_silence)
+
+    def _ask(self) -> None:
+        """Send the probe, beside whatever else is waiting for an answer; one at a time."""
+        if self._probe is None or self._probe.done():
+            left = max(_PROBE_SECONDS_MIN, self.interval_over_in())
+            self._probe = asyncio.ensure_future(self._probe_once(left))
+
+    def _probe_due(self) -> None:
+        """A single failure on a quiet path is no proof: ask the primary before the interval is over."""
+        self._timer = self._loop.call_later(self.interval_over_in(), self._interval_over)
+        if self.health.failures < 2:
+            self._ask()
+
     def _interval_over(self) -> None:
-        """The failover interval is over. A single failure on a quiet path is no proof: ask the primary before leaving it."""
         self._timer = None
         change = self.health.expired(self.now())
         if change is not None:
             self._apply(change, describe(change.error) if change.error else "no success within the failover interval")
         elif self.health.state is PathState.SUSPECT:
-            self._probe = asyncio.ensure_future(self._probe_once())
+            self._ask()
 
-    async def _probe_once(self) -> None:
-        result, error = await self._send_ping(min(self._settings.ping_timeout, _PROBE_SECONDS_MAX))
-        if self.health.state is not PathState.SUSPECT:
+    async def _probe_once(self, timeout: float) -> None:
+        began = self._loop.time()
+        _, error = await self._send_ping(timeout)
+        if self.health.diverting or self.answered_at >= began:
             return
-        if result is PingResult.UNANSWERED and error is not None:
-            self.failed(error)
-        elif result is PingResult.ACCEPTED:
-            self._apply(self.health.succeeded(self.now()), "a probe was accepted")
+        if error is not None and self._unreachable(error):
+            self.failed(error, began)
+            return
+        self.answered_at = self._loop.time()
+        if self.health.state is PathState.SUSPECT:
+            self._apply(self.health.succeeded(self.now()), "a probe was accepted" if error is None else "a probe was answered")
 
-    async def _ping_once(self) -> bool:
-        """One ping; whether to go on pinging."""
+    # -- pings ---------------------------------------------------------------------------------------------------------
+
+    async def _ping_once(self) -> None:
         result, error = await self._send_ping(self._settings.ping_timeout)
         if result is PingResult.ACCEPTED:
             self._apply(self.health.ping_succeeded(self.now()), "a ping was accepted")
         elif result is PingResult.REFUSED and error is not None:
             self._apply(self.health.ping_refused(error, self.now()), describe(error))
-        return self.health.diverting
+
+    def _ping_cut_off(self) -> None:
+        self._counters.pings_failed += 1
+        self._events.tell("ping-failed", self.path, "cut off without an answer: newer ones are on their way")
 
     async def _send_ping(self, timeout: float) -> tuple[PingResult, BaseException | None]:
         self._counters.pings_sent += 1
@@ -172,4 +252,7 @@ class PathMonitor:
     def stop(self) -> None:
         """End timers and pings; the state stays as it is."""
         self._stop_timer()
+        if self.watching is not None:
+            self.watching.cancel()
+            self.watching = None
         self._pinger.stop()

@@ -33,6 +33,10 @@ MESSAGE_BYTES_DEFAULT = 262_144
 """Assumed until a link has told its limit."""
 _HEADER_BYTES_MAX = 65_536
 _DIVERTED: Final = object()
+_DIVERSION_SECONDS = 5.0
+"""Of the caller's time, what a diversion should find left."""
+_DIVERSION_SECONDS_MIN = 0.8
+"""What it gets in any case."""
 _BACKLOG_FINAL = (Verdict.UNAUTHORIZED, Verdict.REFUSED)
 
 
@@ -53,8 +57,7 @@ class PairedSender:
         self._monitor.senders.add(self._primary)
         self._backlog: Sender | None = None
         self._timeout = timeout
-        self._primary_seconds = timeout / 2 if self._monitor.health.at_once else timeout
-        """If the first failure ends in a diversion, half the time is kept for that."""
+        self._primary_seconds = primary_share(timeout, self._monitor.interval_over_in())
         self._small_bytes_max = 0
         """Bodies up to this fit certainly, whatever stands beside them; 0 until the limits are known."""
         self._closed = False
@@ -72,17 +75,24 @@ class PairedSender:
             return
         # Nearly every send. It touches as little as it can: between two of them everything else has had the processor's caches.
         self._admit(message.raw_amqp_message)
-        started = self._now()
+        monitor = self._monitor
+        unanswered = monitor.unanswered
+        unanswered[number := next(monitor.numbers)] = started = self._now()
+        if monitor.watching is None:
+            monitor.watch()
         try:
             await self._primary.send(message, self._primary_seconds)
-        except Exception as error:  # noqa: BLE001 - raised again unless the message can be diverted
-            cause = self._failed(error)
+        except BaseException as error:  # noqa: BLE001 - raised again unless the message can be diverted
+            cause = self._failed(error, number)
         else:
             self._path_counters.sent_primary += 1
-            if not self._monitor.sunny:
-                self._monitor.succeeded()  # type: ignore[unreachable]  # while this waited, others may have failed
+            if monitor.sunny:
+                del unanswered[number]
+                monitor.answered_at = self._now()
+            else:
+                monitor.succeeded(number)  # while this waited, others may have failed
             return
-        await self._give_way(message, started + self._timeout, cause)
+        await self._give_way(message, started, self._timeout, cause)
 
     async def schedule_messages(self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None) -> list[int]:
         """Schedule messages; their sequence numbers. While failed over they are diverted, and **no number** is returned.
@@ -116,12 +126,15 @@ class PairedSender:
         """An empty batch, its limit low enough that every message in it can be diverted. Works during an outage too."""
         self._check_live()
         if not self._primary.batch_bytes_max and not self._monitor.health.diverting:
+            number = self._monitor.began(self._now())
             try:
-                await self._primary.open(self._timeout)
+                await self._primary.open(primary_share(self._timeout, self._monitor.interval_over_in()))
             except Exception as error:
                 if not self._pair.unreachable(error):
                     raise
-                self._monitor.failed(error)
+                self._monitor.failed(error, self._monitor.unanswered[number])
+            finally:
+                self._monitor.ended(number)
         limit = self._limit(self._primary.batch_bytes_max or MESSAGE_BYTES_DEFAULT)
         if max_size_in_bytes and max_size_in_bytes > limit:
             raise ValueError(f"Max message size: {max_size_in_bytes} is too large, acceptable max batch size is: {limit} bytes.")
@@ -225,42 +238,45 @@ class PairedSender:
     async def _route(self, to_primary: Callable[[Any, float], Awaitable[object]], outgoing: Outgoing, timeout: float) -> object:
         """What the primary answers, or _DIVERTED. The send that makes the path fail over is diverted itself."""
         started = self._now()
-        health = self._monitor.health
         cause: BaseException | None = None
-        if not health.diverting:
-            # If this attempt may end in a diversion, half the time is kept for that.
-            last = health.decides_on_next_failure(int(started * 1000))
+        if not self._monitor.health.diverting:
+            number = self._monitor.began(started)
             try:
                 # The transport keeps the time. It is interrupted when the path fails over meanwhile, and this can then be diverted.
-                answer = await to_primary(outgoing, timeout / 2 if last else timeout)
-            except Exception as error:  # noqa: BLE001 - raised again unless the message can be diverted
-                cause = self._failed(error)
+                answer = await to_primary(outgoing, primary_share(timeout, self._monitor.interval_over_in()))
+            except BaseException as error:  # noqa: BLE001 - raised again unless the message can be diverted
+                cause = self._failed(error, number)
             else:
-                self._monitor.succeeded()
+                self._monitor.succeeded(number)
                 self._path_counters.sent_primary += 1
                 return answer
-        await self._give_way(outgoing, started + timeout, cause)
+        await self._give_way(outgoing, started, timeout, cause)
         return _DIVERTED
 
-    def _failed(self, error: Exception) -> BaseException:
+    def _failed(self, error: BaseException, number: int) -> BaseException:
         """The primary did not take it. Raises, unless the path diverts now; then this is why."""
+        began = self._monitor.ended(number)
+        if not isinstance(error, Exception):
+            raise error
         if isinstance(error, TimeoutError) and not isinstance(error, ServiceBusError):
             error = OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time", error=error)
         if not self._pair.unreachable(error):
             raise error
-        self._monitor.failed(error)
+        self._monitor.failed(error, began)
         if not self._monitor.health.diverting:
             self._count_failed()
             raise error
         return error
 
-    async def _give_way(self, outgoing: Outgoing, deadline: float, cause: BaseException | None) -> None:
+    async def _give_way(self, outgoing: Outgoing, started: float, timeout: float, cause: BaseException | None) -> None:
         health = self._monitor.health
         if health.state is PathState.POISONED and health.last_error is not None:
             self._count_failed()
             raise SendAvailabilityMessagingError(
                 f"{self.entity_name} is failed over, and pings are refused: {describe(health.last_error)}", health.last_error
             ) from health.last_error
+        # The switch may come in the last moment of the caller's time: the diversion gets its turn all the same.
+        deadline = max(started + timeout, self._now() + _DIVERSION_SECONDS_MIN)
         await self._divert(outgoing, deadline, cause or health.last_error)
 
     def _count_failed(self) -> None:
@@ -283,9 +299,7 @@ class PairedSender:
             sender = self._backlog_sender(tried) if remaining > 0 else None
             if sender is None:
                 self._count_failed()
-                if remaining <= 0:
-                    causes.append(OperationTimeoutError(message=f"no time left to divert a message for {self.entity_name}"))
-                raise self._unavailable(causes, tried)
+                raise self._unavailable(causes, tried, remaining <= 0)
             budget = remaining / 2 if len(tried) + 1 < len(rotation.names) else remaining
             try:
                 while left:
@@ -325,15 +339,29 @@ class PairedSender:
         if sender is not None:
             await sender.close()
 
-    def _unavailable(self, causes: list[BaseException], tried: list[str]) -> BothNamespacesUnavailableError:
-        last = describe(causes[-1]) if causes else "none tried"
+    def _unavailable(self, causes: list[BaseException], tried: list[str], late: bool) -> BothNamespacesUnavailableError:
+        """Says what happened, and to whom: the primary's error comes first, then that of each backlog queue that was tried."""
+        told = list(map(describe, causes))
+        lost = told.pop(0) if len(told) > len(tried) else "failed over by hand"
+        queues = "; ".join(f"{name}: {why}" for name, why in zip(tried, told, strict=False)) or "no backlog queue was tried"
         error = BothNamespacesUnavailableError(
-            f"a message for {self.entity_name} is stored nowhere: the primary {self._pair.primary.host} is failed over, and "
-            f"{len(tried)} backlog queue(s) of {self._pair.secondary.host} failed, last: {last}",
+            f"a message for {self.entity_name} is stored nowhere: the primary {self._pair.primary.host} is failed over ({lost}), and the "
+            f"secondary {self._pair.secondary.host} did not take it{', the time being over' if late else ''} ({queues})",
             causes,
         )
         error.__cause__ = causes[-1] if causes else None
         return error
+
+
+def primary_share(timeout: float, interval_over_in: float) -> float:
+    """How much of the caller's time the primary gets: the diversion has its turn in it once the failover interval is over.
+
+    If the interval ends in time, the primary has until then, and half of the time at least. If it ends with the caller's time, or
+    after it, the primary has all of it: the caller hears its error, or is diverted in the last moment.
+    """
+    if interval_over_in > timeout - min(timeout / 2, _DIVERSION_SECONDS):
+        return timeout
+    return max(timeout / 2, interval_over_in)
 
 
 def _gone(error: BaseException) -> bool:
