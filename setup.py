@@ -85,6 +85,8 @@ HOT_MODULES = (
     "stores/scan.py",
     "stores/index.py",
     "stores/reader.py",
+    "stores/fetching.py",
+    "stores/synced.py",
     "stores/committer.py",
     "stores/recovery.py",
     "stores/compaction.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,9 @@ from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores import InlineWorker, SegmentStore
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES
 from tandem.stores.inspect import verify
+from tandem.stores.scan import SECTOR_BYTES
 from tandem.stores.segment_file import SegmentFile
+from tandem.stores.synced import MARK
 from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY, SETTINGS, Story
@@ -91,7 +94,15 @@ def truth(story: Story) -> tuple[dict[tuple[int, int], tuple[bytes, int]], dict[
 Truth = tuple[dict[tuple[int, int], tuple[bytes, int]], dict[tuple[int, int], bytes]]
 
 
-def test_a_tail_torn_at_any_byte_is_cut_off_and_reported(disk: SimDisk, story: Story) -> None:
+def without_mark(disk: SimDisk) -> SimDisk:
+    """As after a power cut before the mark was ever written back: how much was synced is not known."""
+    copy = disk.copy()
+    copy.remove(path(MARK))
+    return copy
+
+
+def test_a_tail_torn_at_any_sector_is_cut_off_and_reported(disk: SimDisk, story: Story) -> None:
+    disk = without_mark(disk)
     name = last_with_blocks(disk)
     *_, (before_start, before_end), (start, end) = blocks_of(disk, name)
     assert before_end == start
@@ -102,18 +113,19 @@ def test_a_tail_torn_at_any_byte_is_cut_off_and_reported(disk: SimDisk, story: S
     assert expected.error is None
     assert not expected.store.recovery.torn
     for size in range(start + 1, end):
-        for zeros in (False, True):
+        for zeros in (False, True) if size % SECTOR_BYTES == 0 else (False,):  # no write ends inside a sector
             torn = disk.copy()
             content = torn.content(name)
             torn.put(name, content[:size] + bytes(len(content) - size) if zeros else content[:size])
             opened = Opened(torn)
+            if zeros and not content[size:end].strip(b"\0"):
+                assert opened.error is None and opened.store.recovery.torn == "", "what was cut off was zeros: the block is whole"
+                continue
             assert opened.error is None, (size, opened.error)
             if zeros and not content[start:size].strip(b"\0"):
                 continue
-            if zeros and not content[size:end].strip(b"\0"):
-                assert opened.store.recovery.torn == "", "what was cut off was zeros: the block is whole"
-                continue
             assert f"{name}: offset {start}: torn tail cut off" in opened.store.recovery.torn, size
+            assert opened.store.health.notes == (opened.store.recovery.torn,)
             assert opened.shop.messages == expected.shop.messages
             assert opened.shop.counters == expected.shop.counters
             opened.shop.put(4, b"after", b"after")
@@ -122,6 +134,56 @@ def test_a_tail_torn_at_any_byte_is_cut_off_and_reported(disk: SimDisk, story: S
             assert again.error is None
             assert again.store.recovery.torn == "", "reported once, then gone"
             assert len(again.shop.messages) == len(expected.shop.messages) + 1
+
+
+def test_whatever_is_missing_of_a_block_known_to_be_synced_is_damage_not_a_torn_tail(disk: SimDisk) -> None:
+    name = last_with_blocks(disk)
+    blocks = blocks_of(disk, name)
+    (start, end), content = blocks[-1], disk.content(name)
+    places = [*range(start, end, 7), *(offset for offset, _ in blocks)]
+    for size in places:
+        for tail in (b"", bytes(len(content) - size), bytes(SECTOR_BYTES) + content[size + SECTOR_BYTES :]):
+            damaged = disk.copy()
+            damaged.put(name, content[:size] + tail)
+            before = damaged.content(name)
+            if before[:end] == content[:end]:
+                continue
+            opened = Opened(damaged)
+            assert isinstance(opened.error, Corrupt), size
+            assert name in opened.error.description
+            assert opened.store.health.state is StoreState.CORRUPT
+            assert damaged.content(name) == before, "nothing is cut off"
+            assert any(name in line for line in verify(DIRECTORY, damaged).problems)
+
+
+def test_a_rotten_bit_in_the_last_block_is_no_torn_tail_even_if_nobody_knows_what_was_synced(disk: SimDisk) -> None:
+    disk = without_mark(disk)
+    name = last_with_blocks(disk)
+    start, end = blocks_of(disk, name)[-1]
+    for offset in range(start, end, 3):
+        damaged = disk.copy()
+        damaged.flip(name, offset, 3)
+        opened = Opened(damaged)
+        assert isinstance(opened.error, Corrupt), offset
+        assert f"{name}: offset {start}: damaged" in opened.error.description
+
+
+def test_a_mark_that_is_damaged_foreign_or_missing_is_said_and_the_store_opens(disk: SimDisk, truth: Truth) -> None:
+    mark = path(MARK)
+    content = disk.content(mark)
+    foreign = content[:8] + bytes(16) + content[24:40]
+    for changed in (b"", content[:-1], content[:40] + bytes(4), foreign + zlib.crc32(foreign).to_bytes(4, "little")):
+        damaged = disk.copy()
+        damaged.put(mark, changed)
+        opened = Opened(damaged)
+        assert opened.error is None
+        assert [mark in note for note in opened.store.health.notes] == [True]
+        assert opened.shop.messages == truth[0]
+    opened = Opened(without_mark(disk))
+    assert opened.error is None
+    assert opened.store.health.notes == ()
+    opened.store.close()
+    assert Opened(disk).store.health.notes == ()
 
 
 def test_a_flipped_bit_in_any_byte_of_any_file_is_found_by_verify(disk: SimDisk) -> None:

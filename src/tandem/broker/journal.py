@@ -28,6 +28,8 @@ class StoreHealth:
     state: StoreState
     cause: str = ""
     """One line for a person; empty when UP."""
+    notes: tuple[str, ...] = ()
+    """What was found and done when it was opened last, a line each: a torn tail cut off, an index read anew, messages set aside."""
 
 
 HEALTHY: Final = StoreHealth(StoreState.UP)

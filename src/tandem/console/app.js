@@ -54,7 +54,7 @@ function section(namespace, entities) {
   part.querySelector(".connections").textContent = `${namespace.connections} connections`;
   for (const store of namespace.stores) {
     const item = element("li", `${store.name} ${store.state}`, { state: store.state });
-    if (store.cause) item.append(element("small", store.cause));
+    for (const line of [store.cause, ...store.notes]) if (line) item.append(element("small", line));
     part.querySelector(".stores").append(item);
   }
   for (const fault of namespace.faults) {

@@ -54,7 +54,10 @@ class Mounts:
         namespaces: list[dict[str, object]] = []
         status = "ok"
         for site, keeper in zip(self._server.sites, self._server.keepers, strict=True):
-            stores = [{"name": f"store-{n}", "state": h.state.value, "cause": h.cause} for n, h in enumerate(keeper.health())]
+            stores = [
+                {"name": f"store-{n}", "state": h.state.value, "cause": h.cause, "notes": list(h.notes)}
+                for n, h in enumerate(keeper.health())
+            ]
             if any(h.state not in _HEALTHY for h in keeper.health()):
                 status = "degraded"
             faults = [f.describe() for f in site.trouble.faults.active.values()] if site.trouble is not None else []
@@ -66,12 +69,19 @@ class Mounts:
         return web.Response(text="\n".join(self._samples()) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
 
     def _samples(self) -> list[str]:
-        lines = ["# TYPE tandem_store_up gauge", "# TYPE tandem_messages gauge", "# TYPE tandem_connections gauge"]
+        lines = [
+            "# TYPE tandem_store_up gauge",
+            "# TYPE tandem_store_notes gauge",
+            "# TYPE tandem_messages gauge",
+            "# TYPE tandem_connections gauge",
+        ]
         for site, keeper in zip(self._server.sites, self._server.keepers, strict=True):
             space = site.namespace.name
             lines.append(f'tandem_connections{{namespace="{space}"}} {len(site.clients)}')
             for number, health in enumerate(keeper.health()):
-                lines.append(f'tandem_store_up{{namespace="{space}",store="{number}"}} {_STATE_NUMBERS[health.state]}')
+                label = f'namespace="{space}",store="{number}"'
+                lines.append(f"tandem_store_up{{{label}}} {_STATE_NUMBERS[health.state]}")
+                lines.append(f"tandem_store_notes{{{label}}} {len(health.notes)}")
             if site.trouble is not None:
                 lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(site.trouble.faults.active)}')
             for entity in site.namespace.entities.values():

@@ -159,6 +159,7 @@ class Server:
         self.admins.append(admin)
         self._data.append(DataPlane(site, admin))
         keeper = StoreKeeper(site, settings.stores.stall_deadline_ms, self._note_event)
+        keeper.tell_opening()
         self.keepers.append(keeper)
         files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
         meters = MeterKeeper(namespace, files, site.spawn, self._note)

@@ -39,6 +39,8 @@ class StoreKeeper:
         self._reopening: set[int] = set()
         self._faulty: set[int] = set()
         """Stores that were given a fault on purpose."""
+        self._told: list[tuple[str, ...]] = [()] * len(site.namespace.stores)
+        """What each store found when it was opened, as far as it was told."""
 
     def health(self) -> list[StoreHealth]:
         return [
@@ -72,6 +74,11 @@ class StoreKeeper:
         if healed:  # nobody waits for the end of a pause that was made while the store could not come back
             self.look_after(self._site.turn.now)
 
+    def tell_opening(self) -> None:
+        """What the stores found when they were opened with the broker; states are told by the first look."""
+        for index, health in enumerate(self.health()):
+            self._tell_notes(index, health)
+
     def look_after(self, now: int) -> None:
         for index, tenant in enumerate(self._site.namespace.stores):
             if index in self._reopening:
@@ -80,11 +87,21 @@ class StoreKeeper:
             journal.check_stalled(self._stall_ms_max)
             tenant.budget.short_of_room = journal.short_of_room
             health = journal.health
+            if health.notes is not self._told[index]:
+                self._tell_notes(index, health)
             if health.state is not self._states[index]:
                 self._changed(index, health)
             if health.state not in _USABLE and now >= self._retry_at.get(index, 0):
                 self._reopening.add(index)
                 self._site.spawn(self._reopen(index))
+
+    def _tell_notes(self, index: int, health: StoreHealth) -> None:
+        """What a store did to its files while it was opened is news, whatever its state: each note is an event and a line."""
+        if health.notes != self._told[index]:
+            for note in health.notes:
+                self._note_event(f"store-{index}", "recovered", note)
+                self._site.note(f"{self._site.namespace.name} store-{index} was opened: {note}")
+        self._told[index] = health.notes
 
     def _changed(self, index: int, health: StoreHealth) -> None:
         was, self._states[index] = self._states[index], health.state
@@ -131,7 +148,9 @@ class StoreKeeper:
             namespace.swap(index, fresh)
             self._up_since[index] = self._site.turn.now
             # At once: if it stops again before the next look, its new queues have to be taken out of service too.
-            self._changed(index, fresh.journal.health)
+            health = fresh.journal.health
+            self._tell_notes(index, health)
+            self._changed(index, health)
         finally:
             self._reopening.discard(index)
             self._site.turn.schedule()

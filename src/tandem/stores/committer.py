@@ -11,6 +11,7 @@ from tandem.stores.disk import Disk, write_fully
 from tandem.stores.index import Totals, pack_entry
 from tandem.stores.recent import RecentBodies
 from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.synced import SyncedMark
 
 
 class Group:
@@ -45,6 +46,8 @@ class BlockWriter:
         announce: Callable[[], None],
         grown: Callable[[int, list[bytes]], None],
         filled: Callable[[int, list[bytes] | None, Totals], None],
+        trouble: Callable[[str, str], None],
+        mark: SyncedMark,
         spill_bytes: int,
     ) -> None:
         self._files = files
@@ -52,6 +55,9 @@ class BlockWriter:
         self._announce = announce
         self._grown = grown
         self._filled = filled
+        self._trouble = trouble
+        self._mark = mark
+        self._unmarked = False
         self._spill_bytes = spill_bytes
         self._segment = 0
         self._descriptor = -1
@@ -108,7 +114,15 @@ class BlockWriter:
         return pack_entry(group.number, group.offset, count, len(payload), crc, heads, keys)
 
     def _keep(self, group: Group, entry: bytes, totals: Totals) -> None:
-        """After the announcement, when nobody waits any more: the index of the segment grows."""
+        """After the announcement, when nobody waits any more: the mark moves on, the index of the segment grows."""
+        try:
+            self._mark.move(group.segment, totals.segment_bytes, group.number)
+            if self._unmarked:
+                self._unmarked = False
+                self._trouble("mark", "")
+        except OSError as error:
+            self._unmarked = True
+            self._trouble("mark", f"how much is synced cannot be noted: {error}")
         entries = self._entries
         if entries is not None:
             entries.append(entry)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import Final
 
 from tandem.broker.journal import Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
 from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of
-from tandem.stores.scan import block_is_whole, find_later_block, only_zeros, scan_blocks
+from tandem.stores.scan import block_is_whole, find_later_block, may_be_torn, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.synced import Synced
+
+TOLD_MAX: Final = 50
+"""Lines about one opening; what is beyond that is counted."""
 
 
 class SegmentStats:
@@ -42,17 +47,25 @@ class RecoveryReport:
     torn: str = ""
     notes: list[str] = field(default_factory=list)
 
+    def told(self) -> tuple[str, ...]:
+        """Each in one line, for whoever runs the broker."""
+        lines = [self.torn] if self.torn else []
+        lines += self.notes
+        more = len(lines) - TOLD_MAX
+        return (*lines[:TOLD_MAX], f"and {more} more") if more > 0 else tuple(lines)
+
 
 class Recovery:
     """One pass over all segments, oldest first. Afterwards: where to go on writing."""
 
-    def __init__(self, files: SegmentFiles, stats: dict[int, SegmentStats], tenant: Tenant, trusted: int) -> None:
+    def __init__(self, files: SegmentFiles, stats: dict[int, SegmentStats], tenant: Tenant, trusted: int, synced: Synced | None) -> None:
         self._files = files
         self._disk = files.disk
         self._stats = stats
         self._tenant = tenant
         self._trusted = trusted
         """Location behind the last block known to be durable; 0 when nobody knows, and what is there is the truth."""
+        self._synced = synced
         self.report = RecoveryReport()
         self.segment = 0
         """The last segment that holds blocks, or the first of all."""
@@ -90,10 +103,20 @@ class Recovery:
             self.report.segments_read_in_full += not sealed
             self.report.blocks += stats.totals.blocks
             self.report.records += stats.totals.records
+        synced = self._synced
+        if synced is not None and self.number <= synced.number:
+            held = self._stats.get(synced.segment)
+            end = held.totals.segment_bytes if held is not None else SEGMENT_HEADER_BYTES
+            raise Corrupt(f"{self._files.path(synced.segment)}: offset {end}: {self._missing(synced)}")
         if self.report.segments and not self.sealed:
             self._look_for_truncation(self.segment)
         if ordered and ordered[-1] > manifest.last:
             self._files.adopt(ordered[-1])
+
+    def _missing(self, synced: Synced) -> str:
+        count = synced.number - self.number + 1
+        blocks = f"block {self.number}" if count == 1 else f"blocks {self.number} to {synced.number}"
+        return f"{blocks} had been synced up to offset {synced.end} of segment {synced.segment}, and cannot be read"
 
     def _look_for_truncation(self, segment: int) -> None:
         """Room is reserved before a segment is written: a file shorter than that was cut by somebody, or by us just before a crash."""
@@ -104,7 +127,8 @@ class Recovery:
             size = self._disk.size(descriptor)
         finally:
             self._disk.close(descriptor)
-        if size < allocated and not self.report.torn:
+        known = self._synced is not None and self._synced.number + 1 == self.number
+        if size < allocated and not known and not self.report.torn:
             self.report.notes.append(f"{path}: offset {size}: shorter than the {allocated} bytes reserved; blocks behind it are gone")
 
     def _distrust(self, segments: list[int]) -> None:
@@ -193,7 +217,8 @@ class Recovery:
             disk.close(descriptor)
 
     def _judge(self, segment: int, descriptor: int, bad: BadBlock) -> None:
-        """A torn tail is un-acknowledged and goes; a bad block with good ones behind it is damage."""
+        """A torn tail is un-acknowledged and goes. Damage is a bad block that was known to be synced, that has good ones behind it, or
+        of which nothing is missing: a write that was interrupted leaves zeros."""
         files, disk = self._files, self._disk
         path = files.path(segment)
         header = parse_block_header(disk.pread(descriptor, BLOCK_BYTES, bad.offset), files.seed)
@@ -210,6 +235,11 @@ class Recovery:
                 disk.close(other)
             if not empty:
                 raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; segment {follower} follows)")
+        if self._synced is not None and self.number <= self._synced.number:
+            raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; {self._missing(self._synced)})")
+        reserved = parse_segment_header(disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path).allocated
+        if reserved and not may_be_torn(disk, descriptor, header, bad.offset):
+            raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; no sector of it is missing, so no crash has torn it)")
         self.report.torn = f"{path}: offset {bad.offset}: torn tail cut off ({bad.reason})"
         self._cut(descriptor, bad.offset)
 

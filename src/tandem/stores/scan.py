@@ -9,6 +9,8 @@ from tandem.stores.blocks import BLOCK_BYTES, BLOCK_MAGIC, BadBlock, BlockHeader
 from tandem.stores.disk import Disk
 
 CHUNK_BYTES: Final = 1_048_576
+SECTOR_BYTES: Final = 512
+"""The least that a disk writes whole."""
 _ZEROS: Final = bytes(CHUNK_BYTES)
 
 
@@ -103,3 +105,19 @@ def block_is_whole(disk: Disk, descriptor: int, seed: int, header: BlockHeader, 
     if offset + BLOCK_BYTES + header.payload_bytes > disk.size(descriptor):
         return False
     return payload_is_whole(header, read_exactly(disk, descriptor, header.payload_bytes, offset + BLOCK_BYTES), seed)
+
+
+def may_be_torn(disk: Disk, descriptor: int, header: BlockHeader | None, offset: int) -> bool:
+    """Whether an interrupted write can have left this block: sectors reach the medium whole or not at all, and room that was reserved
+    holds zeros until then. Without a valid header only the header itself can be looked at."""
+    length = BLOCK_BYTES + (header.payload_bytes if header is not None else 0)
+    raw = read_exactly(disk, descriptor, length, offset)
+    if len(raw) < length:
+        return True
+    at = 0
+    while at < length:
+        end = min(length, at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES)
+        if not any(raw[at:end]):
+            return True
+        at = end
+    return False

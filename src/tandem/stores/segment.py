@@ -16,10 +16,12 @@ from tandem.stores.committer import BlockWriter, Group
 from tandem.stores.compaction import Compaction
 from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.effects import run_effects
+from tandem.stores.fetching import Fetch
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
 from tandem.stores.segment_files import LOCK, MANIFEST, SegmentFiles
 from tandem.stores.settings import StoreSettings
+from tandem.stores.synced import Synced, SyncedMark, read_mark
 from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import ThreadWorker, Worker
 
@@ -58,6 +60,8 @@ class SegmentStore:
         self._store_id = b""
         """Known once it was opened: later it must be the same."""
         self.recovery = RecoveryReport()
+        self._healthy = HEALTHY
+        self._mark: SyncedMark | None = None
         # the pending block
         self._parts: list[bytes] = []
         self._next: int = 0
@@ -76,6 +80,7 @@ class SegmentStore:
         self._group: Group | None = None
         self._trusted: int = 0
         """Location behind the last durable block."""
+        self._trusted_number: int = 0
         self._stats: dict[int, SegmentStats] = {}
         self._workers_made = False
         self._turn_asked = False
@@ -156,6 +161,11 @@ class SegmentStore:
         self._limit = (segment << 32) + max(_BLOCK_END_MAX, offset + BLOCK_BYTES)
         self._recent = RecentBodies(self._parts, self._start)
 
+    def _trust(self) -> None:
+        """All blocks before the pending one are durable."""
+        self._trusted = self._start - BLOCK_BYTES
+        self._trusted_number = self._number - 1
+
     def _completed(self) -> None:
         """On the loop, once per commit: the next group leaves for the disk before the effects of this one run."""
         group = self._group
@@ -167,7 +177,7 @@ class SegmentStore:
         if group.error is not None:
             self._stop(group.error, group.effects)
             return
-        self._trusted = self._start - BLOCK_BYTES
+        self._trust()
         between_turns = self._next == self._flushed
         effects = group.effects
         if self._next == self._start:
@@ -185,7 +195,7 @@ class SegmentStore:
     # ── reading back ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fetch(self, locations: list[int], effect: FetchEffect) -> None:
-        fetch = _Fetch(self, locations, effect)
+        fetch = Fetch(len(locations), effect, self._fetched)
         if self._limit == _STOPPED:
             fetch.error = self._refusal()
             self._loop_call(fetch.deliver)
@@ -204,7 +214,18 @@ class SegmentStore:
         if fetch.error is not None or not fetch.wanted:
             self._loop_call(fetch.deliver)
         else:
-            self._upkeep.read(fetch.read)
+            self._upkeep.fetch(fetch)
+
+    def _fetched(self, fetch: Fetch) -> None:
+        error = fetch.error
+        if error is None and self._limit == _STOPPED:
+            error = self._refusal()  # whoever asked would go on as if the store took what follows
+        if error is None:
+            fetch.effect.fetched(fetch.in_order(), None)
+            return
+        if not isinstance(error, StoreUnavailable):
+            self._stop(error, [])
+        fetch.effect.fetched([], error)
 
     # ── opening, stopping, closing ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,18 +259,29 @@ class SegmentStore:
             raise Corrupt(f"{self._directory}: holds store {files.manifest.store_id.hex()}, not {self._store_id.hex()}")
         self._store_id = files.manifest.store_id
         self._stats = {}
-        recovery = Recovery(files, self._stats, tenant, self._trusted)
+        self._mark = SyncedMark(self._disk, self._directory, self._store_id)
+        synced, doubt = read_mark(self._disk, self._directory, self._store_id)
+        if self._trusted and synced is not None and synced.number > self._trusted_number:
+            # a commit that came through too late: nobody was told of it, so it is cut off, and first of all forgotten here
+            synced = Synced(self._trusted >> 32, self._trusted & 0xFFFF_FFFF, self._trusted_number)
+            self._mark.begin(synced)
+        recovery = Recovery(files, self._stats, tenant, self._trusted, synced)
         recovery.run(segments)
+        if doubt:
+            recovery.report.notes.append(doubt)
         self.recovery = recovery.report
+        self._healthy = StoreHealth(StoreState.UP, "", recovery.report.told())
         upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
-        self._writer = BlockWriter(files, self._announce, upkeep.index_grown, upkeep.segment_filled, settings.index_spill_bytes)
+        self._writer = BlockWriter(
+            files, self._announce, upkeep.index_grown, upkeep.segment_filled, upkeep.report, self._mark, settings.index_spill_bytes
+        )
         self._compaction = Compaction(self, upkeep, tenant, settings.compaction_records_per_step)
-        self._begin_writing(recovery)
+        self._begin_writing(recovery, self._mark)
         self._state, self._cause = StoreState.UP, ""
 
-    def _begin_writing(self, recovery: Recovery) -> None:
+    def _begin_writing(self, recovery: Recovery, mark: SyncedMark) -> None:
         segment, stats = recovery.segment, self._stats.setdefault(recovery.segment, SegmentStats())
         for older in recovery.unindexed:
             self._upkeep.seal(older, None, self._stats[older].totals)
@@ -267,11 +299,15 @@ class SegmentStore:
                 # a full disk must not keep the store from opening: what is in it can still be read, settled, and make room
                 self._upkeep.troubles["room"] = f"no room to grow segment {segment}: {error}"
             self._disk.fsync(descriptor)
+        try:
+            mark.begin(Synced(segment, end, recovery.number - 1))
+        except OSError as error:
+            self._upkeep.troubles["mark"] = f"how much is synced cannot be noted: {error}"
         self._writer.expect(segment, stats.totals.blocks > 0)
         self._number = recovery.number
         self._begin_block(segment, end)
         self._flushed = self._next
-        self._trusted = self._start - BLOCK_BYTES
+        self._trust()
         self._upkeep.prepare(segment + 1)
 
     def _take_lock(self) -> None:
@@ -360,6 +396,8 @@ class SegmentStore:
     def _release_files(self) -> None:
         if self._workers_made:
             self._stop_workers(_STOP_SECONDS)
+        if self._mark is not None:
+            self._mark.close()
         if hasattr(self, "_files"):
             self._files.put_back_all()
         if self._lock_descriptor >= 0:
@@ -423,10 +461,10 @@ class SegmentStore:
             group = self._group
             waited = self._clock.now_ms() - group.started_at if group is not None else 0
             if waited > self._settings.stall_ms_max:
-                return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms")
+                return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms", self._healthy.notes)
             for cause in self._upkeep.troubles.values():
-                return StoreHealth(StoreState.DEGRADED, cause)
-            return HEALTHY
+                return StoreHealth(StoreState.DEGRADED, cause, self._healthy.notes)
+            return self._healthy
         return StoreHealth(self._state, self._cause)
 
     @property
@@ -455,39 +493,3 @@ class SegmentStore:
         return StoreUnavailable(
             f"{os.path.basename(self._directory)}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else "")
         )
-
-
-class _Fetch:
-    """One `fetch`: read on the reader's thread, delivered on the loop."""
-
-    __slots__ = ("_effect", "_locations", "_store", "bodies", "error", "found", "wanted")
-
-    def __init__(self, store: SegmentStore, locations: list[int], effect: FetchEffect) -> None:
-        self._store = store
-        self._locations = locations
-        self._effect = effect
-        self.wanted: list[int] = []
-        self.found: dict[int, bytes] = {}
-        self.bodies: list[bytes] = []
-        self.error: Exception | None = None
-
-    def read(self) -> None:
-        try:
-            self.bodies = self._store._upkeep.reader.read(self.wanted)
-        except (OSError, Corrupt) as error:
-            self.error = error
-        self._store._call_loop(self.deliver)
-
-    def deliver(self) -> None:
-        error = self.error
-        if error is None and self._store._limit == _STOPPED:
-            error = self._store._refusal()  # whoever asked would go on as if the store took what follows
-        if error is not None:
-            if not isinstance(error, StoreUnavailable):
-                self._store._stop(error, [])
-            self._effect.fetched([], error)
-        elif not self.found:
-            self._effect.fetched(self.bodies, None)
-        else:
-            read = iter(self.bodies)
-            self._effect.fetched([self.found[i] if i in self.found else next(read) for i in range(len(self._locations))], None)

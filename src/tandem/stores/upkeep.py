@@ -8,13 +8,14 @@ from typing import Final
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried
+from tandem.stores.fetching import Fetch
 from tandem.stores.index import Totals
 from tandem.stores.keeper import Keeper
 from tandem.stores.reader import Reader
 from tandem.stores.recovery import SegmentStats
 from tandem.stores.segment_files import MANIFEST, SegmentFiles
 from tandem.stores.settings import StoreSettings
-from tandem.stores.worker import Job, Worker
+from tandem.stores.worker import Worker
 
 CHUNK_BYTES: Final = 1_048_576
 """Read at a time from the segment being compacted."""
@@ -44,15 +45,19 @@ class Upkeep:
         self._reading = new_worker("tandem-reader")
         self._keeping = new_worker("tandem-keeper")
         self.reader = Reader(files, settings)
-        self._keeper = Keeper(files, self._report)
+        self._keeper = Keeper(files, self.report)
         self._checked_at = 0
         self._directory = files.disk.identity(files.directory)
         self.carried = Carried()
         self.troubles: dict[str, str] = {}
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
 
-    def read(self, job: Job) -> None:
-        self._reading.submit(job)
+    def fetch(self, fetch: Fetch) -> None:
+        def read() -> None:
+            fetch.read(self.reader)
+            self._loop_call(fetch.deliver)
+
+        self._reading.submit(read)
 
     def prepare(self, segment: int) -> None:
         self._keeping.submit(lambda: self._keeper.prepare(segment))
@@ -111,7 +116,7 @@ class Upkeep:
             try:
                 self._files.remove_first(totals.last_number + 1, audit)
             except OSError as error:
-                self._report("compaction", f"segment {segment} cannot be removed: {error}")
+                self.report("compaction", f"segment {segment} cannot be removed: {error}")
             else:
                 self._loop_call(removed)
 
@@ -137,10 +142,10 @@ class Upkeep:
             here = files.disk.identity(files.directory)
             files.disk.identity(f"{files.directory}/{MANIFEST}")
         except OSError as error:
-            self._report("gone", f"its files are gone: {error}")
+            self.report("gone", f"its files are gone: {error}")
             return
         if here != self._directory:
-            self._report("gone", f"{files.directory}: is another directory now")
+            self.report("gone", f"{files.directory}: is another directory now")
         elif self._settings.free_bytes_min:
             self._look_at_free_space()
 
@@ -149,19 +154,19 @@ class Upkeep:
         try:
             free = self._files.disk.free_bytes(self._files.directory)
         except OSError as error:
-            self._report("space", f"the free space cannot be seen: {error}")
+            self.report("space", f"the free space cannot be seen: {error}")
             return
-        self._report("space", f"only {free} bytes are free, less than the {least} kept for settling" if free < least else "")
+        self.report("space", f"only {free} bytes are free, less than the {least} kept for settling" if free < least else "")
 
     def _drop_audit(self, retired_before: int) -> None:
         try:
             self._files.drop_old_audit(retired_before)
         except OSError as error:
-            self._report("audit", f"old segments cannot be deleted: {error}")
+            self.report("audit", f"old segments cannot be deleted: {error}")
         else:
-            self._report("audit", "")
+            self.report("audit", "")
 
-    def _report(self, what: str, why: str) -> None:
+    def report(self, what: str, why: str) -> None:
         """On any thread."""
         if why or what in self.troubles:
             self._loop_call(lambda: self._note(what, why))

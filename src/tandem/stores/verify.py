@@ -14,6 +14,7 @@ from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.scan import only_zeros
 from tandem.stores.segment_file import SegmentFile, read_manifest
 from tandem.stores.segment_files import AUDIT, Manifest, index_name, segment_name
+from tandem.stores.synced import read_mark
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ def verify(directory: Path, disk: Disk | None = None) -> VerifyReport:
         manifest = read_manifest(disk, str(directory))
     except Corrupt as error:
         return VerifyReport(problems=[error.description])
+    synced, doubt = read_mark(disk, str(directory), manifest.store_id)  # before the segments: what it names has to be in them
     reports: dict[int, VerifyReport] = {}
     numbers = {manifest.first: manifest.first_number}
     """Of the block each segment has to begin with; 0 when nobody knows."""
@@ -73,6 +75,12 @@ def verify(directory: Path, disk: Disk | None = None) -> VerifyReport:
     total = VerifyReport()
     for report in reports.values():
         total.add(report)
+    if doubt:
+        total.problems.append(doubt)
+    following = numbers[segment]
+    if synced is not None and 0 < following <= synced.number:
+        path = f"{directory}/{segment_name(synced.segment)}"
+        total.problems.append(f"{path}: ends with block {following - 1}, but block {synced.number} had been synced")
     _verify_audit(disk, directory, total)
     return total
 

@@ -1,0 +1,40 @@
+"""One `fetch` on its way: bodies in memory are taken at once, others are read on the reader's thread, all are delivered on the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tandem.broker.journal import FetchEffect
+from tandem.model.errors import Corrupt
+from tandem.stores.reader import Reader
+
+
+class Fetch:
+    """`delivered` is called on the loop, once."""
+
+    __slots__ = ("_count", "_delivered", "bodies", "effect", "error", "found", "wanted")
+
+    def __init__(self, count: int, effect: FetchEffect, delivered: Callable[[Fetch], None]) -> None:
+        self._count = count
+        self._delivered = delivered
+        self.effect = effect
+        self.wanted: list[int] = []
+        self.found: dict[int, bytes] = {}
+        self.bodies: list[bytes] = []
+        self.error: Exception | None = None
+
+    def read(self, reader: Reader) -> None:
+        """On the reader's thread."""
+        try:
+            self.bodies = reader.read(self.wanted)
+        except (OSError, Corrupt) as error:
+            self.error = error
+
+    def deliver(self) -> None:
+        self._delivered(self)
+
+    def in_order(self) -> list[bytes]:
+        if not self.found:
+            return self.bodies
+        read = iter(self.bodies)
+        return [self.found[i] if i in self.found else next(read) for i in range(self._count)]

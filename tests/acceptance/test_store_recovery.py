@@ -1,0 +1,87 @@
+"""What recovery finds and does after a crash reaches whoever runs the broker; what had been synced is never taken for a torn tail."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.stores.blocks import pack_block_header, seed_of
+from tandem.stores.disk import LocalDisk
+from tandem.stores.segment_file import SegmentFile
+from tests.acceptance.store_house import House, flip
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.stop()
+
+
+def newest(store: Path) -> tuple[Path, SegmentFile, list[int]]:
+    """The segment that was written last, read to its end, and where its blocks begin."""
+    for path in sorted(store.glob("*.seg"), reverse=True):
+        file = SegmentFile(LocalDisk(), str(path))
+        blocks = [offset for offset, _, _, _, _ in file.blocks()]
+        file.close()
+        if blocks:
+            return path, file, blocks
+    raise AssertionError(f"no block in {store}")
+
+
+def rot_in_the_last_block(path: Path, blocks: list[int]) -> None:
+    flip(path, blocks[-1] + 60)
+
+
+def cut_before_the_last_block(path: Path, blocks: list[int]) -> None:
+    os.truncate(path, blocks[-1])
+
+
+def cut_inside_the_last_block(path: Path, blocks: list[int]) -> None:
+    os.truncate(path, blocks[-1] + 40)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("damage", [rot_in_the_last_block, cut_before_the_last_block, cut_inside_the_last_block])
+def test_what_was_synced_before_a_crash_and_is_missing_after_it_makes_the_store_corrupt_and_is_told(
+    house: House, damage: Callable[[Path, list[int]], None]
+) -> None:
+    house.send("first", 5)
+    house.send("second", 2)
+    house.kill()
+    path, _, blocks = newest(house.store("first"))
+    damage(path, blocks)
+    house.start()
+    house.await_states("corrupt", "up")
+    assert path.name in house.health()[0]["cause"]
+    assert house.receive("second", 2) == 2
+    assert "store-0 is corrupt: " in house.stop()
+
+
+@pytest.mark.timeout(120)
+def test_a_torn_tail_is_cut_off_and_told_in_the_log_as_an_event_as_a_metric_and_in_health(house: House) -> None:
+    house.send("first", 5)
+    house.kill()
+    path, file, _ = newest(house.store("first"))
+    payload = b"t" * 3_000
+    torn = (pack_block_header(seed_of(file.header.store_id), file.header.segment, file.number, 1, payload) + payload)[:1_500]
+    with path.open("r+b") as segment:
+        segment.seek(file.end)
+        segment.write(torn)
+    house.start()
+    (note,) = house.health()[0]["notes"]
+    assert f"{path.name}: offset {file.end}: torn tail cut off" in note
+    assert house.states() == ["up", "up"]
+    assert house.health()[1]["notes"] == []
+    events = json.loads(house.page("events"))["events"]
+    assert [(event["subject"], event["cause"]) for event in events if event["state"] == "recovered"] == [("store-0", note)]
+    metrics = house.page("metrics").splitlines()
+    assert [line.rpartition(" ")[2] for line in metrics if line.startswith("tandem_store_notes{")] == ["1", "0"]
+    assert house.receive("first", 5) == 5
+    assert f"store-0 was opened: {note}" in house.stop()
+    house.start()
+    assert house.health()[0]["notes"] == []
