@@ -23,6 +23,7 @@ REPORT = HERE / "build" / "compiled.txt"
 
 HOT_MODULES = (
     "amqp/serial.py",
+    "amqp/numbers.py",
     "amqp/codec.py",
     "amqp/encoder.py",
     "amqp/fields.py",

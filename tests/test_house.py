@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tandem.model.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "tandem"
@@ -190,6 +193,18 @@ def test_clock_dice_and_terminal_are_handed_in(path: Path) -> None:
     ]
     wrong += [f"line {line}: import random" for line, module in imports_of(path) if module.split(".")[0] == "random"]
     assert wrong == []
+
+
+def test_every_limit_is_read_somewhere() -> None:
+    """A limit that nobody reads is a promise that nobody keeps."""
+    read = {
+        node.attr
+        for path in FILES
+        if name_of(path) != "model/limits.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and dotted(node.value).rpartition(".")[2] in ("limits", "_limits")
+    }
+    assert {field.name for field in dataclasses.fields(Limits)} - read == set()
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

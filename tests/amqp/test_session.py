@@ -64,6 +64,7 @@ def test_the_owner_hears_when_a_shut_window_opens() -> None:
     link = peer.link
     assert isinstance(link, amqp.SenderLink)
     link.send(b"", b"", True, None)
+    link.session.hold_back(link)
     heard = len(notes_of(link).flows)
     peer.send(flow(10, 0x40000001))
     assert len(notes_of(link).flows) == heard + 1

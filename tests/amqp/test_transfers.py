@@ -272,7 +272,7 @@ def test_a_split_delivery_waits_in_the_middle_when_the_window_shuts() -> None:
     peer.send(frame(0, performative(0x13, 0x40000003, 100, 0, 9)))
     rest = peer.server.bytes_to_send()
     assert payloads(rest)[-1] == b"b"
-    assert link.session.waiting == []
+    assert not link.session.waiting
 
 
 def test_a_detached_link_takes_its_waiting_deliveries_along() -> None:

@@ -147,7 +147,7 @@ class ClockedBroker:
     def __init__(self, directory: Path, wanted: Mapping[str, int], connections_too: bool = False) -> None:
         """`connections_too`: tokens age with the clock as well; then silence is forgiven, or every jump would hang up."""
         self.clock = JumpingClock()
-        patience = ("[limits]", "idle_timeout_ms = 1_000_000_000") if connections_too else ()
+        patience = ("[limits]", "idle_timeout_ms = 1_000_000_000", "drop_silent_peer_after_ms = 2_000_000_000") if connections_too else ()
         flags = Flags(config=write_config(directory, wanted, *patience), memory=True, dev=True, port=(0,))
         settings = load(flags, {}, directory).server
         ring = keyring.KeyRing(directory / keyring.FILE_NAME)

@@ -17,7 +17,9 @@ class ConnectionConfig:
     """Highest channel number, so one less than the sessions allowed."""
     handle_max: int = 255
     idle_timeout_ms: int = 120_000
-    """As told to the peer. It is dropped after twice that in silence; 0 = never."""
+    """As told to the peer; 0 = it may be silent for ever."""
+    drop_silent_after_ms: int = 0
+    """When it is dropped; 0 = after twice `idle_timeout_ms`."""
     incoming_window: int = 5_000
     """Transfer frames a session takes before it must have been told to go on."""
     outgoing_window: int = 65_536

@@ -39,6 +39,7 @@ from tandem.amqp.frames import (
 from tandem.amqp.handlers import ConnectionHandler
 from tandem.amqp.idle import Idle
 from tandem.amqp.link import Link
+from tandem.amqp.numbers import Numbers
 from tandem.amqp.performatives import (
     ABSENT,
     ATTACH,
@@ -93,6 +94,7 @@ class Connection:
         self.outgoing_frame_bytes_max = MIN_MAX_FRAME_SIZE
         self.sessions: dict[int, Session] = {}
         self.by_remote_channel: dict[int, Session] = {}
+        self._channels = Numbers()
         self.ended_channels: set[int] = set()
         """Remote channels whose session is over: what still comes on them is ignored."""
         self.named: dict[tuple[bool, str], Link] = {}
@@ -162,7 +164,8 @@ class Connection:
                 return 0
             return self._close_by
         idle_ms = self.config.idle_timeout_ms
-        if self._idle.expired(now, idle_ms):
+        drop_ms = max(self.config.drop_silent_after_ms or 2 * idle_ms, idle_ms) if idle_ms > 0 else 0
+        if self._idle.expired(now, drop_ms):
             self._fail(
                 AmqpError(CONNECTION_FORCED, f"nothing received for {self._idle.silent_ms(now)} ms; the idle timeout is {idle_ms} ms")
             )
@@ -172,7 +175,7 @@ class Connection:
             # whether or not it is taken at once: one is enough until then
             self._idle.spoke = True
             self._idle.must_speak(now, self.remote_idle_timeout_ms)
-        return self._idle.next_at(now, idle_ms, self.remote_idle_timeout_ms)
+        return self._idle.next_at(now, drop_ms, self.remote_idle_timeout_ms)
 
     def lost(self, error: AmqpError | None = None) -> None:
         """The transport is gone without a close."""
@@ -205,8 +208,9 @@ class Connection:
 
     def begin(self) -> Session:
         """Start a session of our own; links may be attached to it at once."""
-        channel = self._free_channel(ABSENT)
+        channel = self._channels.take(ABSENT, self.remote_channel_max)
         if channel > self.remote_channel_max:
+            self._channels.give_back(channel)
             raise RuntimeError(f"the peer allows {self.remote_channel_max + 1} sessions")
         session = Session(self, channel)
         self.sessions[channel] = session
@@ -447,7 +451,7 @@ class Connection:
             if session is None or session.mapped:
                 raise ProtocolError(AmqpError(INVALID_FIELD, f"begin.remote-channel: {begin.remote_channel} is no session of ours"))
         else:
-            local = self._free_channel(channel)
+            local = self._channels.take(channel, self.remote_channel_max)
             if local > self.remote_channel_max:
                 raise ProtocolError(AmqpError(RESOURCE_LIMIT_EXCEEDED, f"begin: no channel free up to {self.remote_channel_max}"))
             session = Session(self, local)
@@ -460,15 +464,6 @@ class Connection:
         if not session.end_sent:
             self.handler.on_begin(session)
 
-    def _free_channel(self, wanted: int) -> int:
-        sessions = self.sessions
-        if wanted != ABSENT and wanted <= self.remote_channel_max and wanted not in sessions:
-            return wanted
-        channel = 0
-        while channel in sessions:
-            channel += 1
-        return channel
-
     def _on_end(self, session: Session, ending: Ending) -> None:
         if not session.end_sent:
             session.end_sent = True
@@ -476,6 +471,7 @@ class Connection:
             session.gone(ending.error)
         del self.by_remote_channel[session.remote_channel]
         self.sessions.pop(session.channel, None)
+        self._channels.give_back(session.channel)
         self.ended_channels.add(session.remote_channel)
 
     def _on_close(self, ending: Ending) -> None:

@@ -121,15 +121,17 @@ def _apply_disposition(session: Session, first: int, last: int, settled: bool, o
     if first == last:
         delivery = unsettled.get(first)
         if delivery is not None:
+            link = delivery.link
             if settled:
                 del unsettled[first]
-            link = delivery.link
+                link.unsettled.pop(first, None)
             link.handler.on_disposition(link, [delivery], outcome, settled)
         return
     run: list[Delivery] = []
     for delivery in _within(unsettled, first, last):
         if settled:
             del unsettled[delivery.delivery_id]
+            delivery.link.unsettled.pop(delivery.delivery_id, None)
         if run and run[0].link is not delivery.link:
             link = run[0].link
             link.handler.on_disposition(link, run, outcome, settled)
@@ -194,10 +196,13 @@ def forget_unsettled(session: Session, first: int, last: int) -> None:
     """We, the sender, settled these."""
     unsettled = session.unsettled
     if first == last:
-        unsettled.pop(first, None)
+        known = unsettled.pop(first, None)
+        if known is not None:
+            known.link.unsettled.pop(first, None)
         return
     for delivery in _within(unsettled, first, last):
         del unsettled[delivery.delivery_id]
+        delivery.link.unsettled.pop(delivery.delivery_id, None)
 
 
 def forget_tracked(session: Session, first: int, last: int) -> None:

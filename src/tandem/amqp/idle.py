@@ -17,13 +17,13 @@ class Idle:
         self.heard_at = 0
         self.spoke_at = 0
 
-    def expired(self, now: int, idle_ms: int) -> bool:
-        """Nothing came for twice what the peer was told."""
+    def expired(self, now: int, drop_ms: int) -> bool:
+        """Nothing came for so long; 0 = never."""
         if self.heard:
             self.heard = False
             self.heard_at = now
             return False
-        return idle_ms > 0 and now - self.heard_at >= 2 * idle_ms
+        return drop_ms > 0 and now - self.heard_at >= drop_ms
 
     def silent_ms(self, now: int) -> int:
         return now - self.heard_at
@@ -36,9 +36,9 @@ class Idle:
             return False
         return beat_ms > 0 and now - self.spoke_at >= max(beat_ms // 4, _BEAT_MS_MIN)
 
-    def next_at(self, now: int, idle_ms: int, beat_ms: int) -> int:
+    def next_at(self, now: int, drop_ms: int, beat_ms: int) -> int:
         """0 = never."""
-        expiry_at = now + max(idle_ms // 2, 1) if idle_ms > 0 else 0
+        expiry_at = now + max(drop_ms // 4, 1) if drop_ms > 0 else 0
         beat_at = max(now + 1, self.spoke_at + max(beat_ms // 4, _BEAT_MS_MIN)) if beat_ms > 0 else 0
         if expiry_at == 0 or beat_at == 0:
             return expiry_at or beat_at

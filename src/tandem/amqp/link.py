@@ -178,6 +178,8 @@ class SenderLink(Link):
         super().__init__(session, name, handle, False)
         self.asks: int = 0
         """How often the peer has spoken about credit on this link."""
+        self.unsettled: dict[int, Delivery] = {}
+        """Its share of the session's: a link that goes takes its own with it without a look at all others."""
         self._tag_bytes = -1
         self._head: Struct = _ANY_HEAD
         self._prefix = b""
@@ -194,7 +196,9 @@ class SenderLink(Link):
         self.credit -= 1
         self.delivery_count += 1
         if not settled:
-            session.unsettled[delivery_id] = Delivery(delivery_id, self, context, tag)
+            delivery = Delivery(delivery_id, self, context, tag)
+            session.unsettled[delivery_id] = delivery
+            self.unsettled[delivery_id] = delivery
         if len(tag) != self._tag_bytes:
             self._make_template(len(tag))
         size = self._overhead + len(payload)
@@ -232,6 +236,7 @@ class SenderLink(Link):
 
     def settle_locally(self, delivery_id: int) -> None:
         self.session.unsettled.pop(delivery_id, None)
+        self.unsettled.pop(delivery_id, None)
 
     def _ready(self) -> None:
         if self.flow_waits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -22,6 +23,7 @@ from tandem.amqp.errors import (
 from tandem.amqp.frames import encode_begin, encode_end, link_flow_frame, session_flow_frame
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import ATTACH_RECEIVED, ATTACH_SENT, ATTACHED, DETACH_SENT, Delivery, Link, ReceiverLink, SenderLink
+from tandem.amqp.numbers import Numbers
 from tandem.amqp.performatives import ABSENT, FLOW, UINT_MAX, Attach, Begin, Detach, Flow
 from tandem.amqp.serial import difference
 from tandem.amqp.terminus import Coordinator, Terminus
@@ -60,6 +62,7 @@ class Session:
         self.remote_handle_max = UINT_MAX
         self.frame_bytes_max = 512
         self.links: dict[int, Link] = {}
+        self._handles = Numbers()
         self.awaited: dict[tuple[bool, str], Link] = {}
         """Links we attached and the peer has not answered, by (do we receive, name)."""
         self.by_remote_handle: dict[int, Link] = {}
@@ -67,7 +70,9 @@ class Session:
         """Attached receivers by the peer's handle: the way in for transfers."""
         self.unsettled: dict[int, Delivery] = {}
         self.tracked: dict[int, ReceiverLink] = {}
-        self.waiting: list[Waiting] = []
+        self.waiting: deque[Waiting] = deque()
+        self.held_back: dict[SenderLink, None] = {}
+        """Links whose owner found the peer's window shut (`hold_back`): they hear when it opens again."""
         self.tails: dict[bytes, TransferTail] = {}
         self.disposition_tails: dict[bytes, DispositionTail] = {}
 
@@ -113,6 +118,7 @@ class Session:
         self.unsettled.clear()
         self.tracked.clear()
         self.waiting.clear()
+        self.held_back.clear()
         for link in links:
             if isinstance(link, ReceiverLink):
                 link.forget_unfinished()
@@ -132,7 +138,7 @@ class Session:
         properties: dict[object, object] | None = None,
     ) -> SenderLink:
         """Open a link we send on. `handler.on_attached` or `on_detach` follows."""
-        link = SenderLink(self, name, self._free_handle(ABSENT))
+        link = SenderLink(self, name, self._own_handle())
         self._send_attach(link, source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
         return link
 
@@ -148,7 +154,7 @@ class Session:
         max_message_size: int = 0,
     ) -> ReceiverLink:
         """Open a link we receive on. Credit may be granted at once."""
-        link = ReceiverLink(self, name, self._free_handle(ABSENT))
+        link = ReceiverLink(self, name, self._own_handle())
         link.max_message_size = max_message_size
         self._send_attach(link, source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
         return link
@@ -173,15 +179,10 @@ class Session:
         self.awaited[(link.receiver, link.name)] = link
         link._send_attach(source, target, properties)
 
-    def _free_handle(self, wanted: int) -> int:
-        """The peer's own number when free, so that both sides call a link the same."""
-        links = self.links
-        if wanted != ABSENT and wanted <= self.remote_handle_max and wanted not in links:
-            return wanted
-        handle = 0
-        while handle in links:
-            handle += 1
-        if wanted == ABSENT and handle > self.remote_handle_max:
+    def _own_handle(self) -> int:
+        handle = self._handles.take(ABSENT, self.remote_handle_max)
+        if handle > self.remote_handle_max:
+            self._handles.give_back(handle)
             raise RuntimeError(f"the peer allows {self.remote_handle_max + 1} links per session")
         return handle
 
@@ -198,7 +199,8 @@ class Session:
                 self._answered(ours, attach)
                 return
         self._steal(attach)
-        handle = self._free_handle(attach.handle)
+        # the peer's own number when free, so that both sides call a link the same
+        handle = self._handles.take(attach.handle, self.remote_handle_max)
         if handle > self.remote_handle_max:
             self.end(AmqpError(RESOURCE_LIMIT_EXCEEDED, f"attach: no handle free up to {self.remote_handle_max}"))
             return
@@ -265,11 +267,18 @@ class Session:
         self._remove(link)
         link.gone(detach.error)
 
+    def hold_back(self, link: SenderLink) -> None:
+        """`on_flow` of this link is called when the window has opened."""
+        self.held_back[link] = None
+
     def _remove(self, link: Link) -> None:
+        if isinstance(link, SenderLink):
+            self.held_back.pop(link, None)
         self.by_remote_handle.pop(link.remote_handle, None)
         self.receivers.pop(link.remote_handle, None)
         if self.links.get(link.handle) is link:
             del self.links[link.handle]
+            self._handles.give_back(link.handle)
 
     def forget_deliveries(self, link: Link) -> None:
         """A link that is detaching settles nothing any more."""
@@ -278,14 +287,10 @@ class Session:
             if self.tracked:
                 self.tracked = {k: v for k, v in self.tracked.items() if v is not link}
             return
-        if self.unsettled:
-            stale = [k for k, d in self.unsettled.items() if d.link is link]
-            for k in stale:
-                del self.unsettled[k]
-        if self.waiting:
-            kept = [w for w in self.waiting if w.link is not link]
-            self.waiting.clear()
-            self.waiting.extend(kept)
+        if isinstance(link, SenderLink) and link.unsettled:
+            for delivery_id in link.unsettled:
+                self.unsettled.pop(delivery_id, None)
+            link.unsettled.clear()
 
     # -- flow ----------------------------------------------------------------------------------------------------------
 
@@ -353,9 +358,11 @@ class Session:
             self._on_link_flow(flow)
         elif flow.echo:
             self.send_flow()
-        if was_shut and self.window > 0:
-            for link in list(self.links.values()):
-                if link.attached and not link.receiver and link.remote_handle != flow.handle:
+        if was_shut and self.window > 0 and self.held_back:
+            held_back = self.held_back
+            self.held_back = {}
+            for link in held_back:
+                if link.attached and link.remote_handle != flow.handle:
                     link.handler.on_flow(link)
 
     def _on_link_flow(self, flow: Flow) -> None:

@@ -254,12 +254,13 @@ def send_slowly(session: Session, waiting: Waiting) -> None:
 
 
 def flush_waiting(session: Session) -> None:
-    done = 0
-    for waiting in session.waiting:
-        if not _send_parts(session, waiting):
-            break
-        done += 1
-    del session.waiting[:done]
+    """What is left of links that have gone is dropped on the way: looking for it when they go would cost a look at all that waits."""
+    waiting = session.waiting
+    while waiting:
+        first = waiting[0]
+        if first.link.state < DETACH_SENT and not _send_parts(session, first):
+            return
+        waiting.popleft()
 
 
 def _send_parts(session: Session, w: Waiting) -> bool:

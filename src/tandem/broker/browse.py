@@ -126,13 +126,13 @@ class Browser(Settler):
         """Give the next free session with something to read to this one, in its turn."""
         if self.sessions is None:
             raise NotAllowed(f"'{self.path}' does not require sessions: receive from it without a session filter.")
-        self.sessions.waiters.append(acceptor)
+        self.sessions.add_waiter(acceptor)
         self.turn.wake(self, acceptor.deadline)
         self.turn.touch_queue(self)
 
     def forget_acceptor(self, acceptor: SessionAcceptor) -> None:
-        if self.sessions is not None and acceptor in self.sessions.waiters:
-            self.sessions.waiters.remove(acceptor)
+        if self.sessions is not None:
+            self.sessions.waiters.pop(acceptor, None)
 
     def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
         """The holder's link closed: the session is free at once, delivery counts stay."""

@@ -69,6 +69,8 @@ class Dispatcher(QueueState):
         """Everything below was delivered once or passed over; what came back since is in `returned`."""
         self.returned: list[int] = []
         self.waiting: deque[Consumer] = deque()
+        """In line for messages. Who left it (`waiting` is False) is taken out when its turn comes, or when too many have left."""
+        self._left_line: int = 0
         self.consumers: dict[Consumer, None] = {}
         """Everybody attached, whether it has credit or not."""
         self.sessions: SessionTable | None = SessionTable() if description.requires_session else None
@@ -113,7 +115,16 @@ class Dispatcher(QueueState):
             self.leave_line(consumer)
 
     def leave_line(self, consumer: Consumer) -> None:
-        self.waiting.remove(consumer)
+        self.one_left_line()
+
+    def one_left_line(self) -> None:
+        """Half of the line at a time: looking for each in it would make the n-th that leaves cost n."""
+        self._left_line += 1
+        if self._left_line * 2 > len(self.waiting):
+            self._left_line = 0
+            standing = [consumer for consumer in self.waiting if consumer.waiting]
+            self.waiting.clear()
+            self.waiting.extend(standing)
 
     def pump(self, now: int) -> None:
         """Deliver what can be delivered. Called at the end of a turn."""
@@ -134,7 +145,7 @@ class Dispatcher(QueueState):
         self.has_more = False
         while waiting:
             consumer = waiting[0]
-            room = consumer.room() - consumer.reserved
+            room = consumer.room() - consumer.reserved if consumer.waiting else 0
             if room > 0:
                 if left <= 0:
                     self.has_more = True
@@ -280,12 +291,13 @@ class Dispatcher(QueueState):
                 self.budget.used_bytes += size
         self.turn.touch_queue(self)
         for consumer in list(self.waiting):
-            consumer.caught_up()
+            if consumer.waiting:
+                consumer.caught_up()
 
     def store_failed(self, error: BaseException) -> None:
         """A body could not be read back: its readers are told, nobody else is."""
         fault = error if isinstance(error, BusError) else BusError(f"The store of '{self.path}' could not be read: {error}")
-        consumers = list(self.waiting)
+        consumers = [consumer for consumer in self.waiting if consumer.waiting]
         self.waiting.clear()
         for consumer in consumers:
             consumer.waiting = False
@@ -316,7 +328,7 @@ class Dispatcher(QueueState):
             session = sessions.next_free(self.index)
             if session is None:
                 return
-            waiter = sessions.waiters.popleft()
+            waiter, _ = sessions.waiters.popitem(last=False)
             sessions.hold(session, waiter.consumer, now + self.lock_ms)
             self.wake_for_sessions()
             waiter.accepted(session)
@@ -328,7 +340,7 @@ class Dispatcher(QueueState):
                 self.turn.wake(self, at)
 
     def _pump_sessions(self, now: int) -> None:
-        """Each holder gets its own session's messages; a holder with nothing to read keeps waiting without blocking others."""
+        """Each holder gets its own session's messages. One with nothing to read leaves the line until its session has more."""
         for _ in range(len(self.waiting)):
             consumer = self.waiting.popleft()
             consumer.waiting = False
@@ -337,7 +349,7 @@ class Dispatcher(QueueState):
             if session is None or room <= 0:
                 continue
             self._deliver_session(consumer, session, room, now)
-            if consumer.room() - consumer.reserved > 0:
+            if consumer.room() - consumer.reserved > 0 and (self.paging or session.first(self.index)):
                 consumer.waiting = True
                 self.waiting.append(consumer)
 

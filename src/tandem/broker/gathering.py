@@ -10,7 +10,6 @@ from tandem.broker.state import Loaded
 
 if TYPE_CHECKING:
     from tandem.broker.partitions import PartitionedQueue
-    from tandem.broker.queue import Queue
     from tandem.model.message import Message
 
 
@@ -70,12 +69,11 @@ class Share(Loaded):
 class WaitingEverywhere(SessionAcceptor):
     """One client's place in one fragment's line for sessions."""
 
-    __slots__ = ("_front", "acceptor", "siblings")
+    __slots__ = ("_front", "acceptor")
 
     def __init__(self, acceptor: SessionAcceptor, front: PartitionedQueue) -> None:
         super().__init__(acceptor.consumer, acceptor.deadline)
         self.acceptor = acceptor
-        self.siblings: list[tuple[Queue, WaitingEverywhere]] = []
         self._front = front
 
     def _leave_all(self) -> None:

@@ -77,7 +77,7 @@ class Leaser(Browser):
         super().__init__(entity_id, path, description, journal, turn, budget, nonce)
         self.leases: dict[str, Lease] = {}
         self.leases_ended: dict[str, None] = {}
-        self.lease_waiters: list[LeaseWaiter] = []
+        self.lease_waiters: dict[LeaseWaiter, None] = {}
         self._lease_ends: list[tuple[int, str]] = []
 
     def pump(self, now: int) -> None:
@@ -85,16 +85,15 @@ class Leaser(Browser):
         super().pump(now)
         if self.lease_waiters and self._has_ready():
             waiters = self.lease_waiters
-            self.lease_waiters = []
+            self.lease_waiters = {}
             for waiter in waiters:
                 waiter.ready()
 
     def await_lease(self, waiter: LeaseWaiter) -> None:
-        self.lease_waiters.append(waiter)
+        self.lease_waiters[waiter] = None
 
     def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
-        if waiter in self.lease_waiters:
-            self.lease_waiters.remove(waiter)
+        self.lease_waiters.pop(waiter, None)
 
     def all_leases(self) -> list[Lease]:
         return list(self.leases.values())

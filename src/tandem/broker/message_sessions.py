@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
@@ -78,16 +78,21 @@ class MessageSession:
 class SessionTable:
     """All sessions of a queue: who is free and has something to read, who waits for one."""
 
-    __slots__ = ("_ending", "_next_number", "by_id", "by_number", "free", "waiters")
+    __slots__ = ("_ending", "_next_number", "_patience", "_wait_number", "by_id", "by_number", "free", "waiters")
 
     def __init__(self) -> None:
         self.by_id: dict[str, MessageSession] = {}
         self.by_number: dict[int, MessageSession] = {}
-        self.free: dict[str, MessageSession] = {}
+        # Ordered: a plain dict finds its first item by walking over all that were removed before it.
+        self.free: OrderedDict[str, MessageSession] = OrderedDict()
         """Unheld sessions with messages to deliver, oldest first."""
-        self.waiters: deque[SessionAcceptor] = deque()
+        self.waiters: OrderedDict[SessionAcceptor, None] = OrderedDict()
+        """In the order in which they came."""
+        self._patience: list[tuple[int, int, SessionAcceptor]] = []
+        """Heap of the waiters' deadlines; those who left are taken out when their time comes, or when too many have."""
         self._ending: deque[tuple[int, MessageSession]] = deque()
         self._next_number: int = 1
+        self._wait_number: int = 0
 
     def get(self, session_id: str) -> MessageSession:
         """The session of this id, made when there is none."""
@@ -141,15 +146,31 @@ class SessionTable:
             self.refresh(session, index)
         return None
 
+    def add_waiter(self, waiter: SessionAcceptor) -> None:
+        self.waiters[waiter] = None
+        self.expect(waiter)
+
+    def expect(self, waiter: SessionAcceptor) -> None:
+        """Its deadline is new, or another one than before."""
+        patience = self._patience
+        if len(patience) > 2 * len(self.waiters) + 64:
+            patience = [entry for entry in patience if entry[2] in self.waiters]
+            heapq.heapify(patience)
+            self._patience = patience
+        self._wait_number += 1
+        heapq.heappush(patience, (waiter.deadline, self._wait_number, waiter))
+
     def next_end(self) -> int:
         """The next instant a session lock or a waiter's patience may end; 0 = none."""
         ending = self._ending
         while ending and (ending[0][1].holder is None or ending[0][1].locked_until != ending[0][0]):
             ending.popleft()
         at = ending[0][0] if ending else 0
-        for waiter in self.waiters:
-            if at == 0 or waiter.deadline < at:
-                at = waiter.deadline
+        patience = self._patience
+        while patience and patience[0][2] not in self.waiters:
+            heapq.heappop(patience)
+        if patience and (at == 0 or patience[0][0] < at):
+            at = patience[0][0]
         return at
 
     def ended(self, now: int) -> list[MessageSession]:
@@ -163,7 +184,9 @@ class SessionTable:
 
     def give_up(self, now: int) -> None:
         """Tell the waiters whose time has passed."""
-        late = [w for w in self.waiters if w.deadline <= now]
-        for waiter in late:
-            self.waiters.remove(waiter)
-            waiter.timed_out()
+        patience = self._patience
+        while patience and patience[0][0] <= now:
+            _, _, waiter = heapq.heappop(patience)
+            if waiter in self.waiters:
+                del self.waiters[waiter]
+                waiter.timed_out()

@@ -51,6 +51,7 @@ class PartitionedQueue(Queue):
         self._sticky: int = 0
         self._sticky_turn: int = 0
         self._start: int = 0
+        self._awaiting: dict[SessionAcceptor, list[tuple[Queue, WaitingEverywhere]]] = {}
         for fragment in fragments:
             fragment.front = self
 
@@ -227,10 +228,10 @@ class PartitionedQueue(Queue):
         self.ready_here(consumer)
 
     def leave_line(self, consumer: Consumer) -> None:
-        """Who holds a session stands in the line of that session's fragment, be it in service or not."""
-        for line in (self.waiting, *(fragment.waiting for fragment in self.fragments)):
-            if consumer in line:
-                line.remove(consumer)
+        """Who holds a session stands in the line of that session's fragment."""
+        session = consumer.session
+        part = self if session is None else self.fragments[fragment_of_key(session.id, len(self.fragments))]
+        part.one_left_line()
 
     def pump(self, now: int) -> None:
         """Fragments take turns, so that none starves and one that is down is simply not asked."""
@@ -241,7 +242,7 @@ class PartitionedQueue(Queue):
         self.has_more = False
         while waiting:
             consumer = waiting[0]
-            room = consumer.room() - consumer.reserved
+            room = consumer.room() - consumer.reserved if consumer.waiting else 0
             if room <= 0:
                 waiting.popleft()
                 consumer.waiting = False
@@ -386,17 +387,14 @@ class PartitionedQueue(Queue):
         parts = self._usable()
         if not parts:
             raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
-        shares = [WaitingEverywhere(acceptor, self) for _ in parts]
-        for part, share in zip(parts, shares, strict=True):
-            share.siblings = list(zip(parts, shares, strict=True))
+        shares = [(part, WaitingEverywhere(acceptor, self)) for part in parts]
+        self._awaiting[acceptor] = shares
+        for part, share in shares:
             part.await_session(share)
 
     def forget_acceptor(self, acceptor: SessionAcceptor) -> None:
-        for part in self.fragments:
-            if part.sessions is not None:
-                for share in list(part.sessions.waiters):
-                    if isinstance(share, WaitingEverywhere) and share.acceptor is acceptor:
-                        part.sessions.waiters.remove(share)
+        for part, share in self._awaiting.pop(acceptor, ()):
+            part.forget_acceptor(share)
 
     def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
         part = self.fragments[fragment_of_key(session.id, len(self.fragments))]

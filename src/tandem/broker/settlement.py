@@ -252,6 +252,8 @@ class Settler(Dispatcher):
         if session.holder is not None and session.locked_until <= self.turn.now:
             lost = SessionLockLost("The session lock has expired. Accept the session again.")
             self.session_ended(session, lost, True, self.turn.now)
+        elif session.holder is not None:
+            self.ready_here(session.holder)
         else:
             self.sessions.refresh(session, self.index)
 

@@ -25,6 +25,8 @@ from tandem.model.errors import BusError, ConfigurationError
 TLS_PORT: Final = 5671
 STALLS_VARIABLE: Final = "TANDEM_STALLS"
 """Environment variable with the name of a file: measure how long the event loop keeps anybody waiting, for benchmarks."""
+_FILES_BESIDE_CONNECTIONS: Final = 1_024
+"""Journals, listeners, connections that are just being refused."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 """Messages are freed by reference counting; the collector only has to look for rare cycles, so it may look rarely."""
 
@@ -49,8 +51,25 @@ def run(configuration: Configuration, make: Callable[[ServerSettings], Broker] |
     """Everything between the decided settings and the end of the process."""
     with workplace(configuration) as directory:
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
+        _allow_files(settings.limits.connections_max)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, make or _make_server))
+
+
+def _allow_files(connections_max: int) -> None:
+    """A connection is an open file, and the usual soft limit is a thousand: ask for as many as the system lets us have."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + _FILES_BESIDE_CONNECTIONS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        _note(
+            f"the system allows {allowed} open files, too few for {connections_max} connections (limits.connections_max); raise ulimit -n"
+        )
 
 
 def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSettings:

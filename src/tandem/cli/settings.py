@@ -330,4 +330,10 @@ def _limits(layers: _Layers) -> Limits:
             f"{place or 'limits.message_bytes_max'}: found {limits.message_bytes_max}; "
             f"allowed is at most limits.message_bytes_ceiling, which is {limits.message_bytes_ceiling}"
         )
+    if limits.drop_silent_peer_after_ms < limits.idle_timeout_ms:
+        _, place = layers.found("limits", "drop_silent_peer_after_ms")
+        raise ConfigurationError(
+            f"{place or 'limits.drop_silent_peer_after_ms'}: found {limits.drop_silent_peer_after_ms}; "
+            f"allowed is at least limits.idle_timeout_ms, which is {limits.idle_timeout_ms}"
+        )
     return limits

@@ -11,6 +11,7 @@ from tandem.amqp.connection import Connection
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import ConnectionHandler
 from tandem.amqp.link import Link, ReceiverLink
+from tandem.amqp.session import Session
 from tandem.broker.turn import Flushed, Turn
 from tandem.gateway import sas
 from tandem.gateway.transactions import Transactions
@@ -18,7 +19,7 @@ from tandem.gateway.translate import Translator, refusal
 from tandem.gateway.waiting import Gate
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, ServerBusy, Unauthorized
+from tandem.model.errors import BusError, QuotaExceeded, ServerBusy, Unauthorized
 
 if TYPE_CHECKING:
     from tandem.gateway.node import Node
@@ -55,7 +56,7 @@ class Client(Flushed):
         self.engine: Connection | None = None
         self.gone: bool = False
         self.writable: bool = True
-        self.grants: list[sas.Grant] = []
+        self.grants = sas.Grants()
         self.links: dict[Link, tuple[Address, Right]] = {}
         """Entity links and the claim each stands on."""
         self.opened_at: int = site.connection_clock.now_ms()
@@ -120,7 +121,7 @@ class Client(Flushed):
         if engine is not None:
             engine.lost()
         self.gone = True
-        self.gate.set_open(True)  # whoever waits finds nobody to answer
+        self.gate.abandon()
         self.site.forget(self)
 
     def cut(self) -> None:
@@ -142,26 +143,26 @@ class Client(Flushed):
     def close(self, error: BusError) -> None:
         engine = self.engine
         if engine is not None and not engine.closed:
-            engine.close(AmqpError("amqp:connection:forced", self.site.tracker.describe(error, "", self.turn.now)))
+            condition = error.condition if isinstance(error, QuotaExceeded) else "amqp:connection:forced"
+            engine.close(AmqpError(condition, self.site.tracker.describe(error, "", self.turn.now)))
             self.touch()
 
     # -- claims ------------------------------------------------------------------------------
 
     def grant(self, grant: sas.Grant) -> None:
-        """A verified token: it replaces an older one for the same scope."""
-        self.grants = [g for g in self.grants if g.scope != grant.scope or g.key_name != grant.key_name]
-        self.grants.append(grant)
+        """A verified token."""
+        self.grants.add(grant)
         self.authenticated = True
 
     def require(self, address: Address, right: Right) -> None:
         now = self.site.connection_clock.now_ms()
         covered = False
-        for grant in self.grants:
-            covers = grant.covers(address.resource) or (address.management and grant.covers(address.path))
-            if covers and grant.expires_at_ms > now:
-                if grant.allows(right):
-                    return
-                covered = True
+        for path in (address.resource, address.path) if address.management else (address.resource,):
+            for grant in self.grants.covering(path):
+                if grant.expires_at_ms > now:
+                    if grant.allows(right):
+                        return
+                    covered = True
         what = f"'{right.value}' claim is" if covered else "A token with the claim '" + right.value + "' is"
         raise Unauthorized(f"Unauthorized access. {what} required to perform this operation. Resource: '{address.path}'.")
 
@@ -192,6 +193,7 @@ class Client(Flushed):
             self.touch()
         lapse = self.next_lapse()
         if lapse and lapse <= now:
+            self.grants.drop_expired(now)
             self.drop_lapsed()
         limits = self.site.limits
         if not self.authenticated and now - self.opened_at > limits.authentication_ms_max:
@@ -201,9 +203,7 @@ class Client(Flushed):
 
     def next_lapse(self) -> int:
         """When to look for lapsed tokens; 0 = no need."""
-        if not self.links or not self.grants:
-            return 0
-        return min(grant.expires_at_ms for grant in self.grants)
+        return self.grants.next_expiry() if self.links else 0
 
     # -- links -------------------------------------------------------------------------------
 
@@ -247,7 +247,24 @@ class ClientHandler(ConnectionHandler):
         return True
 
     def on_open(self, connection: Connection) -> None:
-        self._client.move_to(self._site_for(connection.remote_hostname or ""))
+        client = self._client
+        client.move_to(self._site_for(connection.remote_hostname or ""))
+        most = client.site.limits.connections_max
+        if client.site.connection_count() > most:
+            client.site.note(f"connection of {client.peer} refused: {most} are open")
+            client.close(QuotaExceeded(f"The broker has {most} connections, which is all it may have. Close some, or try again later."))
+
+    def on_begin(self, session: Session) -> None:
+        client = self._client
+        most = client.site.limits.sessions_before_token_max
+        if not client.authenticated and len(session.connection.sessions) > most:
+            client.close(QuotaExceeded(f"Before a token was put a connection may have {most} sessions."))
 
     def on_attach(self, link: Link) -> None:
+        client = self._client
+        if not client.authenticated:
+            most = client.site.limits.links_before_token_max
+            if sum([len(session.links) for session in link.session.connection.sessions.values()]) > most:
+                client.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
+                return
         self._node.attach(link)

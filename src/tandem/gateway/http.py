@@ -90,6 +90,9 @@ class HttpFront:
             logger=logger,
         )
 
+    def connection_count(self) -> int:
+        return len(self._server.connections)
+
     async def close(self, grace_seconds: float = 2.0) -> None:
         """Let requests under way finish for a moment, then hang up."""
         self._server.pre_shutdown()

@@ -237,13 +237,14 @@ def split_batch(payload: bytes) -> list[bytes]:
 class LinkConsumer(Consumer):
     """A receiving link as its queue sees it."""
 
-    __slots__ = ("client", "link", "unsettled_max")
+    __slots__ = ("client", "credit_max", "link", "unsettled_max")
 
-    def __init__(self, client: Client, link: SenderLink, peek_lock: bool, unsettled_max: int) -> None:
+    def __init__(self, client: Client, link: SenderLink, peek_lock: bool) -> None:
         super().__init__(peek_lock)
         self.client = client
         self.link: SenderLink = link
-        self.unsettled_max: int = unsettled_max
+        self.unsettled_max: int = client.site.limits.unsettled_deliveries_per_link_max
+        self.credit_max: int = client.site.limits.link_credit_max
 
     def room(self) -> int:
         client = self.client
@@ -251,8 +252,11 @@ class LinkConsumer(Consumer):
             return 0
         session = self.link.session
         if session.window <= 0:
+            session.hold_back(self.link)
             return 0
         credit = self.link.credit
+        if credit > self.credit_max:
+            credit = self.credit_max
         if self.peek_lock:
             left = self.unsettled_max - len(session.unsettled)
             if left < credit:

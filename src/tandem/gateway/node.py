@@ -98,8 +98,8 @@ class Node:
             link.accept(max_message_size=bytes_max)
         elif isinstance(link, SenderLink):
             link.handler = self._replies
-            self._replies.add(node, link)
             link.accept()
+            self._replies.add(node, link)
 
     def _attach_coordinator(self, link: Link) -> None:
         """Nobody needs a token to declare: what is sent and settled inside goes over links that needed one."""
@@ -144,7 +144,7 @@ class Node:
         queue.check_receiver()
         queue.accessed_at = client.turn.now
         peek_lock = link.snd_settle_mode != _SETTLED_MODE
-        consumer = LinkConsumer(client, link, peek_lock, client.site.limits.unsettled_deliveries_per_link_max)
+        consumer = LinkConsumer(client, link, peek_lock)
         if SESSION_FILTER in source.filter:
             self._attach_session(link, address, source, queue, consumer)
             return

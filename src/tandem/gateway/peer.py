@@ -31,6 +31,7 @@ def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, cont
         channel_max=limits.channels_max,
         handle_max=limits.links_per_session_max,
         idle_timeout_ms=limits.idle_timeout_ms,
+        drop_silent_after_ms=limits.drop_silent_peer_after_ms,
         sasl=SaslServer(),
         message_bytes_ceiling=limits.message_bytes_ceiling,
         next_outgoing_id=_FIRST_DELIVERY_ID,

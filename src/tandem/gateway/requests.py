@@ -10,7 +10,7 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
 from tandem.amqp.sections import VALUE, decode_message, encode_message
-from tandem.model.errors import ArgumentRefused, DecodeFailed, MessageSizeExceeded, NotImplementedByBroker
+from tandem.model.errors import ArgumentRefused, DecodeFailed, MessageSizeExceeded, NotImplementedByBroker, QuotaExceeded
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
@@ -41,34 +41,72 @@ class Request:
     body: object
 
 
-class ReplyLinks(LinkHandler):
-    """The links on which this connection wants its answers, by node."""
+class _Latest:
+    """Links in the order in which they came, the latest that is still attached at hand, in whatever order they leave."""
 
     def __init__(self) -> None:
-        self._by_node: dict[str, list[SenderLink]] = {}
+        self._links: list[SenderLink] = []
+        self._left = 0
+
+    def add(self, link: SenderLink) -> None:
+        self._links.append(link)
+
+    def one_left(self) -> None:
+        """It is taken out together with others: half of the list at a time, so that leaving costs the same in any order."""
+        self._left += 1
+        if self._left * 2 > len(self._links):
+            self._links = [link for link in self._links if link.attached]
+            self._left = 0
+
+    def get(self) -> SenderLink | None:
+        links = self._links
+        while links and not links[-1].attached:
+            links.pop()
+        return links[-1] if links else None
+
+
+class ReplyLinks(LinkHandler):
+    """The links on which this connection wants its answers: by node, name, session and address."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], _Latest] = {}
+        self._keys: dict[SenderLink, list[tuple[object, ...]]] = {}
 
     def add(self, node: str, link: SenderLink) -> None:
-        self._by_node.setdefault(node, []).append(link)
+        """An attached link."""
+        target = link.target
+        address = getattr(target, "address", None)
+        keys: list[tuple[object, ...]] = [
+            (node, link.name),
+            (node, link.session, address if isinstance(address, str) else None),
+            (node, link.session),
+            (node,),
+        ]
+        self._keys[link] = keys
+        for key in keys:
+            self._known.setdefault(key, _Latest()).add(link)
 
     def find(self, node: str, session: Session, reply_to: str | None) -> SenderLink | None:
         """Clients write the same reply-to for every link, or the link's name: what is closest wins."""
-        links = [link for link in self._by_node.get(node, []) if link.attached]
-        for link in links:
-            if reply_to is not None and link.name == reply_to:
+        keys: list[tuple[object, ...]] = [(node, session, reply_to), (node, session), (node,)]
+        if reply_to is not None:
+            keys.insert(0, (node, reply_to))
+        for key in keys:
+            latest = self._known.get(key)
+            link = latest.get() if latest is not None else None
+            if link is not None:
                 return link
-        near = [link for link in links if link.session is session]
-        for link in near:
-            target = link.target
-            if target is not None and getattr(target, "address", None) == reply_to:
-                return link
-        if near:
-            return near[-1]
-        return links[-1] if links else None
+        return None
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        for links in self._by_node.values():
-            if isinstance(link, SenderLink) and link in links:
-                links.remove(link)
+        if not isinstance(link, SenderLink):
+            return
+        for key in self._keys.pop(link, ()):
+            latest = self._known.get(key)
+            if latest is not None:
+                latest.one_left()
+                if latest.get() is None:
+                    del self._known[key]
 
 
 class Requests(LinkHandler):
@@ -128,6 +166,12 @@ class Requests(LinkHandler):
         link = self.replies.find(self.node, request.link.session, request.reply_to)
         if link is None:
             self.client.site.note(f"no link to answer a request of {self.client.peer} to {self.node} on")
+            return
+        if len(link.session.waiting) >= self.client.site.limits.management_requests_in_flight_max:
+            # Its window stays shut while it goes on asking: what it does not take in is not kept without end.
+            full = QuotaExceeded(f"{len(link.session.waiting)} answers wait for the session's incoming window to open.")
+            link.detach(self.client.error_of(full, self.node))
+            self.client.touch()
             return
         payload = encode_message(
             properties={"correlation-id": request.message_id, "to": request.reply_to},

@@ -20,7 +20,7 @@ from tandem.model.entity import AuthorizationRule, Right
 from tandem.model.errors import AuthenticationFailed
 from tandem.model.sas_token import make_token, sign
 
-__all__ = ["Grant", "RuleLookup", "Token", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
+__all__ = ["Grant", "Grants", "RuleLookup", "Token", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
 
 RuleLookup = Callable[[str, str], AuthorizationRule | None]
 """(path, key name) -> the rule of that name on exactly that path; path is casefolded, `""` is the namespace itself."""
@@ -29,6 +29,7 @@ SKEW_MS: Final = 90_000
 """Clocks differ a little, and administration clients refresh a token up to a minute after it expired."""
 
 TOKEN_CHARS_MAX: Final = 8_192
+_PATH_CHARS_MAX: Final = 1_024
 _EXPIRY_DIGITS_MAX: Final = 12
 _PREFIX: Final = "sharedaccesssignature"
 _FIELDS: Final = ("sr", "sig", "se", "skn")
@@ -53,6 +54,45 @@ class Grant:
 
     def covers(self, path: str) -> bool:
         return _beneath(path.strip("/").casefold(), self.scope)
+
+
+class Grants:
+    """What one connection may do: the grants of its tokens, found by the path they are needed for, however many there are."""
+
+    def __init__(self) -> None:
+        self._by_scope: dict[str, dict[str, Grant]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, grant: Grant) -> None:
+        """It replaces an older one of the same key for the same scope."""
+        named = self._by_scope.setdefault(grant.scope, {})
+        self._count += grant.key_name not in named
+        named[grant.key_name] = grant
+
+    def clear(self) -> None:
+        self._by_scope.clear()
+        self._count = 0
+
+    def drop_expired(self, now: int) -> None:
+        for scope, named in list(self._by_scope.items()):
+            for grant in list(named.values()):
+                if grant.expires_at_ms <= now:
+                    del named[grant.key_name]
+                    self._count -= 1
+            if not named:
+                del self._by_scope[scope]
+
+    def covering(self, path: str) -> Iterator[Grant]:
+        """Every grant whose scope is this path or lies above it."""
+        for scope in _upward(path.strip("/").casefold()):
+            yield from self._by_scope.get(scope, {}).values()
+
+    def next_expiry(self) -> int:
+        """When the first of them ends; 0 without any."""
+        return min((grant.expires_at_ms for named in self._by_scope.values() for grant in named.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +235,8 @@ def _beneath(path: str, scope: str) -> bool:
 
 
 def _upward(path: str) -> Iterator[str]:
-    """`a/b/c`, `a/b`, `a`, and the namespace."""
-    while path:
+    """`a/b/c`, `a/b`, `a`, and the namespace; of a path longer than any entity's only the namespace."""
+    while path and len(path) <= _PATH_CHARS_MAX:
         yield path
         path = path.rpartition("/")[0]
     yield ""

@@ -10,7 +10,7 @@ import ssl
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tandem.broker.journal import Journal
 from tandem.broker.namespace import Namespace
@@ -47,6 +47,10 @@ class Engines(Protocol):
     def open_meters(self, namespace: str, index: int) -> MeterFiles: ...
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
+
+
+_CONNECTIONS_TOLD: Final = 100
+"""Beyond `connections_max`: these hear why they are refused, further ones are hung up on."""
 
 
 def _say_nothing(text: str) -> None:
@@ -93,6 +97,7 @@ class Server:
         self._on_event = on_event
         self._tls = tls
         self._listeners: list[asyncio.Server] = []
+        self._lobby: set[SniffProtocol] = set()
         self._rhythm = Rhythm(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
         self.turn = self._rhythm.turn
 
@@ -136,7 +141,7 @@ class Server:
 
     async def _open_namespace(self, wish: NamespaceSettings) -> None:
         settings = self.settings
-        translator = Translator(self._new_uuid)
+        translator = Translator(self._new_uuid, settings.limits.header_bytes_max)
         namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
         for index in range(settings.stores.count):
             journal = self._engines.open_journal(wish.name, index, self._rhythm.hand_over)
@@ -153,6 +158,7 @@ class Server:
         )
         admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name), settings.stores.fragments)
         site.admin = admin
+        site.connection_count = self.connection_count
         await admin.load(wish)
         namespace.replay()
         self.sites.append(site)
@@ -186,6 +192,8 @@ class Server:
                 tls=self._tls,
                 silent_ms_max=self.settings.limits.handshake_ms_max,
                 on_dropped=self._note,
+                full=self._full,
+                lobby=self._lobby,
             )
         )
 
@@ -221,6 +229,15 @@ class Server:
             if name.casefold() in (claimed.casefold() for claimed in namespace.hosts):
                 return number
         return 0
+
+    def connection_count(self) -> int:
+        """AMQP connections over all namespaces."""
+        return sum([len(site.clients) for site in self.sites])
+
+    def _full(self) -> bool:
+        """Too many even to be told so: with those that have not said yet what they speak, and those that speak HTTP."""
+        served = self.connection_count() + (self._front.connection_count() if self._front is not None else 0)
+        return served + len(self._lobby) >= self.settings.limits.connections_max + _CONNECTIONS_TOLD
 
     # -- turns -------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class Site:
         self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
         self.clients: dict[Client, None] = {}
         """In the order in which they came."""
+        self.connection_count: Callable[[], int] = lambda: len(self.clients)
+        """AMQP connections of the whole broker."""
         self.troubled: bool = False
         """A fault is in force: `trouble` is asked. False costs nothing."""
         self.trouble: Trouble | None = None

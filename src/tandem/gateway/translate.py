@@ -19,7 +19,7 @@ from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
 from tandem.gateway.usual import remember_header, usual_message
 from tandem.gateway.views import changed_message, forwarded_message, view_of_message
-from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, NotAllowed
+from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed
 from tandem.model.message import NO_TTL, Message
 
 _HEADER: Final = 0x70
@@ -102,6 +102,7 @@ class _Scan:
         self.message_id: bytes = b""
         self.session_id: str | None = None
         self.is_ping: bool = False
+        self.body_bytes: int = 0
 
 
 def _section_code(buf: bytes, at: i64) -> tuple[i64, i64]:
@@ -232,16 +233,17 @@ def _scan_properties(buf: bytes, at: i64, found: _Scan) -> None:
 class Translator(Rewriter):
     """Turns payloads into messages and messages into deliveries. `new_id` gives ids to messages sent without one."""
 
-    __slots__ = ("_new_id",)
+    __slots__ = ("_header_bytes_max", "_new_id")
 
-    def __init__(self, new_id: Callable[[], uuid.UUID]) -> None:
+    def __init__(self, new_id: Callable[[], uuid.UUID], header_bytes_max: int = 65_536) -> None:
         self._new_id = new_id
+        self._header_bytes_max: i64 = header_bytes_max
 
     # -- in ----------------------------------------------------------------------------------
 
     def message(self, payload: bytes) -> Message:
         """One walk over the sections of a transfer. Raises BusError with the condition the sender should see."""
-        if not COMPILED:
+        if not COMPILED and len(payload) <= self._header_bytes_max:
             usual = usual_message(payload)
             if usual is not None:
                 return usual
@@ -250,6 +252,10 @@ class Translator(Rewriter):
             bare = self._walk(payload, found)
         except (DecodeError, IndexError) as error:
             raise DecodeFailed(f"The message could not be decoded: {str(error) or 'cut short'}.") from error
+        header_bytes = len(payload) - found.body_bytes
+        if header_bytes > self._header_bytes_max:
+            limit = int(self._header_bytes_max)
+            raise MessageSizeExceeded(f"Header, annotations and properties have {header_bytes} bytes; at most {limit} are allowed.")
         if not found.message_id:
             found.message_id = encode_value(str(self._new_id()))
             bare = _with_message_id(bare, found.message_id)
@@ -290,6 +296,8 @@ class Translator(Rewriter):
                     bare_from = at
                 if code == _PROPERTIES:
                     _scan_properties(payload, value_at, found)
+                elif code != _APPLICATION_PROPERTIES and code != _FOOTER:
+                    found.body_bytes += after - at
                 elif code == _APPLICATION_PROPERTIES and payload.find(DECIMAL128, value_at, after) >= 0:
                     payload = payload[:value_at] + in_service_layout(payload[value_at:after], 0) + payload[after:]
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from tandem.broker.journal import Effect
@@ -53,14 +54,22 @@ class Gate:
         self._most = most
         self._inside = 0
         self._open = True
-        self._waiting: list[asyncio.Future[None]] = []
+        self._gone = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        while self._inside + self.unwritten >= self._most or not self._open:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
-        self._inside += 1
+        if not self._waiting and self._has_place():
+            self._inside += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn  # whoever wakes us has given us the place
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._inside -= 1
+                self._wake()
+            raise
 
     def leave(self) -> None:
         self._inside -= 1
@@ -74,10 +83,20 @@ class Gate:
         self._open = is_open
         self._wake()
 
+    def abandon(self) -> None:
+        """The peer is gone: whoever waits may go in, and finds nobody to answer."""
+        self._gone = True
+        self._wake()
+
+    def _has_place(self) -> bool:
+        return self._gone or (self._open and self._inside + self.unwritten < self._most)
+
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for turn in waiting:
+        """As many as there are places: waking all for a few would make the n-th that waits cost n."""
+        while self._waiting and self._has_place():
+            turn = self._waiting.popleft()
             if not turn.done():
+                self._inside += 1
                 turn.set_result(None)
 
 

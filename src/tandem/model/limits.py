@@ -12,13 +12,17 @@ class Limits:
     frame_bytes_max: int = 65_536
     channels_max: int = 255
     links_per_session_max: int = 255
+    links_before_token_max: int = 8
+    sessions_before_token_max: int = 2
+    """What a connection may have before its first valid token; beyond it the connection is closed."""
     connections_max: int = 10_000
+    """AMQP connections over all namespaces; one more is told so and closed."""
     message_bytes_max: int = 262_144
     """Default for entities that do not say otherwise (256 KiB, as the standard tier)."""
     message_bytes_ceiling: int = 104_857_600
     """No entity may ask for more than this (100 MiB, as the premium tier)."""
     header_bytes_max: int = 65_536
-    """All sections of a message but its body."""
+    """All sections of a message but its body, as they are sent."""
     session_id_chars_max: int = 128
     message_id_chars_max: int = 128
     session_state_bytes_max: int = 262_144
@@ -27,13 +31,15 @@ class Limits:
     """Credit granted to each sending client."""
     unsettled_deliveries_per_link_max: int = 5_000
     link_credit_max: int = 100_000
-    """A larger credit from a receiver is taken as this."""
+    """A larger credit from a receiver counts as this at any moment: all of it is used up, this much at a time."""
     ingress_bytes_in_flight_max: int = 33_554_432
     """Taken from the network and not yet on disk, per store; beyond it connections are not read until half of it is written."""
     egress_bytes_buffered_max: int = 4_194_304
     """Written but not yet taken by a slow peer, per connection; delivery pauses beyond it."""
     idle_timeout_ms: int = 120_000
+    """As told to clients: they say something at least this often."""
     drop_silent_peer_after_ms: int = 240_000
+    """A client that has said nothing for so long is taken for dead; not less than `idle_timeout_ms`."""
     authentication_ms_max: int = 20_000
     handshake_ms_max: int = 20_000
     linkless_connection_ms_max: int = 300_000

@@ -340,12 +340,16 @@ class Bus:
             seen: dict[object, float] = {}
             for store in server.sites[0].namespace.stores:
                 for queue in store.queues.values():
-                    for waiter in queue.sessions.waiters if queue.sessions is not None else ():
+                    sessions = queue.sessions
+                    if sessions is None:
+                        continue
+                    for waiter in sessions.waiters:
                         now = server.turn.clock.now_ms()
                         end = waiting.get(waiter) or loop.time() + (waiter.deadline - now) / 1000
                         seen[waiter] = end
                         if loop.time() >= end:
                             waiter.deadline = now
+                            sessions.expect(waiter)
                             server.turn.wake(queue, now)
                             server.turn.schedule()
             waiting = seen

@@ -73,7 +73,7 @@ class SimBroker:
         return ServerSettings(
             listeners=(Listener(host=self.host, port=PORT),),
             namespaces=(namespace,),
-            limits=Limits(hot_bytes_max=65_536, idle_timeout_ms=60_000),
+            limits=Limits(hot_bytes_max=65_536, idle_timeout_ms=60_000, drop_silent_peer_after_ms=120_000),
             housekeeping_ms=500,
             stores=ServerStores(count=STORES, fragments=6, stall_deadline_ms=5_000),
         )

@@ -6,7 +6,7 @@ import asyncio
 import enum
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from tandem.wire.tls_transport import TlsProtocol
@@ -45,6 +45,10 @@ def _ignore(reason: str) -> None:
     """Nobody listens."""
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doors:
     """Where a recognised connection goes. Factories make one protocol per connection."""
@@ -57,6 +61,10 @@ class Doors:
     """From accept until the protocol is known, TLS handshake included."""
     on_dropped: Callable[[str], None] = _ignore
     """Told why a connection was hung up before any protocol served it."""
+    full: Callable[[], bool] = _never
+    """Asked for each newcomer: is there no room left?"""
+    lobby: set[SniffProtocol] = field(default_factory=set)
+    """Those that have not said yet what they speak."""
 
 
 class SniffProtocol(asyncio.Protocol):
@@ -75,6 +83,11 @@ class SniffProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self._outer is None:
+            if self._doors.full():
+                self._decided = True
+                self._drop("there are too many connections")
+                return
+            self._doors.lobby.add(self)
             delay = self._doors.silent_ms_max / 1000
             self._timer = asyncio.get_running_loop().call_later(delay, self._silent)
 
@@ -143,6 +156,7 @@ class SniffProtocol(asyncio.Protocol):
 
     def settle(self) -> bool:
         """The connection's fate is known: stop the timer. True the first time."""
+        self._doors.lobby.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
