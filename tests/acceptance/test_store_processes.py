@@ -25,13 +25,13 @@ name = "first"
 [[queue]]
 name = "second"
 """
+ARGUMENTS = ("--port", "0", "--dev", "--data", "data", "--config", "tandem.toml", "--store-count", "2")
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     (tmp_path / "tandem.toml").write_text(CONFIG)
-    arguments = ("--port", "0", "--dev", "--data", "data", "--config", "tandem.toml", "--store-count", "2")
-    with BrokerProcess(tmp_path, *arguments) as running:
+    with BrokerProcess(tmp_path, *ARGUMENTS) as running:
         yield running
 
 
@@ -110,3 +110,29 @@ def test_the_processes_end_with_the_broker_even_when_it_is_killed(broker: Broker
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline, "a store outlived its broker"
         time.sleep(0.05)
+
+
+@pytest.mark.timeout(60)
+def test_a_store_process_that_stands_still_ends_with_its_broker_and_the_next_one_opens_the_store(broker: BrokerProcess) -> None:
+    for pid in store_processes(broker):
+        os.kill(pid, signal.SIGSTOP)
+    broker.process.kill()
+    broker.process.wait()
+    with BrokerProcess(broker.directory, *ARGUMENTS) as again:
+        with ServiceBusClient.from_connection_string(again.connection_string, retry_total=0) as client:
+            assert outcomes(client) == {"first": True, "second": True}
+        assert again.stop() == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_broker_killed_and_started_again_at_once_opens_its_stores_thirty_times_of_thirty(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text(CONFIG)
+    said = ""
+    for _ in range(30):
+        with BrokerProcess(tmp_path, *ARGUMENTS) as running:
+            running.process.kill()
+            said += running.process.communicate(timeout=30)[1]
+    with BrokerProcess(tmp_path, *ARGUMENTS) as running, ServiceBusClient.from_connection_string(running.connection_string) as client:
+        assert outcomes(client) == {"first": True, "second": True}
+    assert said == "", "nothing goes wrong that had to be told"

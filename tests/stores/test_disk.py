@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,14 @@ def test_a_disk_that_lacks_a_call_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Half("store-0")
+
+
+def test_a_lock_that_is_let_go_in_time_is_taken_and_one_that_is_not_is_refused(tmp_path: Path) -> None:
+    holder, patient = LocalDisk(), LocalDisk(lock_wait_seconds=10.0)
+    held = holder.lock(str(tmp_path / "lock"))
+    with pytest.raises(BlockingIOError):
+        LocalDisk(lock_wait_seconds=0.1).lock(str(tmp_path / "lock"))
+    letting_go = threading.Timer(0.1, holder.unlock, (held,))
+    letting_go.start()
+    patient.unlock(patient.lock(str(tmp_path / "lock")))
+    letting_go.join()

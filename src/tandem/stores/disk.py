@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from abc import ABC, abstractmethod
 from typing import Final
 
+_LOCK_LOOK_SECONDS: Final = 0.02
 _held: Final[set[int]] = set()
 """Descriptors of locks held by this process."""
 
@@ -105,6 +107,10 @@ class Disk(ABC):
 class LocalDisk(Disk):
     """The one of this machine, in this process. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
 
+    def __init__(self, lock_wait_seconds: float = 0.0) -> None:
+        self._lock_wait_seconds = lock_wait_seconds
+        """How long a lock that somebody else holds is waited for."""
+
     def begin(self) -> None:
         """Nothing has to be started."""
 
@@ -184,12 +190,22 @@ class LocalDisk(Disk):
     def lock(self, path: str) -> int:
         descriptor = self.open(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
         _held.add(descriptor)
         return descriptor
+
+    def _take(self, descriptor: int) -> None:
+        for _ in range(int(self._lock_wait_seconds / _LOCK_LOOK_SECONDS)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOCK_LOOK_SECONDS)
+            else:
+                return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def abandon(self) -> None:
         """In the same process it can only be waited for."""

@@ -6,6 +6,7 @@ A block travels once, in the write of its group. The process serves its parent o
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -26,6 +27,9 @@ _II: Final = struct.Struct("<qq")
 _III: Final = struct.Struct("<qqq")
 _PEER: Final = struct.Struct("3i")
 FRAME_BYTES_MAX: Final = 1 << 30
+LOCK_WAIT_SECONDS: Final = 2.0
+"""The process of a broker that was killed a moment ago may have to end a call to the disk before it lets go of its store."""
+_PR_SET_PDEATHSIG: Final = 1
 _DONE: Final = 0
 _FAILED: Final = 1
 
@@ -76,7 +80,7 @@ class _Server:
     """The child's side: plain calls to the real disk."""
 
     def __init__(self) -> None:
-        self._disk = LocalDisk()
+        self._disk = LocalDisk(LOCK_WAIT_SECONDS)
         disk = self._disk
         self._actions: dict[int, Callable[[bytes], None]] = {
             CLOSE: lambda body: disk.close(*_I.unpack(body)),
@@ -137,13 +141,26 @@ class _Server:
                     answer, status = self._answer(code, body), _DONE
                 except OSError as error:
                     answer, status = _I.pack(error.errno or 0) + str(error.strerror or error).encode(), _FAILED
-                send_frame(connection, status, [answer])
+                try:
+                    send_frame(connection, status, [answer])
+                except OSError:
+                    return  # the broker died with its question open
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the thread that started it ends, be it stopped or in the middle of anything. Where there is
+    no such call, the process looks for its parent once a second."""
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        if prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "the end of the broker cannot be noticed")
 
 
 def main() -> None:
     """`python -m tandem.stores.disk_process <fd of a listening socket> <pid of the broker>`."""
     parent = int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the broker's business
+    die_with_parent()  # before the first look at the parent, which may have died already
     server = _Server()
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         listener.settimeout(1.0)

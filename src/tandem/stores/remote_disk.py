@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tandem.stores import disk_process as wire
@@ -20,6 +21,20 @@ _GENERATION_BITS: Final = 32
 _I: Final = wire._I
 _II: Final = wire._II
 _III: Final = wire._III
+
+
+_starter: Final = ThreadPoolExecutor(1, "tandem-disk-starter")
+"""Lives as long as the broker does: a process that ends with its parent ends with the thread that started it."""
+
+
+def _start_process(listener: int) -> subprocess.Popen[bytes]:
+    """In a group of its own: Ctrl-C is the broker's business, from the first instant on."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tandem.stores.disk_process", str(listener), str(os.getpid())],
+        pass_fds=(listener,),
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+    )
 
 
 class RemoteDisk(Disk):
@@ -48,11 +63,7 @@ class RemoteDisk(Disk):
         try:
             listener.bind(self._address)
             listener.listen(16)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tandem.stores.disk_process", str(listener.fileno()), str(os.getpid())],
-                pass_fds=(listener.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
+            self._process = _starter.submit(_start_process, listener.fileno()).result()
         finally:
             listener.close()
         self._generation += 1
