@@ -43,6 +43,9 @@ GUARDED = "guarded"
 """A queue with rules of its own: name -> rights. Their keys are `<name>-first` and `<name>-second`."""
 RULES = {"sender": ("Send",), "listener": ("Listen",), "manager": ("Manage", "Send", "Listen")}
 
+TOPIC = "events"
+"""A topic whose subscription `ruled` wants the label s, and `by-id` the message id abc."""
+
 T = TypeVar("T")
 
 
@@ -69,6 +72,10 @@ def write_config(directory: Path, wanted: Mapping[str, int], *lines_before: str)
             lines += [f"{key} = {_toml(value)}" for key, value in KINDS[kind].items()]
     lines += ["[[queue]]", f'name = "{GUARDED}"', *_rules("queue.authorization_rule")]
     lines += _rules("authorization_rule")
+    lines += ["[[topic]]", f'name = "{TOPIC}"', "[[topic.subscription]]", 'name = "ruled"']
+    lines += ["[[topic.subscription.rule]]", 'name = "seen"', "sql = \"sys.Label = 's'\""]
+    lines += ["[[topic.subscription]]", 'name = "by-id"']
+    lines += ["[[topic.subscription.rule]]", 'name = "id"', 'correlation = { message_id = "abc" }']
     directory.mkdir(exist_ok=True)
     file = directory / "tandem.toml"
     file.write_text("\n".join(lines) + "\n")

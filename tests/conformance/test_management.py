@@ -204,6 +204,19 @@ def test_a_schedule_request_is_taken_whole_or_not_at_all(raw: Raw, broker: Proce
     assert (status, body["sequence-numbers"].values) == (200, [1])
 
 
+def test_scheduling_more_than_fits_schedules_nothing(raw_timed: Raw, clocked: ClockedBroker) -> None:
+    queue = clocked.queue("plain")
+    clocked.on_loop(lambda server: setattr(server.sites[0].namespace.find(queue).main, "quota_bytes", 1_048_576))
+    later = amqp.Timestamp(int(time.time() * 1000) + 3_600_000)
+    large = message("x" * 250_000, message_annotations={"x-opt-scheduled-enqueue-time": later})
+    six = {"messages": [{"message-id": str(n), "message": large} for n in range(6)]}
+    status, properties, _ = ask(raw_timed, queue, "schedule-message", six)
+    assert (status, properties["errorCondition"]) == (403, "amqp:resource-limit-exceeded")
+    assert peek(raw_timed, queue) == []
+    four = {"messages": six["messages"][:4]}
+    assert ask(raw_timed, queue, "schedule-message", four)[0] == 200
+
+
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 

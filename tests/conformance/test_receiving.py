@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from azure.servicebus import ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError
 
 from tandem import amqp
-from tests.conformance.house import ClockedBroker, ProcessBroker
+from tests.cli.broker_process import BrokerProcess
+from tests.conformance.house import ClockedBroker, ProcessBroker, write_config
 from tests.conformance.raw import MODIFIED, REJECTED, Raw, Receiver, message
 from tests.conformance.sdk import Bus, bodies
 
@@ -23,7 +26,7 @@ def everything(receiver: Any) -> list[Any]:
     return found
 
 
-QUEUES = {"plain": 52, "sessions": 1, "short": 8, "twice": 2}
+QUEUES = {"plain": 56, "sessions": 1, "short": 8, "twice": 2}
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
@@ -447,6 +450,41 @@ def test_entity_paths_do_not_know_case_and_may_be_uris(raw: Raw, broker: Process
     raw.feed(f"amqps://somewhere:5671/{queue}", "b")
     receiver = raw.receiver(f"sb://localhost:{broker.port}/{queue.title()}")
     assert [a.text for a in receiver.receive(2)] == ["a", "b"]
+
+
+def test_a_drain_is_answered_when_the_last_credit_went_to_a_message_that_is_gone(raw: Raw, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    raw.feed(queue, "one", "two", "three")
+    receiver = raw.receiver(queue, delete=True)
+    assert [a.text for a in receiver.drain(2)] == ["one", "two"]
+    assert [a.text for a in receiver.drain(2)] == ["three"]
+
+
+def test_dead_lettering_is_no_failed_delivery(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.feed(queue, "at once", "second time")
+    receiver = bus.receiver(queue)
+    at_once, later = receiver.receive_messages(2, max_wait_time=10)
+    receiver.dead_letter_message(at_once, reason="r")
+    receiver.abandon_message(later)
+    receiver.dead_letter_message(receiver.receive_messages(1, max_wait_time=10)[0])
+    letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    found = letters.receive_messages(2, max_wait_time=10)
+    assert [(str(m), m.delivery_count) for m in found] == [("at once", 0), ("second time", 1)]
+    letters.dead_letter_message(found[0])  # it is there already
+    assert [(str(m), m.delivery_count) for m in letters.receive_messages(1, max_wait_time=10)] == [("at once", 0)]
+
+
+@pytest.mark.parametrize(("how", "counted"), [(signal.SIGTERM, {1}), (signal.SIGKILL, {0, 1})], ids=["stopped", "killed"])
+def test_a_delivery_that_the_end_of_the_broker_interrupts_counts(tmp_path: Path, how: signal.Signals, counted: set[int]) -> None:
+    """A broker that is killed may have kept it to itself: nobody waits for the disk to know of a delivery."""
+    arguments = ("--port", "0", "--data", "data", "--dev", "--config", str(write_config(tmp_path, {"plain": 1})))
+    with BrokerProcess(tmp_path, *arguments) as process, Raw(process.port) as raw:
+        raw.feed("plain-0", "x")
+        assert raw.receiver("plain-0").receive()[0].message.header["delivery-count"] == 0
+        process.stop(how)
+    with BrokerProcess(tmp_path, *arguments) as process, Raw(process.port) as raw:
+        assert raw.receiver("plain-0").receive()[0].message.header["delivery-count"] in counted
 
 
 # -- one name, one link ------------------------------------------------------------------------------------------------

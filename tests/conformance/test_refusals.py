@@ -21,9 +21,10 @@ from azure.servicebus.exceptions import (
 
 from tandem import amqp
 from tandem.model.entity import EntityStatus
-from tests.conformance.house import ClockedBroker, ProcessBroker
+from tests.conformance.house import TOPIC, ClockedBroker, ProcessBroker
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, Flavour, bodies, text
+from tests.gateway.coordinator import Coordinator, send_in
 
 QUEUES = {"plain": 32, "sessions": 8, "disabled": 4, "send-disabled": 4, "receive-disabled": 4}
 
@@ -190,6 +191,24 @@ def test_a_session_id_that_is_no_string_is_refused(raw: Raw, broker: ProcessBrok
     sender.send(message("x", session_id="s"))
 
 
+PROPERTIES = b"\x00\x53\x73\xc0\x06\x01\xa1\x03abc"
+DATA, VALUE, SEQUENCE, FOOTER = b"\x00\x53\x75\xa0\x01a", b"\x00\x53\x77\xa1\x01a", b"\x00\x53\x76\x45", b"\x00\x53\x78\xc1\x01\x00"
+TORN = {
+    "two properties": PROPERTIES + DATA + PROPERTIES,
+    "two application properties": PROPERTIES + 2 * b"\x00\x53\x74\xc1\x01\x00" + DATA,
+    "two headers": 2 * b"\x00\x53\x70\x45" + PROPERTIES + DATA,
+    "two footers": PROPERTIES + DATA + 2 * FOOTER,
+    "data and value": PROPERTIES + DATA + VALUE,
+    "sequence and data": PROPERTIES + SEQUENCE + DATA,
+    "two values": PROPERTIES + VALUE + VALUE,
+    "a footer inside the body": PROPERTIES + DATA + FOOTER + DATA,
+    "application properties as list": PROPERTIES + b"\x00\x53\x74\x45" + DATA,
+    "properties with too many fields": b"\x00\x53\x73\xc0\x06\x02\xa1\x03abc" + DATA,
+    "properties with too few fields": b"\x00\x53\x73\xc0\x07\x01\xa1\x03abc\x40" + DATA,
+}
+"""Each section can be read; together they are no message."""
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -204,6 +223,7 @@ def test_a_session_id_that_is_no_string_is_refused(raw: Raw, broker: ProcessBrok
         b"\x00\x53\x72\xc1\x06\x02\xa1\x01a\xa1\x00",
         b"\x00\x53\x74\xd1\xff\xff\xff\xff\x00\x00\x00\x02",
         b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x01\x40",
+        *TORN.values(),
     ],
     ids=[
         "body cut short",
@@ -217,6 +237,7 @@ def test_a_session_id_that_is_no_string_is_refused(raw: Raw, broker: ProcessBrok
         "annotation key as string",
         "map larger than the message",
         "descriptor of another domain",
+        *TORN,
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused_alone(raw: Raw, broker: ProcessBroker, payload: bytes) -> None:
@@ -232,6 +253,37 @@ def test_a_message_that_cannot_be_read_is_refused_alone(raw: Raw, broker: Proces
     assert refusal.value.condition == "amqp:decode-error"
     sender.send(message("after"))
     assert [a.text for a in raw.receiver(queue).drain(9)] == ["after"]
+
+
+@pytest.mark.compiled_too
+@pytest.mark.parametrize("payload", [TORN["two properties"], TORN["data and value"]], ids=["two properties", "data and value"])
+def test_a_message_that_no_reader_could_read_is_refused_at_every_door(raw: Raw, broker: ProcessBroker, payload: bytes) -> None:
+    queue = broker.queue("plain")
+    status, reply = raw.request(queue, "com.microsoft:schedule-message", {"messages": [{"message-id": "m", "message": payload}]})
+    assert (status, reply.application_properties["errorCondition"]) == (400, "amqp:decode-error")
+    coordinator = Coordinator(raw)
+    sender = raw.sender(queue)
+    with pytest.raises(Refused) as refusal:
+        send_in(sender, coordinator.declare(), payload)
+    assert refusal.value.condition == "amqp:decode-error"
+    topic = raw.sender(TOPIC)
+    with pytest.raises(Refused) as refusal:
+        topic.send(payload)
+    assert refusal.value.condition == "amqp:decode-error"
+    topic.send(message("fine", properties={"subject": "s"}))
+    assert [a.text for a in raw.receiver(f"{TOPIC}/Subscriptions/ruled", delete=True).receive()] == ["fine"]
+    assert raw.peek(queue) == []
+
+
+@pytest.mark.parametrize(
+    "section", [b"\x00\x53\x74\xc1\x07\x02\xa1\x01a", b"\x00\x53\x72\xc1\x07\x02\xa3\x01a"], ids=["property", "annotation"]
+)
+def test_a_value_that_is_no_text_harms_nobody(raw: Raw, broker: ProcessBroker, section: bytes) -> None:
+    """Values are not decoded on the way in; a rule that looks does not see them."""
+    sender = raw.sender(TOPIC)
+    sender.send(section + b"\xa1\x01\xff" + PROPERTIES + DATA)
+    sender.send(message("fine", properties={"subject": "s"}))
+    assert [a.text for a in raw.receiver(f"{TOPIC}/Subscriptions/ruled", delete=True).receive()] == ["fine"]
 
 
 def test_an_oversize_message_costs_its_sender_a_rejection_and_not_the_link(raw: Raw, broker: ProcessBroker) -> None:

@@ -13,10 +13,11 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, Amq
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
 from tandem import amqp
+from tests.conformance.house import TOPIC
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, bodies, text
 
-QUEUES = {"plain": 40, "short-sessions": 2, "sessions": 4, "disabled": 1, "small": 2, "mebibyte": 2, "roomy": 2}
+QUEUES = {"plain": 40, "dedup": 1, "short-sessions": 2, "sessions": 10, "disabled": 1, "small": 2, "mebibyte": 2, "roomy": 2}
 KIB = 1024
 
 
@@ -132,6 +133,49 @@ def test_a_received_message_sent_again_gets_new_broker_annotations(bus: Bus) -> 
     assert (str(again), again.sequence_number, again.message_id) == ("b", 1, received.message_id)
     assert len(again.raw_amqp_message.annotations) == 3
     assert again.lock_token != received.lock_token
+
+
+@pytest.mark.compiled_too
+@pytest.mark.parametrize("how", ["send", "batch", "schedule"])
+def test_a_received_message_may_be_sent_again_with_everything_it_carries(bus: Bus, raw: Raw, how: str) -> None:
+    """The SDK reads texts of annotations and ids as bytes, and writes them as binary when it sends them again."""
+    queue = bus.queue("sessions")
+    sender = bus.sender(queue)
+    sent = text("x", message_id="m", session_id="s", partition_key="s", correlation_id="c", reply_to_session_id="r", subject="l", to="t")
+    sent.raw_amqp_message.annotations["x-opt-via-partition-key"] = "via"
+    sent.application_properties = {"text": "t", "number": 1, "uuid": uuid.uuid4(), "yes": True}
+    sender.send_messages(sent)
+    receiver = bus.receiver(queue, session_id="s")
+    received = receiver.receive_messages(1, max_wait_time=10)[0]
+    receiver.complete_message(received)
+    receiver.close()
+    if how == "schedule":
+        sender.schedule_messages(received, datetime.datetime.now(datetime.UTC))
+    else:
+        sender.send_messages(received if how == "send" else [received])
+    again = raw.receiver(queue, session="s").receive()[0].message
+    assert again.message_annotations["x-opt-partition-key"] == "s"
+    assert again.message_annotations["x-opt-via-partition-key"] == "via"
+    assert (again.properties["group-id"], again.properties["reply-to-group-id"]) == ("s", "r")
+    assert again.application_properties == sent.application_properties
+
+
+def test_an_id_that_came_back_as_binary_is_the_same_id(raw: Raw, broker: Any) -> None:
+    """For duplicate detection and rules; its next reader still gets it as it was sent."""
+    queue = broker.queue("dedup")
+    sender = raw.sender(queue)
+    for identity in ("abc", b"abc", b"\xff", b"\xff", amqp.ULong(5), amqp.ULong(5)):
+        sender.send(message("x", message_id=identity))
+    sender.send(message("x", properties={"message-id": b"def"}))
+    assert [entry.properties["message-id"] for entry in raw.peek(queue)] == ["abc", b"\xff", 5, b"def"]
+    raw.sender(TOPIC).send(message("to the topic", properties={"subject": "s", "message-id": b"abc"}))
+    assert [a.text for a in raw.receiver(f"{TOPIC}/Subscriptions/by-id", delete=True).receive()] == ["to the topic"]
+
+
+@pytest.mark.parametrize("key", [b"\xff", amqp.Symbol("symbol")], ids=["bytes", "symbol"])
+def test_a_partition_key_that_is_no_text_is_refused(raw: Raw, broker: Any, key: object) -> None:
+    with pytest.raises(Refused, match=r"amqp:invalid-field.*x-opt-partition-key must be a string"):
+        raw.sender(broker.queue("plain")).send(message("x", message_annotations={"x-opt-partition-key": key}))
 
 
 def test_data_sequence_and_value_bodies_keep_their_kind(bus: Bus) -> None:

@@ -450,4 +450,4 @@ class _Held(Effect):
             consumer.deliver(message, seq, enqueued_at, count, expires_at, None)
         if consumer.room() - consumer.reserved > 0:
             queue.consumer_ready(consumer)
-            consumer.caught_up()
+        consumer.caught_up()

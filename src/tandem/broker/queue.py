@@ -112,6 +112,17 @@ class Queue(Leaser):
         if self.shares_room or self.budget.short_of_room or self.index.size_bytes + body_bytes > self.quota_bytes:
             self.check_room(body_bytes)
 
+    def check_sends(self, messages: list[Message]) -> None:
+        """Several are taken whole or not at all: all that may refuse one is asked first, and what fits one by one must fit together."""
+        sizes: dict[Queue, int] = {}
+        for message in messages:
+            size = message.size_bytes
+            self.check_send(message, size)
+            part = self.destination(message)
+            sizes[part] = sizes.get(part, 0) + size
+        for part, total in sizes.items():
+            part.check_room(total)
+
     def check_room(self, body_bytes: int) -> None:
         if self.budget.short_of_room:
             raise StoreFull(f"'{self.path}' takes no messages: {self.budget.short_of_room}. Receive messages, or try again later.")

@@ -161,11 +161,12 @@ class Settler(Dispatcher):
     def dead_letter(
         self, lock: Lock, reason: str, description: str, properties: dict[str, object], now: int, effect: Effect | None
     ) -> None:
-        """Move it to the dead-letter queue in one fact; `effect` follows when the disk knows."""
+        """Move it to the dead-letter queue in one fact; `effect` follows when the disk knows. No delivery failed: the count stays."""
         self.require(lock, now)
         self._drop_lock(lock)
         self.meter.add(SETTLE, DEAD_LETTERED, 1, 0)
-        self.index.set_count(lock.seq, lock.count + 1)
+        if self.dead_letters is None:  # it stays, and DELIVERED must not count it when this is replayed
+            self.journal.append(facts.STATE, READY, self.entity_id, lock.seq, now, lock.count, b"", b"")
         changes: dict[str, object] = dict(properties)
         if reason:
             changes["DeadLetterReason"] = reason

@@ -91,15 +91,15 @@ class Settled(Step):
         seq = lock.seq
         if self.how == COMPLETE:
             return [Operation(operations.REMOVE, queue.entity_id, seq, facts.COMPLETED)]
-        count = lock.count + 1
         shelf = queue.dead_letters
         if self.how == DEAD_LETTER and shelf is not None:
             assert self.changed is not None
             body = encode_body(self.changed)
             return [
                 Operation(operations.REMOVE, queue.entity_id, seq, facts.DEAD_LETTERED),
-                Operation(operations.TAKE, shelf.entity_id, 0, queue.index.enqueued_at(seq), count, body),
+                Operation(operations.TAKE, shelf.entity_id, 0, queue.index.enqueued_at(seq), lock.count, body),
             ]
+        count = lock.count if self.how == DEAD_LETTER else lock.count + 1
         state = DEFERRED if self.how == DEFER or lock.deferred else READY
         if self.changed is not None:
             return [Operation(operations.REWRITE, queue.entity_id, seq, state, count, encode_body(self.changed))]
@@ -142,7 +142,8 @@ def _check(steps: list[Step], now: int) -> None:
     for step in steps:
         step.check(now)
         if isinstance(step, Sent):
-            sizes[step.queue] = sizes.get(step.queue, 0) + step.size()
+            part = step.part()
+            sizes[part] = sizes.get(part, 0) + step.size()
         elif isinstance(step, Settled):
             if step.lock in locks:
                 raise TransactionRolledBack(f"Message {step.lock.seq} of '{step.queue.path}' is settled twice in one transaction.")

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from tandem.amqp.sections import DATA, decode_message, encode_message
+from tandem.amqp.sections import DATA, encode_message
 from tandem.amqp.types import Symbol, Timestamp
 from tandem.broker.dispatch import Consumer
 from tandem.broker.locks import Lock
@@ -16,7 +16,7 @@ from tandem.gateway.admin import NamespaceAdmin
 from tandem.gateway.data_port import HttpMessage, PropertyValue, ReceivedMessage, Settlement
 from tandem.gateway.site import Site
 from tandem.gateway.translate import token_to_uuid
-from tandem.gateway.views import annotations_of
+from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_possible
 from tandem.gateway.waiting import Durable, durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -42,11 +42,7 @@ class DataPlane:
         now = self._site.turn.begin()
         queue = self._site.namespace.resolve_sender(address)
         taken = [self._site.translator.message(encode_http(message)) for message in messages]
-        total = 0
-        for message in taken:
-            queue.check_send(message, message.size_bytes)
-            total += message.size_bytes
-        queue.check_room(total)
+        queue.check_sends(taken)
         for message in taken:
             queue.enqueue(message, now)
         queue.accessed_at = now
@@ -174,7 +170,7 @@ def encode_http(message: HttpMessage) -> bytes:
 
 def decode_http(message: Message) -> HttpMessage:
     """A stored message as HTTP carries it. Bodies that are not bytes are shown as their text."""
-    decoded = decode_message(message.bare)
+    decoded = decoded_as_far_as_possible(message.bare)
     properties = decoded.properties
     body = decoded.body
     if decoded.body_kind == DATA and isinstance(body, list):
@@ -201,7 +197,7 @@ def decode_http(message: Message) -> HttpMessage:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(as_text(value))
 
 
 def _plain(value: object) -> PropertyValue:

@@ -74,7 +74,7 @@ class Sending(LinkHandler):
                 self.queue = queue
             if message_format == BATCH_FORMAT:
                 messages = [client.translator.message(part) for part in split_batch(payload)]
-                self._check_batch(messages)
+                queue.check_sends(messages)
                 placed = [self._enqueue(queue, message, now) for message in messages]
             else:
                 message = client.translator.message(payload)
@@ -179,15 +179,6 @@ class Sending(LinkHandler):
             link.session.send_disposition(True, delivery_id, delivery_id, True, answer)
             client.touch()
         return True
-
-    def _check_batch(self, messages: list[Message]) -> None:
-        """A batch is taken whole or not at all, so everything that may refuse it is asked first."""
-        total = 0
-        for message in messages:
-            size = message.size_bytes
-            self.queue.check_send(message, size)
-            total += size
-        self.queue.check_room(total)
 
     def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
         client = self.client

@@ -248,8 +248,7 @@ class ManagementNode(Requests):
                 raise ArgumentRefused("Each entry of 'messages' needs 'message' as binary.")
             messages.append(self.client.translator.message(raw))
         queue = self.client.site.namespace.resolve_sender(self._address)
-        for message in messages:
-            queue.check_send(message, message.size_bytes)
+        queue.check_sends(messages)
         now = self.client.turn.now
         numbers: list[object] = [queue.enqueue(message, now) for message in messages]
         await durable(queue)

@@ -13,21 +13,18 @@ from tandem.amqp.codec import COMPILED, decode_value, skip_value, uint32
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
+from tandem.amqp.sections import scan
 from tandem.amqp.types import Symbol
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
 from tandem.gateway.usual import remember_header, usual_message
-from tandem.gateway.views import changed_message, forwarded_message, view_of_message
+from tandem.gateway.views import application_properties_of, as_text, changed_message, forwarded_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed
 from tandem.model.message import NO_TTL, Message
 
-_HEADER: Final = 0x70
-_DELIVERY_ANNOTATIONS: Final = 0x71
-_MESSAGE_ANNOTATIONS: Final = 0x72
 _PROPERTIES: Final = 0x73
 _APPLICATION_PROPERTIES: Final = 0x74
-_FOOTER: Final = 0x78
 
 _PING: Final = b"application/vnd.ms-servicebus-ping"
 _ID_CHARS_MAX: Final = 128
@@ -49,6 +46,8 @@ _SET_BY_BROKER: Final = frozenset(
 )
 _SCHEDULED: Final = b"x-opt-scheduled-enqueue-time"
 _PARTITION_KEY: Final = b"x-opt-partition-key"
+_KEYS: Final = frozenset({_PARTITION_KEY, b"x-opt-via-partition-key"})
+_STRINGS: Final = b"\xa1\xb1"
 
 
 def _symbol(name: bytes, code: int) -> bytes:
@@ -60,7 +59,6 @@ _K_SEQUENCE: Final = _symbol(b"x-opt-sequence-number", 0x81)
 _K_UNTIL: Final = _symbol(b"x-opt-locked-until", 0x83)
 _K_STATE: Final = _symbol(b"x-opt-message-state", 0x54)
 _K_TOKEN: Final = _symbol(b"x-opt-lock-token", 0x98)
-_K_SOURCE: Final = bytes((0xA3, 23)) + b"x-opt-deadletter-source"
 
 _STAMPED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq")
 _STAMPED_LOCKED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq{len(_K_UNTIL)}sq")
@@ -153,13 +151,11 @@ def _scan_header(buf: bytes, at: i64, found: _Scan) -> None:
 
 
 def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
-    if buf[at] == 0x40:
-        return
     count, at = _content(buf, at, "message-annotations")
     if count & 1:
         raise DecodeError("message-annotations: odd number of elements")
     start: i64 = at
-    removed = False
+    changed = False
     kept: list[bytes] = []
     left: i64 = count
     while left > 0:
@@ -176,23 +172,40 @@ def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> No
             continue
         name = buf[key_at + 2 : value_at]
         if name in _SET_BY_BROKER:
-            removed = True
+            changed = True
             continue
         if name == _SCHEDULED:
             found.scheduled_at = _timestamp(buf, value_at)
-        elif name == _PARTITION_KEY:
-            value, _ = decode_value(buf, value_at)
-            if value is not None:
-                if not isinstance(value, str):
-                    raise InvalidField("The annotation x-opt-partition-key must be a string.")
-                found.partition_key = value
+        elif name in _KEYS and buf[value_at] != 0x40:
+            text = _text(buf, value_at, f"annotation {name.decode()}")
+            if name == _PARTITION_KEY:
+                found.partition_key = text
+            if buf[value_at] not in _STRINGS:
+                kept.append(buf[key_at:value_at] + encode_value(text))
+                changed = True
+                continue
         kept.append(buf[key_at:at])
-    if removed:
+    if at != end:
+        raise DecodeError(f"message-annotations: elements end at byte {at}, the section at byte {end}")
+    if changed:
         found.ma = b"".join(kept)
         found.ma_count = 2 * len(kept)
     else:
         found.ma = buf[start:at]
         found.ma_count = count
+
+
+def _text(buf: bytes, at: i64, what: str) -> str:
+    """A text that the Python SDK, which reads all texts as bytes, writes as binary when it sends again what it received."""
+    value, _ = decode_value(buf, at)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise InvalidField(f"The {what} must be a string, found binary that is not UTF-8.") from None
+    if not isinstance(value, str) or isinstance(value, Symbol):
+        raise InvalidField(f"The {what} must be a string, found {type(value).__name__}.")
+    return value
 
 
 def _timestamp(buf: bytes, at: i64) -> int:
@@ -205,7 +218,7 @@ def _timestamp(buf: bytes, at: i64) -> int:
     raise InvalidField(f"The annotation x-opt-scheduled-enqueue-time must be a timestamp, found type 0x{code:02x}.")
 
 
-def _scan_properties(buf: bytes, at: i64, found: _Scan) -> None:
+def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> None:
     count, at = _content(buf, at, "properties")
     if count == 0:
         return
@@ -214,7 +227,7 @@ def _scan_properties(buf: bytes, at: i64, found: _Scan) -> None:
         found.message_id = buf[at:end]
     field: i64 = 1
     at = end
-    while field < count and field <= 10:
+    while field < count:
         end = skip_value(buf, at)
         if buf[at] != 0x40:
             if field == 6:
@@ -228,6 +241,8 @@ def _scan_properties(buf: bytes, at: i64, found: _Scan) -> None:
                 found.session_id = value
         at = end
         field += 1
+    if at != section_end:
+        raise DecodeError(f"properties: {count} fields end at byte {at}, the section at byte {section_end}")
 
 
 class Translator(Rewriter):
@@ -259,8 +274,8 @@ class Translator(Rewriter):
         if not found.message_id:
             found.message_id = encode_value(str(self._new_id()))
             bare = _with_message_id(bare, found.message_id)
-        elif len(found.message_id) > _ID_CHARS_MAX + 2:
-            _check_id(found.message_id)
+        elif found.message_id[0] != 0xA1 or len(found.message_id) > _ID_CHARS_MAX + 2:
+            found.message_id = _comparable_id(found.message_id)
         session_id = found.session_id
         if session_id is not None:
             if len(session_id) > _ID_CHARS_MAX:
@@ -283,43 +298,23 @@ class Translator(Rewriter):
         )
 
     def _walk(self, payload: bytes, found: _Scan) -> bytes:
-        """Fills `found`; returns the bare message: all sections but header and annotations, as they came."""
-        at: i64 = 0
-        end: i64 = len(payload)
-        bare_from: i64 = -1
-        pieces: list[bytes] = []
-        while at < end:
-            code, value_at = _section_code(payload, at)
-            after: i64 = skip_value(payload, value_at)
-            if code >= _PROPERTIES and code <= _FOOTER:
-                if bare_from < 0:
-                    bare_from = at
-                if code == _PROPERTIES:
-                    _scan_properties(payload, value_at, found)
-                elif code != _APPLICATION_PROPERTIES and code != _FOOTER:
-                    found.body_bytes += after - at
-                elif code == _APPLICATION_PROPERTIES and payload.find(DECIMAL128, value_at, after) >= 0:
-                    payload = payload[:value_at] + in_service_layout(payload[value_at:after], 0) + payload[after:]
-            else:
-                if bare_from >= 0:
-                    pieces.append(payload[bare_from:at])
-                    bare_from = -1
-                if code == _HEADER:
-                    _scan_header(payload, value_at, found)
-                    if not COMPILED and at == 0:
-                        remember_header(payload[value_at:after], found.header, found.ttl_ms)
-                elif code == _MESSAGE_ANNOTATIONS:
-                    _scan_message_annotations(payload, value_at, after, found)
-                elif code == _DELIVERY_ANNOTATIONS:
-                    _scan_delivery_annotations(payload, value_at, after, found)
-                else:
-                    raise DecodeError(f"unknown section 0x{code:x} at byte {at}")
-            at = after
-        if bare_from >= 0:
-            if not pieces:
-                return payload[bare_from:] if bare_from else payload
-            pieces.append(payload[bare_from:])
-        return b"".join(pieces)
+        """Fills `found`; returns the bare message: all sections but header and annotations."""
+        s = scan(payload)
+        if s.header_at >= 0:
+            _scan_header(payload, s.header_value, found)
+            if not COMPILED and s.header_at == 0:
+                remember_header(payload[s.header_value : s.header_end], found.header, found.ttl_ms)
+        if s.da_at >= 0:
+            _scan_delivery_annotations(payload, s.da_value, s.da_end, found)
+        if s.ma_at >= 0:
+            _scan_message_annotations(payload, s.ma_value, s.ma_end, found)
+        if s.properties_at >= 0:
+            _scan_properties(payload, s.properties_value, s.properties_end, found)
+        found.body_bytes = s.body_end - s.body_at
+        value, end = s.app_properties_value, s.app_properties_end
+        if value >= 0 and payload.find(DECIMAL128, value, end) >= 0:
+            payload = payload[:value] + in_service_layout(payload[value:end], 0) + payload[end:]
+        return s.bare(payload)
 
     # -- out ---------------------------------------------------------------------------------
 
@@ -397,7 +392,7 @@ class Translator(Rewriter):
         at: i64 = 0
         end: i64 = len(bare)
         insert_at: i64 = 0
-        current: dict[object, object] = {}
+        current = application_properties_of(bare)
         cut_from: i64 = -1
         cut_to: i64 = -1
         while at < end:
@@ -406,9 +401,6 @@ class Translator(Rewriter):
             if code == _PROPERTIES:
                 insert_at = after
             elif code == _APPLICATION_PROPERTIES:
-                value, _ = decode_value(bare, value_at)
-                if isinstance(value, dict):
-                    current = value
                 cut_from, cut_to = at, after
             at = after
         current.update(properties)
@@ -421,8 +413,6 @@ class Translator(Rewriter):
 
 
 def _scan_delivery_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
-    if buf[at] == 0x40:
-        return
     count, at = _content(buf, at, "delivery-annotations")
     kept: list[bytes] = []
     left: i64 = count
@@ -435,6 +425,8 @@ def _scan_delivery_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> N
         if buf[key_at] == 0xA3 and buf[key_at + 2 : value_at] == b"x-opt-lock-token":
             continue
         kept.append(buf[key_at:at])
+    if at != end:
+        raise DecodeError(f"delivery-annotations: elements end at byte {at}, the section at byte {end}")
     found.da = b"".join(kept)
     found.da_count = 2 * len(kept)
 
@@ -475,10 +467,12 @@ def _encode_list(content: bytes, count: int) -> bytes:
     return _MAP32.pack(0xD0, len(content) + 4, count) + content
 
 
-def _check_id(encoded: bytes) -> None:
+def _comparable_id(encoded: bytes) -> bytes:
+    """One form for each id, for detecting duplicates: a text that came back as binary is the same id. Readers get it as it was sent."""
     value, _ = decode_value(encoded, 0)
     if isinstance(value, (str, bytes)) and len(value) > _ID_CHARS_MAX:
         raise ArgumentRefused(f"The MessageId has {len(value)} characters; at most {_ID_CHARS_MAX} are allowed.")
+    return encode_value(as_text(value))
 
 
 def refusal(error: BaseException) -> BusError:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from tandem.amqp.codec import decode_value, skip_value
 from tandem.amqp.encoder import encode_value
+from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
-from tandem.amqp.sections import DecodedMessage, decode_message, encode_message
+from tandem.amqp.sections import DATA, DecodedMessage, decode_message, encode_message
 from tandem.amqp.types import Described, Symbol, Timestamp
 from tandem.broker.message_view import MessageView
 from tandem.broker.rules import REMOVED
@@ -40,6 +41,16 @@ def view_of_message(message: Message, now: int) -> MessageView:
     return MessageView(_System(message, now).load, _User(message).load)
 
 
+def as_text(value: object) -> object:
+    """An id that is binary as the text it stands for, if it is one: the Python SDK writes so when it sends again what it received."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    return value
+
+
 class _System:
     def __init__(self, message: Message, now: int) -> None:
         self._message = message
@@ -47,12 +58,12 @@ class _System:
 
     def load(self) -> dict[str, object]:
         message = self._message
-        decoded = decode_message(message.bare)
+        decoded = decoded_as_far_as_possible(message.bare)
         system: dict[str, object] = {}
         for name, field in _PROPERTY_NAMES.items():
             value = decoded.properties.get(field)
             if value is not None:
-                system[name] = str(value) if isinstance(value, Symbol) else value
+                system[name] = str(value) if isinstance(value, Symbol) else as_text(value)
         annotations = annotations_of(message)
         for name, annotation in _ANNOTATION_NAMES.items():
             if annotation in annotations:
@@ -72,16 +83,29 @@ class _User:
         self._message = message
 
     def load(self) -> dict[str, object]:
-        return {str(key): for_rules(value) for key, value in _application_properties(self._message.bare).items()}
+        return {str(key): for_rules(value) for key, value in application_properties_of(self._message.bare).items()}
 
 
-def _application_properties(bare: bytes) -> dict[object, object]:
-    """That section alone: rules mostly look at nothing else, and the body may be large."""
+def decoded_as_far_as_possible(bare: bytes) -> DecodedMessage:
+    """Sections are checked on the way in, the values in them are not: a message with one that is no AMQP is one body of bytes to us."""
+    try:
+        return decode_message(bare)
+    except DecodeError:
+        unreadable = DecodedMessage()
+        unreadable.body, unreadable.body_kind = [bare], DATA
+        return unreadable
+
+
+def application_properties_of(bare: bytes) -> dict[object, object]:
+    """That section alone: rules mostly look at nothing else, and the body may be large. Empty if it cannot be decoded."""
     at = 0
     while at < len(bare):
         code, value_at = read_descriptor(bare, at, len(bare))
         if code == _APPLICATION_PROPERTIES:
-            value, _ = decode_value(bare, value_at)
+            try:
+                value, _ = decode_value(bare, value_at)
+            except DecodeError:
+                return {}
             return value if isinstance(value, dict) else {}
         at = skip_value(bare, value_at)
     return {}
@@ -113,20 +137,23 @@ def for_wire(value: object) -> object:
 
 
 def annotations_of(message: Message) -> dict[object, object]:
-    """The sender's message annotations, decoded."""
+    """The sender's message annotations, decoded; without those that cannot be."""
     found: dict[object, object] = {}
     at = 0
     raw = message.message_annotations
     while at < len(raw):
-        key, at = decode_value(raw, at)
-        value, at = decode_value(raw, at)
-        found[key] = value
+        value_at = skip_value(raw, at)
+        try:
+            found[decode_value(raw, at)[0]] = decode_value(raw, value_at)[0]
+        except DecodeError:
+            pass  # values are not read on the way in
+        at = skip_value(raw, value_at)
     return found
 
 
 def changed_message(message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
     """A copy with the changes of a rule's action: (scope, name, value or REMOVED)."""
-    decoded = decode_message(message.bare)
+    decoded = decoded_as_far_as_possible(message.bare)
     annotations = annotations_of(message)
     ttl_ms = message.ttl_ms
     scheduled_at = message.scheduled_at
