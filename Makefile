@@ -19,7 +19,7 @@ WORKERS ?= 3
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
 
-.PHONY: help setup demo test check lint format docs bench sim serve clean java js
+.PHONY: help setup demo test check lint format docs bench sim serve clean java js lock audit
 
 help:
 	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
@@ -32,6 +32,8 @@ help:
 	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
 	@echo "make bench    benchmarks (NAME=engine for one)"
 	@echo "make sim      the simulator (SEED=n)"
+	@echo "make lock     write build/requirements.lock: every dependency with its hashes"
+	@echo "make audit    the same, compared with published advisories"
 	@echo "make clean    remove everything that was built"
 
 setup: $(VENV)/.installed
@@ -111,6 +113,21 @@ tests/js/node_modules/.installed: tests/js/package.json
 	@if command -v npm >/dev/null 2>&1; then \
 		cd tests/js && npm install --no-audit --no-fund --no-package-lock --silent && touch node_modules/.installed; \
 	else echo "MISSING: Node.js 20 with npm. Tests with the JavaScript SDK will be skipped."; fi
+
+# Tools of their own, so that what they need never mixes with what is audited.
+$(VENV)/audit/.installed: | $(VENV)/.python
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit pip-tools
+	@touch $@
+
+lock: $(VENV)/audit/.installed
+	@mkdir -p build && $(PYTHON) tools/dependencies.py spark > build/requirements.in
+	@$(VENV)/audit/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-annotate --no-header \
+		--output-file build/requirements.lock build/requirements.in
+	@echo "build/requirements.lock: $$(grep -c '==' build/requirements.lock) packages with the hashes of their files"
+
+audit: lock
+	@$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement build/requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info tests/js/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
