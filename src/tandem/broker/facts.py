@@ -92,6 +92,15 @@ REASON_NAMES: Final = {
     ACTIVATED: "activated",
 }
 
+FRAGMENT_BITS: Final = 26
+"""The number of a fragment of a partitioned entity stands above these in the entity's number."""
+
+
+def id_of(entity: int) -> int:
+    """The id that metadata gave the entity of a fact; below it stands the sub-queue, above it the fragment."""
+    return (entity & (1 << FRAGMENT_BITS) - 1) >> 2
+
+
 _KEY: Final = Struct("<IQHH")
 
 

@@ -115,6 +115,9 @@ class Tenant(Protocol):
 
     def segment_leaving(self, entities: set[int]) -> None: ...
 
+    def numbers_begin_at(self, seq: int, entity_max: int) -> None:
+        """Told before any fact by a store that was begun anew in the place of a lost one: entities up to this id had numbers before."""
+
 
 class Journal(Protocol):
     """An append-only log of facts with group commit. See docs/internals/contracts.md."""

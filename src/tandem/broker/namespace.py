@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
+from tandem.broker.facts import FRAGMENT_BITS
 from tandem.broker.forwarding import hold_back, settle_transfers
 from tandem.broker.journal import Journal
 from tandem.broker.partitioned_topic import AnyTopic, PartitionedTopic
-from tandem.broker.partitions import FRAGMENT_BITS, FRAGMENT_SHIFT, PARTITIONED, PartitionedQueue
+from tandem.broker.partitions import FRAGMENT_SHIFT, PARTITIONED, PartitionedQueue
 from tandem.broker.queue import Queue
 from tandem.broker.replay import StoreTenant
 from tandem.broker.state import HotBudget, Rewriter
@@ -18,7 +19,7 @@ from tandem.broker.transactions import resolve
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
 from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
-from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreUnavailable
+from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
 from tandem.model.limits import Limits
 
 _NO_LIMIT: Final = 1 << 62
@@ -105,13 +106,17 @@ class Namespace:
         return tenant
 
     def replay(self) -> None:
-        """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve; none at all is an error."""
+        """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve.
+
+        None at all is an error, unless it is just that they are not there: those are waited for.
+        """
         trouble: BusError | None = None
         for number, tenant in enumerate(self.stores):
             try:
                 tenant.journal.replay(tenant)
             except BusError as error:
-                trouble = error
+                if not isinstance(error, StoreMissing):
+                    trouble = error
                 self._unread.add(number)
                 tenant.take_out_of_service()
             else:

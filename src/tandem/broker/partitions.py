@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FRAGMENT_SHIFT: Final = 48
 """The upper 16 bits of a sequence number name the fragment, as in the service."""
-FRAGMENT_BITS: Final = 26
-"""Journals name it in the upper bits of the entity's number."""
 PARTITIONED: Final = -1
 """Stands for the store of an entity whose fragments are in several."""
 

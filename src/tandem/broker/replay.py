@@ -118,6 +118,12 @@ class StoreTenant(BetweenStores):
         else:
             raise Corrupt(f"the journal holds a fact of unknown kind {kind}: it was written by a newer version")
 
+    def numbers_begin_at(self, seq: int, entity_max: int) -> None:
+        """Other stores, and clients, may remember numbers of what was lost: none is given twice."""
+        for queue in self.queues.values():
+            if facts.id_of(queue.entity_id) <= entity_max:
+                queue.next_seq = max(queue.next_seq, queue.base + seq)
+
     def _replay_enqueued(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         message_id, session_id, count, scheduled_at = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
         index = queue.index

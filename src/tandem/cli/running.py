@@ -236,7 +236,11 @@ def _make_server(settings: ServerSettings) -> Broker:
     stores = StoreSettings(segment_bytes=wish.segment_bytes, free_bytes_min=wish.free_bytes_min, audit_retention_ms=wish.audit_retention_ms)
     faults = settings.faults or settings.dev
     isolated = settings.stores.isolation == "process"
-    engines = DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated) if settings.data_dir else MemoryEngines()
+    engines = (
+        DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated, note=_note)
+        if settings.data_dir
+        else MemoryEngines()
+    )
     tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
     keep = EventFile(settings.data_dir / "events.jsonl" if settings.data_dir else None, settings.node)
     return Server(settings, engines, clock=clock, note=_note, on_event=keep, tls=tls)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +14,17 @@ import typer
 
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import inspect
+from tandem.stores.engines import METADATA, stores_in
+from tandem.stores.metadata import Beside, Metadata
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into messaging stores.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into messaging stores, copy them, put them right.")
 
 _Data = Annotated[Path, typer.Argument(help="Data directory of the broker, of one namespace, or of one store.", metavar="DIR")]
 
 
 @app.callback()
 def store() -> None:
-    """Look into messaging stores, live or stopped. Nothing is changed.
+    """Look into messaging stores, copy them, and put them right.
 
     Example: tandem store check tandem-data
     """
@@ -99,6 +102,30 @@ def backup(
         if catalog.exists() and path != directory and not (place.parent / catalog.name).exists():
             _copy_catalog(catalog, place.parent / catalog.name)
             print(f"{catalog} -> {place.parent / catalog.name}")
+
+
+@app.command(name="reset")
+def reset(directory: Annotated[Path, typer.Argument(help="The store: <data>/<namespace>/store-<n>.", metavar="STORE")]) -> None:
+    """Give up a store that is lost: it is begun anew, empty. Nothing else brings that about, and nothing is deleted.
+
+    For a store that is not there and will not come back. A running broker begins it within ten seconds, a stopped one at its start; if the
+    old one turns up before, that is taken. Messages it held are gone; sequence numbers go on above those that were given.
+
+    Example: tandem store reset tandem-data/tandem/store-1
+    """
+    number = directory.name.removeprefix("store-")
+    metadata = directory.parent / METADATA
+    if not directory.name.startswith("store-") or not number.isdigit():
+        raise ConfigurationError(f"{directory} does not name a store: give <data>/<namespace>/store-<n>")
+    if not metadata.exists():
+        raise ConfigurationError(f"{metadata} is missing: without it nobody knows which stores there have to be")
+    if int(number) in stores_in(directory.parent):
+        raise ConfigurationError(f"{directory} is there. Move it away first if it is to be given up: nothing is deleted here")
+    with contextlib.closing(Metadata(metadata, look_beside=lambda: Beside(found=stores_in(directory.parent)))) as catalog:
+        if catalog.known_store(int(number)) is None:
+            raise ConfigurationError(f"{directory.parent} has never had a store of this number; one is begun when the broker is given it")
+        catalog.give_up_store(int(number), time.time_ns() // 1_000_000)
+    print(f"{directory}: given up; it is begun anew when a broker opens it next")
 
 
 def _copy_catalog(source: Path, target: Path) -> None:

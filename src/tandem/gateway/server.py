@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 class Engines(Protocol):
     """Opens what remembers. `stores` has engines on disk and in memory; the composition root chooses."""
 
-    def open_catalog(self, namespace: str) -> Catalog: ...
+    def open_catalog(self, namespace: str, store_count: int) -> Catalog:
+        """Before its journals: they belong to it."""
+        ...
 
     def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal: ...
 
@@ -143,6 +145,7 @@ class Server:
         settings = self.settings
         translator = Translator(self._new_uuid, settings.limits.header_bytes_max)
         namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
+        catalog = self._engines.open_catalog(wish.name, settings.stores.count)
         for index in range(settings.stores.count):
             journal = self._engines.open_journal(wish.name, index, self._rhythm.hand_over)
             namespace.attach_store(journal)
@@ -156,7 +159,7 @@ class Server:
             self._note,
             self._connection_clock,
         )
-        admin = NamespaceAdmin(site, self._engines.open_catalog(wish.name), settings.stores.fragments)
+        admin = NamespaceAdmin(site, catalog, settings.stores.fragments)
         site.admin = admin
         site.connection_count = self.connection_count
         await admin.load(wish)

@@ -37,6 +37,8 @@ class StoreKeeper:
         self._pause_ms: dict[int, int] = {}
         self._up_since: dict[int, int] = {}
         self._reopening: set[int] = set()
+        self._refused: dict[int, str] = {}
+        """Why a store could not be reopened, as the operator was told last."""
         self._faulty: set[int] = set()
         """Stores that were given a fault on purpose."""
         self._told: list[tuple[str, ...]] = [()] * len(site.namespace.stores)
@@ -141,11 +143,13 @@ class StoreKeeper:
             damaged = isinstance(error, Corrupt)
             pause = _CORRUPT_PAUSE_MS if damaged else self._longer_pause(index)
             self._retry_at[index] = self._site.turn.begin() + pause
-            if not damaged or self._states[index] is not StoreState.CORRUPT:  # damage is told once
-                self._site.note(f"{namespace.name} store-{index} could not be reopened ({error}); trying again in {pause} ms")
+            if str(error) != self._refused.get(index) and (not damaged or self._states[index] is not StoreState.CORRUPT):
+                self._refused[index] = str(error)  # once: it may go on for days
+                self._site.note(f"{namespace.name} store-{index} could not be reopened ({error}); it is tried again until it can")
         else:
             self._site.turn.begin()
             namespace.swap(index, fresh)
+            self._refused.pop(index, None)
             self._up_since[index] = self._site.turn.now
             # At once: if it stops again before the next look, its new queues have to be taken out of service too.
             health = fresh.journal.health

@@ -178,6 +178,10 @@ class StoreUnavailable(Unavailable):
     status = 500
 
 
+class StoreMissing(StoreUnavailable):
+    """The files of the store are not there, as when its disk is not mounted. Nothing is wrong with it: it is waited for."""
+
+
 class StoreFull(StoreUnavailable):
     """The store has no room for new messages; those it has can be received and settled, which makes room."""
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Final
 
 _LOCK_LOOK_SECONDS: Final = 0.02
@@ -227,6 +228,26 @@ def write_fully(disk: Disk, descriptor: int, buffers: list[bytes], offset: int) 
         if step <= 0:
             raise OSError(errno.EIO, "the file takes no more bytes and says no reason")
         written += step
+
+
+def make_directory(disk: Disk, path: str) -> None:
+    """With its parents, and with names that last: one that was not synced may be gone after a power cut, with all that is in it.
+
+    The parent is synced also if the directory is there: whoever made it may have been stopped before that.
+    """
+    parent = os.path.dirname(path) or "."
+    if parent != path:
+        try:
+            disk.identity(parent)
+        except FileNotFoundError:
+            make_directory(disk, parent)
+    disk.mkdir(path)
+    disk.sync_directory(parent)
+
+
+def sync_name(path: Path) -> None:
+    """The name of this file or directory of this machine lasts: it is found again after a power cut."""
+    LocalDisk().sync_directory(str(path.absolute().parent))
 
 
 def write_file(disk: Disk, directory: str, name: str, content: bytes) -> None:

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
-from tandem.stores.disk import Disk, LocalDisk
+from tandem.stores.belonging import Registered
+from tandem.stores.disk import Disk, LocalDisk, make_directory
 from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
-from tandem.stores.metadata import Metadata
+from tandem.stores.metadata import Beside, Metadata
 from tandem.stores.meter_files import CsvMeterFiles, NoMeterFiles
 from tandem.stores.remote_disk import RemoteDisk
 from tandem.stores.segment import SegmentStore
+from tandem.stores.segment_files import MANIFEST
 from tandem.stores.settings import StoreSettings
 
 LoopCall = Callable[[Callable[[], None]], None]
+METADATA: Final = "metadata.sqlite"
+
+
+def stores_in(directory: Path) -> frozenset[int]:
+    """Numbers of the stores that are there: directories that hold a manifest, or segments."""
+    found: set[int] = set()
+    for path in directory.glob("store-*"):
+        number = path.name.removeprefix("store-")
+        if number.isdigit() and ((path / MANIFEST).exists() or any(path.glob("*.seg"))):
+            found.add(int(number))
+    return frozenset(found)
 
 
 class DiskEngines:
     """`<data>/<namespace>/metadata.sqlite` and `<data>/<namespace>/store-<n>/`."""
 
-    def __init__(self, data_dir: Path, settings: StoreSettings, clock: Clock, *, faults: bool = False, isolated: bool = False) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: StoreSettings,
+        clock: Clock,
+        *,
+        faults: bool = False,
+        isolated: bool = False,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._data_dir = data_dir
         self._isolated = isolated
         """Each store's disk in a process of its own."""
@@ -30,18 +53,31 @@ class DiskEngines:
         self._disks: dict[tuple[str, int], FaultDisk] = {}
         self._settings = settings
         self._clock = clock
+        self._note = note
+        """Tells the operator, in one line."""
+        self._catalogs: dict[str, Metadata] = {}
 
     def _directory(self, namespace: str) -> Path:
-        directory = self._data_dir / namespace
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return directory
+        return self._data_dir / namespace
 
-    def open_catalog(self, namespace: str) -> Metadata:
-        return Metadata(self._directory(namespace) / "metadata.sqlite")
+    def open_catalog(self, namespace: str, store_count: int) -> Metadata:
+        """The first of all: the stores belong to it."""
+        directory = self._directory(namespace)
+        make_directory(LocalDisk(), str(directory))
+        catalog = Metadata(directory / METADATA, look_beside=lambda: Beside(found=stores_in(directory), count=store_count))
+        self._catalogs[namespace] = catalog
+        return catalog
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
-        directory = self._directory(namespace) / f"store-{index}"
-        return SegmentStore(directory, loop_call, self._settings, self._clock, self._disk(namespace, index))
+        belonging = Registered(self._catalogs[namespace], index, self._note)
+        return SegmentStore(
+            self._directory(namespace) / f"store-{index}",
+            loop_call,
+            self._settings,
+            self._clock,
+            self._disk(namespace, index),
+            belonging=belonging,
+        )
 
     def _disk(self, namespace: str, index: int) -> Disk:
         real: Disk = RemoteDisk(f"{namespace} store-{index}") if self._isolated else LocalDisk()
@@ -69,7 +105,7 @@ class MemoryEngines:
         self._catalogs: dict[str, Metadata] = {}
         self._stores: dict[tuple[str, int], MemoryStore] = {}
 
-    def open_catalog(self, namespace: str) -> Metadata:
+    def open_catalog(self, namespace: str, store_count: int) -> Metadata:
         return self._catalogs.setdefault(namespace, _Kept(None))
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from struct import error as StructError
 
@@ -12,7 +13,7 @@ from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk, write_file, write_fully
 from tandem.stores.segment_file import SegmentFile, read_manifest
-from tandem.stores.segment_files import AUDIT, MANIFEST, Manifest, segment_name
+from tandem.stores.segment_files import AUDIT, MANIFEST, segment_name
 from tandem.stores.verify import VerifyReport, audit_names, verify
 
 __all__ = ["VerifyReport", "backup", "dump", "dump_segment", "verify"]
@@ -170,7 +171,7 @@ def backup(directory: Path, target: Path, disk: Disk | None = None) -> VerifyRep
             continue
         segment += 1
         manifest = read_manifest(disk, source)
-    write_file(disk, copy, MANIFEST, Manifest(manifest.store_id, first, segment - 1, first_number).encode())
+    write_file(disk, copy, MANIFEST, replace(manifest, first=first, last=segment - 1, first_number=first_number).encode())
     return verify(target, disk)
 
 

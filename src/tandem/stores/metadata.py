@@ -7,6 +7,7 @@ flipped bit inside a text as it found it. Calls block: call them from threads.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -31,6 +32,7 @@ from tandem.model.entity_json import (
     load_rule,
 )
 from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, QuotaExceeded, StoreUnavailable
+from tandem.stores.disk import sync_name
 
 _T = TypeVar("_T")
 
@@ -39,6 +41,8 @@ APPLICATION_ID: Final = 0x544E444D
 
 ENTITY_ID_MAX: Final = (1 << 30) - 1
 """Journals write four times the id, plus the sub-queue, in 32 bits."""
+
+_WHAT_TO_DO: Final = "restore the file from a copy, or move it away and rebuild it: tandem store recover-metadata"
 
 _VERSION_1: Final = """
 CREATE TABLE entities (
@@ -66,7 +70,22 @@ CREATE TABLE authorization_rules (
 );
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
+_VERSION_2: Final = """
+CREATE TABLE identity (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    id TEXT NOT NULL,
+    checksum INTEGER NOT NULL
+);
+CREATE TABLE stores (
+    number INTEGER PRIMARY KEY,
+    store_id TEXT NOT NULL,
+    begins_at INTEGER NOT NULL,
+    entity_max INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2)
 """One script per version, run in order, each with its version number in one transaction. Never edit one that was released."""
 
 
@@ -88,19 +107,61 @@ class Snapshot:
     authorization_rules: tuple[AuthorizationRule, ...]
 
 
-class Metadata:
-    """Open with a path, or None to keep it in memory. Raises Corrupt when the file is damaged."""
+@dataclass(frozen=True, slots=True)
+class KnownStore:
+    """What the namespace knows of one of its stores."""
 
-    def __init__(self, path: Path | None, *, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-        self._where = str(path) if path is not None else "memory"
+    store_id: bytes = b""
+    """Empty: it has to be there, but which one it is was not kept yet; or, with `begins_at`, it may be begun anew."""
+    begins_at: int = 0
+    """Its sequence numbers go on above this, when it is begun anew."""
+    entity_max: int = 0
+    """The highest id of the entities to which that applies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What stands beside a metadata file that says nothing of it: one that is missing, or from before stores were kept in it."""
+
+    found: frozenset[int] = frozenset()
+    """Numbers of the stores that are there."""
+    count: int = 0
+    """How many there should be: partitioned entities are spread over that many."""
+
+
+class Metadata:
+    """Open with a path, or None to keep it in memory. Raises Corrupt when the file is damaged.
+
+    `look_beside` is asked when the file is new, or older than the identities of stores: metadata that begins anew beside stores that hold
+    messages would hand those to the wrong entities, so that is refused.
+    """
+
+    identity: str
+    """Of this metadata, for ever: its stores know it. 16 random bytes in hexadecimal."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        migrations: tuple[str, ...] = MIGRATIONS,
+        look_beside: Callable[[], Beside] = Beside,
+        new_identity: Callable[[], bytes] = lambda: os.urandom(16),
+    ) -> None:
+        self.where = self._where = str(path) if path is not None else "memory"
+        self._look_beside = look_beside
+        self._new_identity = new_identity
         self._lock = threading.Lock()
         self._waiting_lock = threading.Lock()
         self._waiting: list[_Change] = []
         if path is not None:
+            if not path.exists():
+                self._must_be_alone()  # before the file is made
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds keys: nobody else's to read
         self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
         try:
-            self._open(migrations)
+            if self._open(migrations) == 0 and path is not None:
+                sync_name(path)
+            self.identity = self._load_identity()
         except BaseException:
             self._db.close()
             raise
@@ -166,6 +227,52 @@ class Metadata:
         with self._lock:
             self._db.close()
 
+    # --- stores
+
+    def known_store(self, number: int) -> KnownStore | None:
+        """None: the namespace has never had a store of this number."""
+        with self._lock, self._reading():
+            row = self._db.execute("SELECT store_id, begins_at, entity_max, checksum FROM stores WHERE number = ?", (number,)).fetchone()
+            if row is None:
+                return None
+            self._verify(row[3], f"store {number}", number, *row[:3])
+            return KnownStore(bytes.fromhex(row[0]), row[1], row[2])
+
+    def keep_store(self, number: int, store_id: bytes) -> None:
+        """From now on store `number` is this one."""
+        self._write(lambda: self._put_store(number, KnownStore(store_id)))
+
+    def give_up_store(self, number: int, begins_at: int) -> None:
+        """The store is lost: it is begun anew when it is opened next, unless it is found again before."""
+        self._write(lambda: self._put_store(number, KnownStore(b"", begins_at, self._highest_id())))
+
+    def _put_store(self, number: int, known: KnownStore) -> None:
+        values = (number, known.store_id.hex(), known.begins_at, known.entity_max)
+        self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?, ?, ?, ?)", (*values, _checksum(*values)))
+
+    def _load_identity(self) -> str:
+        with self._reading():
+            row = self._db.execute("SELECT id, checksum FROM identity").fetchone()
+            if row is None:
+                raise Corrupt(f"{self._where}: has no identity; {_WHAT_TO_DO}")
+            self._verify(row[1], "its identity", row[0])
+            identity: str = row[0]
+            return identity
+
+    def _introduce(self) -> None:
+        """Once per file: it gets an identity, and knows from now on which stores have to be there."""
+        identity = self._new_identity().hex()
+        self._db.execute("INSERT INTO identity VALUES (1, ?, ?)", (identity, _checksum(identity)))
+        rows = self._db.execute("SELECT store, description FROM entities").fetchall()
+        if not rows:
+            return
+        beside = self._look_beside()
+        stores = set(beside.found)
+        for store, text in rows:
+            stores |= set(range(beside.count)) if json.loads(text).get("partition_count", 0) > 1 else {store}
+        for number in sorted(stores):
+            self._put_store(number, KnownStore())
+
     # --- rows
 
     def _delete(self, what: str, values: tuple[object, ...], otherwise: str) -> None:
@@ -209,11 +316,14 @@ class Metadata:
 
     def _next_id(self) -> int:
         # AUTOINCREMENT remembers the highest id ever given, also across deletes; asked here because the checksum needs it.
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entities'").fetchone()
-        id_: int = (row[0] if row is not None else 0) + 1
+        id_ = self._highest_id() + 1
         if id_ > ENTITY_ID_MAX:
             raise QuotaExceeded(f"the namespace has used up all {ENTITY_ID_MAX} entity ids")
         return id_
+
+    def _highest_id(self) -> int:
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entities'").fetchone()
+        return int(row[0]) if row is not None else 0
 
     def _put_rule(self, subscription_id: int, rule: RuleDescription) -> None:
         name, text = rule.name.casefold(), dump_rule(rule)
@@ -224,11 +334,12 @@ class Metadata:
 
     def _verify(self, stored: int, what: str, *columns: object) -> None:
         if stored != _checksum(*columns):
-            raise Corrupt(f"{self._where}: {what} does not match its checksum; restore the file from a copy")
+            raise Corrupt(f"{self._where}: {what} does not match its checksum; {_WHAT_TO_DO}")
 
     # --- the file
 
-    def _open(self, migrations: tuple[str, ...]) -> None:
+    def _open(self, migrations: tuple[str, ...]) -> int:
+        """The version it had; 0 if it was begun just now."""
         with self._reading():
             application, version = self._pragma("application_id"), self._pragma("user_version")
             tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -243,14 +354,29 @@ class Metadata:
             self._db.execute("PRAGMA foreign_keys = ON")
             problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(3)")]
             if problems != ["ok"]:
-                raise Corrupt(f"{self._where}: {'; '.join(problems)}; restore the file from a copy")
+                raise Corrupt(f"{self._where}: {'; '.join(problems)}; {_WHAT_TO_DO}")
+        if version == 0:
+            self._must_be_alone()
         for number in range(version, len(migrations)):
             self._migrate(number + 1, migrations[number])
+        return version
+
+    def _must_be_alone(self) -> None:
+        found = self._look_beside().found
+        if not found:
+            return
+        names = ", ".join(f"store-{number}" for number in sorted(found))
+        raise ConfigurationError(
+            f"{self._where} is missing or empty, and there is {names} beside it: what it holds would reach the wrong entities. Put the "
+            f"file back from a backup, or rebuild it from the journals: tandem store recover-metadata {os.path.dirname(self._where) or '.'}"
+        )
 
     def _migrate(self, version: int, script: str) -> None:
         def migrate() -> None:
             for statement in _statements(script):
                 self._db.execute(statement)
+            if version == 2:
+                self._introduce()
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {version}")
 
@@ -268,7 +394,7 @@ class Metadata:
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
         except (NotADescription, ValueError) as error:
-            raise Corrupt(f"{self._where}: {error}; restore the file from a copy") from error
+            raise Corrupt(f"{self._where}: {error}; {_WHAT_TO_DO}") from error
 
     def _write(self, work: Callable[[], _T]) -> _T:
         """Do `work` durably. Whoever gets the lock commits for everybody who has come to wait meanwhile."""
@@ -318,7 +444,7 @@ class Metadata:
     def _translated(self, error: sqlite3.DatabaseError) -> Exception:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # absent when Python, not SQLite, refused
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
-            return Corrupt(f"{self._where}: {error}; restore the file from a copy")
+            return Corrupt(f"{self._where}: {error}; {_WHAT_TO_DO}")
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN):
             return StoreUnavailable(f"{self._where}: {error}; nothing was changed")
         return error

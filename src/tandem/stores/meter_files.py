@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from tandem.stores.disk import Disk, LocalDisk, write_fully
+from tandem.stores.disk import Disk, LocalDisk, make_directory, write_fully
 
 
 class CsvMeterFiles:
@@ -25,7 +25,10 @@ class CsvMeterFiles:
         """What stands behind `length` was written just before a crash; the journal still has it, so it comes again and the old goes."""
         disk = self._disk
         with self._mutex:  # one that was given up on may still be at it
-            disk.mkdir(self._directory)
+            if length:
+                disk.mkdir(self._directory)
+            else:
+                make_directory(disk, self._directory)
             self._drop_later(number)
             descriptor = disk.open(self.path(number), os.O_RDWR | os.O_CREAT)
             try:

@@ -10,6 +10,7 @@ from typing import Final
 from tandem.broker.journal import HEALTHY, Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
+from tandem.stores.belonging import Belonging
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import BlockWriter, Group
@@ -19,7 +20,7 @@ from tandem.stores.effects import run_effects
 from tandem.stores.fetching import Fetch
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
-from tandem.stores.segment_files import LOCK, MANIFEST, SegmentFiles
+from tandem.stores.segment_files import LOCK, Manifest, SegmentFiles
 from tandem.stores.settings import StoreSettings
 from tandem.stores.synced import Synced, SyncedMark, read_mark
 from tandem.stores.upkeep import Upkeep
@@ -46,6 +47,7 @@ class SegmentStore:
         disk: Disk | None = None,
         new_worker: Callable[[str], Worker] = ThreadWorker,
         new_store_id: Callable[[], bytes] = lambda: os.urandom(16),
+        belonging: Belonging | None = None,
     ) -> None:
         self._directory = str(directory)
         self._loop_call = loop_call
@@ -54,11 +56,10 @@ class SegmentStore:
         self._disk: Disk = disk or LocalDisk()
         self._new_worker = new_worker
         self._new_store_id = new_store_id
+        self._belonging = belonging or Belonging()
         self._state = StoreState.RECOVERING
         self._cause = ""
         self._lock_descriptor = -1
-        self._store_id = b""
-        """Known once it was opened: later it must be the same."""
         self.recovery = RecoveryReport()
         self._healthy = HEALTHY
         self._mark: SyncedMark | None = None
@@ -250,17 +251,16 @@ class SegmentStore:
 
     def _recover(self, tenant: Tenant) -> None:
         settings = self._settings
-        self._take_lock()
+        beginning = self._take_lock()
         files = self._files = SegmentFiles(self._directory, self._disk, self._clock, settings.segment_bytes)
-        if self._store_id and MANIFEST not in self._disk.listdir(self._directory):
-            raise StoreUnavailable(f"{self._directory}: its files are gone")  # begun anew, everything accepted would be forgotten silently
-        segments = files.load(self._new_store_id(), settings.audit_retention_ms > 0)
-        if self._store_id and files.manifest.store_id != self._store_id:
-            raise Corrupt(f"{self._directory}: holds store {files.manifest.store_id.hex()}, not {self._store_id.hex()}")
-        self._store_id = files.manifest.store_id
+        segments = files.load(beginning, settings.audit_retention_ms > 0)
+        if files.manifest.store_id != self._belonging.store_id:
+            self._trusted = 0  # begun anew: what was known of the one that was lost says nothing
+        if files.manifest.begins_at:
+            tenant.numbers_begin_at(files.manifest.begins_at, files.manifest.entity_max)
         self._stats = {}
-        self._mark = SyncedMark(self._disk, self._directory, self._store_id)
-        synced, doubt = read_mark(self._disk, self._directory, self._store_id)
+        self._mark = SyncedMark(self._disk, self._directory, files.manifest.store_id)
+        synced, doubt = read_mark(self._disk, self._directory, files.manifest.store_id)
         if self._trusted and synced is not None and synced.number > self._trusted_number:
             # a commit that came through too late: nobody was told of it, so it is cut off, and first of all forgotten here
             synced = Synced(self._trusted >> 32, self._trusted & 0xFFFF_FFFF, self._trusted_number)
@@ -271,6 +271,7 @@ class SegmentStore:
             recovery.report.notes.append(doubt)
         self.recovery = recovery.report
         self._healthy = StoreHealth(StoreState.UP, "", recovery.report.told())
+        self._belonging.settle(files)
         upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
@@ -310,16 +311,14 @@ class SegmentStore:
         self._trust()
         self._upkeep.prepare(segment + 1)
 
-    def _take_lock(self) -> None:
-        if self._lock_descriptor >= 0:
-            return
+    def _take_lock(self) -> Manifest:
         self._disk.begin()
-        if not self._store_id:
-            self._disk.mkdir(self._directory)
+        beginning = self._belonging.prepare(self._disk, self._directory, self._new_store_id)
         try:
             self._lock_descriptor = self._disk.lock(f"{self._directory}/{LOCK}")
         except BlockingIOError as error:
             raise StoreUnavailable(f"{self._directory}: the store is open in another process, or twice in this one") from error
+        return beginning
 
     def _stop(self, error: Exception, effects: list[Effect]) -> None:
         """For good: after a failed write or sync nobody knows what the file holds. `reopen` reads it again."""

@@ -29,15 +29,26 @@ class Manifest:
     """0 in a store that has no segment yet."""
     first_number: int
     """Number of the first block of segment `first`."""
+    metadata: str = ""
+    """Identity of the metadata whose entities this store holds; empty in a store of no namespace, or from before it was kept."""
+    begins_at: int = 0
+    """Not 0 in a store that was begun anew in the place of a lost one: sequence numbers go on above this."""
+    entity_max: int = 0
+    """The entities to which `begins_at` applies: those that were there before."""
 
     def encode(self) -> bytes:
-        content = {
+        content: dict[str, object] = {
             "format": VERSION,
             "store": self.store_id.hex(),
             "first_segment": self.first,
             "last_segment": self.last,
             "first_block": self.first_number,
         }
+        if self.metadata:
+            content["metadata"] = self.metadata
+        if self.begins_at:
+            content["begins_at"] = self.begins_at
+            content["entity_max"] = self.entity_max
         text = json.dumps(content, sort_keys=True)
         return json.dumps({**content, "crc": crc32(text.encode())}, sort_keys=True).encode() + b"\n"
 
@@ -51,7 +62,15 @@ def decode_manifest(raw: bytes, path: str) -> Manifest:
         if content["format"] != VERSION:
             raise Corrupt(f"{path}: format {content['format']}; this version reads format {VERSION}")
         store_id = bytes.fromhex(content["store"])
-        return Manifest(store_id, content["first_segment"], content["last_segment"], content["first_block"])
+        return Manifest(
+            store_id,
+            content["first_segment"],
+            content["last_segment"],
+            content["first_block"],
+            content.get("metadata", ""),
+            content.get("begins_at", 0),
+            content.get("entity_max", 0),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"{path}: not a store's manifest ({error})") from error
 
@@ -88,8 +107,8 @@ class SegmentFiles:
     def index_path(self, segment: int) -> str:
         return f"{self.directory}/{index_name(segment)}"
 
-    def load(self, new_store_id: bytes, audit: bool) -> set[int]:
-        """Reads the manifest, or makes one in a new store. The segments found, each checked to be ours and none missing."""
+    def load(self, beginning: Manifest, audit: bool) -> set[int]:
+        """Reads the manifest, or writes the one to begin with. The segments found, each checked to be ours and none missing."""
         names = self.disk.listdir(self.directory)
         for name in names:
             if name.endswith(".tmp"):
@@ -101,7 +120,7 @@ class SegmentFiles:
         elif segments:
             raise Corrupt(f"{path}: missing, but the directory holds {len(segments)} segments")
         else:
-            self._write_manifest(Manifest(new_store_id, 1, 0, 1))
+            self._write_manifest(beginning)
         self.seed = seed_of(self.manifest.store_id)
         for name in names:
             # a crash between the manifest and the unlink leaves files that are no longer part of the store
@@ -186,6 +205,11 @@ class SegmentFiles:
         """A segment that was made just before a crash, and not yet named in the manifest."""
         with self._mutex:
             self._write_manifest(replace(self.manifest, last=segment))
+
+    def adopt_metadata(self, identity: str) -> None:
+        """The store belongs to this metadata from now on."""
+        with self._mutex:
+            self._write_manifest(replace(self.manifest, metadata=identity))
 
     def remove_first(self, next_number: int, audit: bool) -> None:
         """The oldest segment leaves: out of the manifest first, so that a crash in between leaves only litter."""

@@ -265,12 +265,17 @@ class SimDisk(Disk):
     def listdir(self, path: str) -> list[str]:
         self._called("listdir", path)
         inside = [name[len(path) + 1 :] for name in self._names if name.startswith(path + "/")]
-        if not inside and path not in self._directories:
+        if not self._is_directory(path):
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return [name for name in inside if "/" not in name]
 
     def identity(self, path: str) -> tuple[int, int]:
+        if path not in (".", "/") and path not in self._names and not self._is_directory(path):
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
         return 0, 0
+
+    def _is_directory(self, path: str) -> bool:
+        return path in self._directories or any(name.startswith(path + "/") for name in self._names)
 
     def free_bytes(self, path: str) -> int:
         return 1 << 40

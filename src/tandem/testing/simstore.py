@@ -10,6 +10,7 @@ from random import Random
 
 from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
+from tandem.stores.belonging import Registered
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.segment import SegmentStore
@@ -116,10 +117,10 @@ class SimEngines:
         self._settings = settings
         self._clock = clock
         self._dice = dice
-        self._catalog = _Kept(None)
+        self._catalog = _Kept(None, new_identity=lambda: bytes(16))
         self.disks = [HouseDisk(f"{host}/{index}") for index in range(stores)]
 
-    def open_catalog(self, namespace: str) -> Metadata:
+    def open_catalog(self, namespace: str, store_count: int) -> Metadata:
         return self._catalog
 
     def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal:
@@ -132,6 +133,7 @@ class SimEngines:
             disk,
             lambda name: SimWorker(self._agenda, disk),
             lambda: self._dice.randbytes(16),
+            Registered(self._catalog, index, lambda text: None),
         )
 
     def open_meters(self, namespace: str, index: int) -> NoMeterFiles:
