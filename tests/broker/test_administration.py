@@ -168,17 +168,25 @@ def test_properties_that_exclude_each_other_are_refused(change: dict[str, Any], 
             validate_subscription(replace(SUBSCRIPTION, **change), None, LIMITS, now=5)
 
 
-@pytest.mark.parametrize("prop", ["requires_session", "requires_duplicate_detection", "enable_partitioning"])
+WORDS = {
+    "requires_session": "The value for the RequiresSession property of an existing {} cannot be changed",
+    "requires_duplicate_detection": "The value for the RequiresDuplicateDetection property of an existing {} cannot be changed",
+    "enable_partitioning": "Partitioning cannot be changed for {}. ",
+}
+"""The service's own: programs look for them."""
+
+
+@pytest.mark.parametrize("prop", WORDS)
 def test_what_a_queue_is_cannot_be_changed(prop: str) -> None:
-    with pytest.raises(NotAllowed, match="is false and cannot be changed"):
+    with pytest.raises(NotAllowed, match=WORDS[prop].format("Queue")):
         queue(QUEUE, **{prop: True})
 
 
 def test_what_topics_and_subscriptions_are_cannot_be_changed() -> None:
     for prop in ("requires_duplicate_detection", "enable_partitioning"):
-        with pytest.raises(NotAllowed):
+        with pytest.raises(NotAllowed, match=WORDS[prop].format("Topic")):
             validate_topic(replace(TOPIC, **{prop: True}), TOPIC, LIMITS, now=5)
-    with pytest.raises(NotAllowed):
+    with pytest.raises(NotAllowed, match=WORDS["requires_session"].format("Subscription")):
         validate_subscription(replace(SUBSCRIPTION, requires_session=True), SUBSCRIPTION, LIMITS, now=5)
 
 

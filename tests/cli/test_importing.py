@@ -37,6 +37,10 @@ rights = ["Listen"]
 primary_key = "first"
 secondary_key = "second"
 [[queue]]
+name = "wide"
+enable_partitioning = true
+max_size_megabytes = 2048
+[[queue]]
 name = "a/b.c"
 requires_duplicate_detection = true
 duplicate_detection_history = "1m"
@@ -95,7 +99,7 @@ def test_the_file_makes_the_same_namespace_again(tmp_path: Path) -> None:
     with serve(tmp_path / "first", original) as broker:
         done = tandem_import(broker, "--to", str(tmp_path / "once.toml"), "--keys")
         assert done.returncode == 0, done.stderr
-        assert "3 queues, 1 topics, 3 subscriptions" in done.stdout
+        assert "4 queues, 1 topics, 3 subscriptions" in done.stdout
     with serve(tmp_path / "second", tmp_path / "once.toml") as broker:
         assert tandem_import(broker, "--to", str(tmp_path / "twice.toml"), "--keys").returncode == 0
     assert (tmp_path / "once.toml").read_text() == (tmp_path / "twice.toml").read_text()

@@ -144,7 +144,9 @@ def test_update_changes_what_it_says_and_clears_forwards_it_leaves_out(client: S
 def test_update_is_refused_for_what_cannot_change_or_is_not_there(client: ServiceBusAdministrationClient) -> None:
     queue = client.create_queue("q")
     queue.requires_session = True
-    with pytest.raises(HttpResponseError, match="RequiresSession of queue 'q' is false and cannot be changed") as refused:
+    with pytest.raises(
+        HttpResponseError, match="The value for the RequiresSession property of an existing Queue cannot be changed"
+    ) as refused:
         client.update_queue(queue)
     assert refused.value.status_code == 400
     queue.requires_session = False

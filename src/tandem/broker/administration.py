@@ -71,7 +71,7 @@ def validate_queue(
     _check_forwarding_source(wish, wish.enable_partitioning)
     if existing is not None:
         for prop in ("requires_session", "requires_duplicate_detection", "enable_partitioning"):
-            _unchanged(prop, f"queue '{existing.name}'", getattr(wish, prop), getattr(existing, prop))
+            _unchanged(prop, "Queue", getattr(wish, prop), getattr(existing, prop))
     if find is not None:
         _check_targets(wish.name, wish.forward_to, wish.forward_dead_lettered_messages_to, find)
     return _stamped(wish, existing, now)
@@ -83,7 +83,7 @@ def validate_topic(wish: TopicDescription, existing: TopicDescription | None, li
     _check_carrier(wish, limits)
     if existing is not None:
         for prop in ("requires_duplicate_detection", "enable_partitioning"):
-            _unchanged(prop, f"topic '{existing.name}'", getattr(wish, prop), getattr(existing, prop))
+            _unchanged(prop, "Topic", getattr(wish, prop), getattr(existing, prop))
     return _stamped(wish, existing, now)
 
 
@@ -115,7 +115,7 @@ def validate_subscription(
         _check_targets(source, wish.forward_to, wish.forward_dead_lettered_messages_to, find)
     _check_forwarding_source(wish, partitioned)
     if existing is not None:
-        _unchanged("requires_session", f"subscription '{existing.name}'", wish.requires_session, existing.requires_session)
+        _unchanged("requires_session", "Subscription", wish.requires_session, existing.requires_session)
         return replace(_stamped(wish, existing, now), topic=existing.topic, rules=existing.rules)
     rules = wish.rules or (RuleDescription(name=DEFAULT_RULE_NAME),)
     kept: list[RuleDescription] = []
@@ -322,15 +322,16 @@ def _spoken(ms: int) -> str:
     return f"{ms} ms"
 
 
-_ELEMENT: Final = {
-    "requires_session": "RequiresSession",
-    "requires_duplicate_detection": "RequiresDuplicateDetection",
-    "enable_partitioning": "EnablePartitioning",
-}
+_ELEMENT: Final = {"requires_session": "RequiresSession", "requires_duplicate_detection": "RequiresDuplicateDetection"}
 
 
 def _unchanged(prop: str, what: str, wish: object, existing: object) -> None:
-    if wish != existing:
-        raise NotAllowed(
-            f"{_ELEMENT[prop]} of {what} is {str(existing).lower()} and cannot be changed; delete the entity and create it again"
-        )
+    """In the service's words, which programs look for."""
+    if wish == existing:
+        return
+    if prop == "enable_partitioning":
+        raise NotAllowed(f"Partitioning cannot be changed for {what}. Delete it and create it again.")
+    raise NotAllowed(
+        f"The value for the {_ELEMENT[prop]} property of an existing {what} cannot be changed. "
+        f"It is {str(existing).lower()}; delete the {what.lower()} and create it again."
+    )

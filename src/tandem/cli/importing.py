@@ -33,6 +33,8 @@ from tandem.model.entity import (
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
 
+_PARTITIONS: Final = 16
+"""Of a partitioned entity: its size is reported for all of them together, and asked for one."""
 _KILOBYTE: Final = 1024
 _FOREVER_DAYS: Final = 10_675_199
 _CORRELATED: Final = ("correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type")
@@ -146,7 +148,7 @@ class _Reader:
     def _carrier(self, found: Any, description: Callable[..., Any]) -> dict[str, Any]:
         fields = _properties(found, description)
         if found.max_size_in_megabytes is not None:
-            fields["max_size_megabytes"] = found.max_size_in_megabytes
+            fields["max_size_megabytes"] = found.max_size_in_megabytes // (_PARTITIONS if found.enable_partitioning else 1)
         kilobytes = found.max_message_size_in_kilobytes
         if kilobytes is not None and kilobytes * _KILOBYTE != Limits().message_bytes_max:
             fields["max_message_bytes"] = kilobytes * _KILOBYTE

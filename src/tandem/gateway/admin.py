@@ -278,7 +278,10 @@ class NamespaceAdmin:
         return [subscription.description for subscription in _page(self._namespace.topic(topic).subscriptions, page)]
 
     async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
-        return _runtime(self._namespace.subscription(topic, name).entity)
+        found = self._namespace.subscription(topic, name)
+        runtime = _runtime(found.entity)
+        # The service shows no date for a queue or topic that nobody used, and its creation for a subscription.
+        return runtime if runtime.accessed_at_ms else dataclasses.replace(runtime, accessed_at_ms=found.description.created_at_ms)
 
     def _check_rule(self, rule: RuleDescription) -> None:
         compile_rule(rule, self._limits)

@@ -265,6 +265,8 @@ class _Call:
         if "authorization_rules" in fields:
             old = existing.authorization_rules if existing is not None else ()
             fields["authorization_rules"] = self.atom.with_keys(fields["authorization_rules"], old)
+        if existing is not None and fields.get("max_size_megabytes") == existing.total_megabytes:
+            del fields["max_size_megabytes"]  # clients send back what they read
         if wish.max_message_kilobytes is not None:
             fields["max_message_bytes"] = await self._message_bytes(wish.max_message_kilobytes, existing)
         return fields

@@ -82,7 +82,7 @@ class Writer:
         return self._root(
             "QueueDescription",
             element("LockDuration", format_duration(queue.lock_duration_ms)),
-            element("MaxSizeInMegabytes", queue.max_size_megabytes),
+            element("MaxSizeInMegabytes", queue.total_megabytes),
             element("RequiresDuplicateDetection", queue.requires_duplicate_detection),
             element("RequiresSession", queue.requires_session),
             element("DefaultMessageTimeToLive", format_duration(queue.default_message_time_to_live_ms)),
@@ -116,7 +116,7 @@ class Writer:
         return self._root(
             "TopicDescription",
             element("DefaultMessageTimeToLive", format_duration(topic.default_message_time_to_live_ms)),
-            element("MaxSizeInMegabytes", topic.max_size_megabytes),
+            element("MaxSizeInMegabytes", topic.total_megabytes),
             element("RequiresDuplicateDetection", topic.requires_duplicate_detection),
             element("DuplicateDetectionHistoryTimeWindow", format_duration(topic.duplicate_detection_history_ms)),
             element("EnableBatchedOperations", topic.enable_batched_operations),

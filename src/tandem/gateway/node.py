@@ -149,9 +149,7 @@ class Node:
             self._attach_session(link, address, source, queue, consumer)
             return
         if queue.has_sessions:
-            raise NotAllowed(
-                f"It is not possible for an entity that requires sessions ('{queue.path}') to create a non-sessionful message receiver."
-            )
+            raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
         self._serve(link, address, queue, consumer, None)
 
     def _serve(self, link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, session: MessageSession | None) -> None:

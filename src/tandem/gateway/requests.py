@@ -167,7 +167,7 @@ class Requests(LinkHandler):
         if link is None:
             self.client.site.note(f"no link to answer a request of {self.client.peer} to {self.node} on")
             return
-        if len(link.session.waiting) >= self.client.site.limits.management_requests_in_flight_max:
+        if len(link.session.waiting) > self.client.site.limits.management_requests_in_flight_max:
             # Its window stays shut while it goes on asking: what it does not take in is not kept without end.
             full = QuotaExceeded(f"{len(link.session.waiting)} answers wait for the session's incoming window to open.")
             link.detach(self.client.error_of(full, self.node))

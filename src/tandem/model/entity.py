@@ -76,6 +76,11 @@ class QueueDescription:
     created_at_ms: int = 0
     updated_at_ms: int = 0
 
+    @property
+    def total_megabytes(self) -> int:
+        """What its fragments may hold together, `max_size_megabytes` each: what the service reports."""
+        return self.max_size_megabytes * (self.partition_count or 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
@@ -100,6 +105,11 @@ class TopicDescription:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     created_at_ms: int = 0
     updated_at_ms: int = 0
+
+    @property
+    def total_megabytes(self) -> int:
+        """What its fragments may hold together, `max_size_megabytes` each: what the service reports."""
+        return self.max_size_megabytes * (self.partition_count or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
