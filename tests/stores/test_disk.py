@@ -122,10 +122,12 @@ def test_a_disk_that_lacks_a_call_cannot_be_made() -> None:
 
 
 def test_a_lock_that_is_let_go_in_time_is_taken_and_one_that_is_not_is_refused(tmp_path: Path) -> None:
-    holder, patient = LocalDisk(), LocalDisk(lock_wait_seconds=10.0)
+    holder, patient = LocalDisk(), LocalDisk()
     held = holder.lock(str(tmp_path / "lock"))
+    patient.lock_wait_seconds = 0.1
     with pytest.raises(BlockingIOError):
-        LocalDisk(lock_wait_seconds=0.1).lock(str(tmp_path / "lock"))
+        patient.lock(str(tmp_path / "lock"))
+    patient.lock_wait_seconds = 10.0
     letting_go = threading.Timer(0.1, holder.unlock, (held,))
     letting_go.start()
     patient.unlock(patient.lock(str(tmp_path / "lock")))

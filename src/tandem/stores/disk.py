@@ -108,9 +108,8 @@ class Disk(ABC):
 class LocalDisk(Disk):
     """The one of this machine, in this process. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
 
-    def __init__(self, lock_wait_seconds: float = 0.0) -> None:
-        self._lock_wait_seconds = lock_wait_seconds
-        """How long a lock that somebody else holds is waited for."""
+    lock_wait_seconds: float = 0.0
+    """How long a lock that somebody else holds is waited for."""
 
     def begin(self) -> None:
         """Nothing has to be started."""
@@ -199,7 +198,7 @@ class LocalDisk(Disk):
         return descriptor
 
     def _take(self, descriptor: int) -> None:
-        for _ in range(int(self._lock_wait_seconds / _LOCK_LOOK_SECONDS)):
+        for _ in range(int(self.lock_wait_seconds / _LOCK_LOOK_SECONDS)):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

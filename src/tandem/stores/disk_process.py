@@ -80,7 +80,8 @@ class _Server:
     """The child's side: plain calls to the real disk."""
 
     def __init__(self) -> None:
-        self._disk = LocalDisk(LOCK_WAIT_SECONDS)
+        self._disk = LocalDisk()
+        self._disk.lock_wait_seconds = LOCK_WAIT_SECONDS
         disk = self._disk
         self._actions: dict[int, Callable[[bytes], None]] = {
             CLOSE: lambda body: disk.close(*_I.unpack(body)),
