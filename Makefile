@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -17,9 +18,19 @@ ARGS   ?=
 WORKERS ?= 3
 
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
+
+# Compiled where a C compiler is; if the headers of Python are not, setup.py says so.
+HOW := $(shell if [ "$${TANDEM_COMPILE:-auto}" = 0 ]; then echo pure; elif command -v "$${CC:-cc}" >/dev/null; then echo compiled; else echo pure; fi)
+INSTALLED := $(VENV)/.installed-$(HOW)
+BUILDING := $(if $(filter compiled,$(HOW)),compiling the hot modules,building)
+BUILDING_USUALLY := $(if $(filter compiled,$(HOW)),a minute and a half on two cores,ten seconds)
+SHOW := $(BIN)/python tools/progress.py
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
 
-.PHONY: help setup demo test check lint format docs bench sim serve clean java js lock audit
+.PHONY: help setup demo test check lint format docs bench sim serve clean js lock audit
 
 help:
 	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
@@ -36,33 +47,50 @@ help:
 	@echo "make audit    the same, compared with published advisories"
 	@echo "make clean    remove everything that was built"
 
-setup: $(VENV)/.installed
+setup: machine-setup $(INSTALLED)
+
+# What the operating system has to provide is asked first, before anybody waits for a download.
+machine-%:
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed (on Debian: apt-get install python3)"; exit 2; }
+	@$(PYTHON) tools/machine.py $* $(filter --small,$(ARGS))
 
 $(VENV)/.python:
-	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed (on Debian: apt-get install python3 python3-venv)"; exit 2; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; \
-	else echo "$(PYTHON) cannot create virtual environments: install python3-venv"; exit 2; fi
+	@$(PYTHON) tools/machine.py setup
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(SHOW) --title "updating pip" --usually "five seconds" --log build/pip.log -- $(PIP) install --upgrade pip
 	@touch $@
 
-# Dependencies change rarely: they have a stamp of their own, so that a change of source reinstalls only ourselves.
-$(VENV)/.dependencies: pyproject.toml | $(VENV)/.python
-	@echo "installing dependencies (the first time this takes a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(BIN)/python tools/dependencies.py spark dev > $(VENV)/requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+# Dependencies change rarely: they have stamps of their own, so that a change of source reinstalls only ourselves. Two of them: whoever wants
+# to see the demo or run a broker needs nothing of the tests.
+$(VENV)/.runtime: pyproject.toml | $(VENV)/.python
+	@$(BIN)/python tools/dependencies.py build spark > $(VENV)/runtime.txt
+	@$(SHOW) --title "installing packages" --usually "one to two minutes" --log build/pip.log -- $(PIP) install --progress-bar off -r $(VENV)/runtime.txt
 	@touch $@
 
-# Not editable, so that $(BIN)/tandem is the compiled one; built with the tools just installed, hence no isolation.
-$(VENV)/.installed: $(VENV)/.dependencies setup.py README.md $(SOURCES)
-	@rm -f build/compiled.txt
+$(VENV)/.dev: pyproject.toml $(VENV)/.runtime
+	@$(BIN)/python tools/dependencies.py build spark dev > $(VENV)/dev.txt
+	@$(SHOW) --title "installing packages of the tests" --usually "half a minute" --log build/pip.log -- $(PIP) install --progress-bar off -r $(VENV)/dev.txt
+	@touch $@
+
+# Qpid Proton comes as source only, and its tests are for those who can compile it.
+$(VENV)/.proton-$(HOW): $(VENV)/.dev
+	@$(BIN)/python tools/dependencies.py --only proton > $(VENV)/proton.txt
+	@if [ $(HOW) = compiled ] && $(SHOW) --title "building Qpid Proton" --usually "half a minute" --log build/proton.log -- \
+		$(PIP) install -r $(VENV)/proton.txt; then :; \
+	elif $(BIN)/python -c 'import proton' 2>/dev/null; then :; \
+	else echo "MISSING: python-qpid-proton, which needs a C compiler. Tests with Qpid Proton are skipped."; fi
+	@touch $@
+
+# Not editable, so that $(BIN)/tandem is the compiled one. The stamp says how it was installed: a compiler that came later is used.
+$(INSTALLED): $(VENV)/.runtime setup.py README.md $(SOURCES)
+	@rm -f build/compiled.txt $(VENV)/.installed-*
 	@find build -path 'build/lib*' -name '*.py' -delete 2>/dev/null || true
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	@$(SHOW) --title "$(BUILDING)" --usually "$(BUILDING_USUALLY)" --log build/build.log -- $(BIN)/python tools/build.py
+	@$(PIP) install --quiet --no-deps --no-index --force-reinstall build/wheel/*.whl
 	@echo "tandem $$(cat build/compiled.txt 2>/dev/null || echo 'installed')"
 	@touch $@
 
-demo: setup
+demo: machine-demo $(INSTALLED)
 	@$(BIN)/tandem demo $(ARGS)
 
 serve: setup
@@ -77,7 +105,7 @@ sim: setup
 	@[ -e src/tandem/testing/simulate.py ] || { echo "this version has no simulator"; exit 2; }
 	@$(BIN)/python -m tandem.testing.simulate --seed $(SEED) $(ARGS)
 
-lint: setup
+lint: $(INSTALLED) $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -86,33 +114,35 @@ lint: setup
 check: lint
 	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -q -m "not slow" $(UNIT_TESTS)
 
-format: setup
+format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
 	@$(BIN)/ruff format .
 
 docs: setup
 	@$(BIN)/python tools/configuration_page.py
 
-# First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path.
-test: setup java js
-	@echo "== from source"
-	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
-	@echo "== compiled"
-	@mkdir -p build/compiled-run && cd build/compiled-run && env -u PYTHONPATH TANDEM_TEST_INSTALLED=1 \
-		../../$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)
-
-java:
-	@if command -v java >/dev/null 2>&1 || [ -x "$${JAVA_HOME:-/nonexistent}/bin/java" ]; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing a Java runtime for Spark"; apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless >/dev/null; \
-	else echo "MISSING: Java 17 or newer. Spark tests will be skipped (on Debian: apt-get install openjdk-17-jre-headless)."; fi
+# First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path. Both run and
+# tell, whatever the first says.
+test: machine-test $(INSTALLED) $(VENV)/.proton-$(HOW) js
+	@failed=""; \
+	echo "== from source"; \
+	PYTHONPATH=$(CURDIR)/src $(BIN)/python $(PYTEST) $(ARGS) || failed="from source"; \
+	if grep -q '^not compiled' build/compiled.txt; then echo "== compiled: left out; $$(cat build/compiled.txt)"; else \
+		echo "== compiled"; \
+		mkdir -p build/compiled-run; \
+		(cd build/compiled-run && env -u PYTHONPATH TANDEM_TEST_INSTALLED=1 ../../$(BIN)/python $(PYTEST) \
+			-c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too ../../tests $(ARGS)) \
+			|| failed="$${failed:+$$failed, }compiled"; \
+	fi; \
+	if [ -n "$$failed" ]; then echo "FAILED: $$failed"; exit 1; fi; echo "all tests passed"
 
 js: tests/js/node_modules/.installed
 
 tests/js/node_modules/.installed: tests/js/package.json
-	@if command -v npm >/dev/null 2>&1; then \
-		cd tests/js && npm install --no-audit --no-fund --no-package-lock --silent && touch node_modules/.installed; \
-	else echo "MISSING: Node.js 20 with npm. Tests with the JavaScript SDK will be skipped."; fi
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then \
+		$(SHOW) --title "installing packages of tests/js" --usually "ten seconds" --log build/npm.log -- \
+			npm install --prefix tests/js --no-audit --no-fund --no-package-lock --loglevel=http && touch $@ || \
+		echo "MISSING: the packages of tests/js. Tests with the JavaScript SDK are skipped."; fi
 
 # Tools of their own, so that what they need never mixes with what is audited.
 $(VENV)/audit/.installed: | $(VENV)/.python

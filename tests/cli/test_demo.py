@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cli.small_demo import judge
+from tandem.spark.java import java_version, missing_java
 
 
 def test_small_demo_survives_its_own_kill_and_says_so() -> None:
@@ -23,10 +24,41 @@ def test_verdict_counts_what_is_missing_and_what_came_twice() -> None:
     assert judge(["a", "b", "c"], ["a", "b", "b"]) == {"sent": 3, "delivered": 2, "lost": 1, "duplicated": 1}
 
 
+def test_without_java_the_demo_says_what_to_install_in_one_line_and_plays_no_other_story(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tandem", "demo"]
+    environment = {**os.environ, "JAVA_HOME": "", "PATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "apt-get install" in line and "--small" in line
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('openjdk version "21.0.2" 2024-01-16', 21),
+        ('java version "1.8.0_402"', 8),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "17" 2021-09-14', 17),
+        ("no such thing", 0),
+    ],
+)
+def test_the_release_of_java_is_read_from_what_it_says(said: str, version: int) -> None:
+    assert java_version(said) == version
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "is Java 11, and Spark needs Java 17" in missing_java()
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java runtime 17 or newer")
+@pytest.mark.skipif(bool(missing_java()), reason=f"MISSING: {missing_java()}")
 def test_whole_demo_diverts_brings_home_and_proves_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tandem", "demo", "--json", "--rate", "40", "--before", "3", "--outage", "4", "--report", "demo.html"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=550, check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.testing import Bus
 
-proton = pytest.importorskip("proton")
+proton = pytest.importorskip("proton", reason="MISSING: python-qpid-proton, which needs a C compiler; pip install python-qpid-proton")
 handlers = pytest.importorskip("proton.handlers")
 reactor = pytest.importorskip("proton.reactor")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import uuid
 from collections.abc import Iterator
@@ -11,25 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from tandem.spark.java import missing_java
 from tandem.spark.options import Where
 from tests.acceptance.brokers import Broker
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
-def has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (home is not None and (Path(home) / "bin" / "java").exists())
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    skip = pytest.mark.skip(reason="needs a Java runtime 17 or newer")
+    missing = missing_java()
     for item in items:
         if item.get_closest_marker("spark"):
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))  # Spark alone takes most of a minute to start on a busy machine
-            if not has_java():
-                item.add_marker(skip)
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=f"MISSING: {missing}"))
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tandem.model.errors import ConfigurationError
+from tandem.spark.java import missing_java
 
 
 def demo(
@@ -30,13 +31,11 @@ def demo(
 
     Example: tandem demo --outage 20
     """
-    missing = _missing()
-    if missing and not small:
-        print(f"tandem: {missing}; here is the small story instead (tandem demo --small)", file=sys.stderr)
-    if small or missing:
+    if small:
         from tandem.cli.small_demo import small_demo
 
         return small_demo(messages, as_json)
+    _need_spark()
     from tandem.cli.demo_story import Plan, play
     from tandem.cli.demo_view import LiveView, PlainView, SilentView, show_verdict
 
@@ -55,10 +54,8 @@ def demo(
         raise typer.Exit(1)
 
 
-def _missing() -> str:
-    """Why the whole story cannot be played; empty if it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "PySpark is not installed (pip install 'tandem[spark]')"
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        return "there is no Java, which Spark needs (on Debian: apt-get install openjdk-17-jre-headless)"
-    return ""
+def _need_spark() -> None:
+    """Said before anything is started; the small story is played only when asked for."""
+    missing = "PySpark is not installed (pip install 'tandem[spark]')" if importlib.util.find_spec("pyspark") is None else missing_java()
+    if missing:
+        raise ConfigurationError(f"{missing}; tandem demo --small shows a story without it")

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tandem
+from tandem.model.errors import ConfigurationError
+from tandem.spark.java import missing_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +25,9 @@ def open_session(name: str, master: str | None = None, conf: Mapping[str, str] |
     """Stopped when left. Workers find this very Tandem: on this machine and on loopback clusters by its path."""
     from pyspark.sql import SparkSession
 
+    missing = missing_java()
+    if missing:
+        raise ConfigurationError(missing)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     source = str(Path(tandem.__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH", "")
