@@ -39,6 +39,11 @@ class Side:
     def host(self) -> str:
         return self.namespace.host
 
+    @property
+    def ours(self) -> bool:
+        """Made here, and so closed here; false for a client the application made."""
+        return getattr(self.namespace, "owned", True)
+
     def watch(self, watcher: Callable[[Side], None]) -> None:
         self._watchers.append(watcher)
 
@@ -48,6 +53,11 @@ class Side:
             raise NamespaceClosedError(f"the {self.name} namespace {self.host} was closed")
         if self.state is SideState.FAULTED:
             raise PairedNamespaceFaultedError(f"the {self.name} namespace {self.host} is faulted: {self.error}") from self.error
+
+    def was_closed(self) -> None:
+        """The application has closed its own client of this namespace."""
+        if self.state is not SideState.CLOSED:
+            self._become(SideState.CLOSED, self.error)
 
     async def close(self) -> None:
         """Close this namespace. Where a syphon runs, the partner goes with it."""
@@ -92,10 +102,11 @@ class Coupling:
         if side.state is SideState.FAULTED:
             self._fault(partner, side)
             self._later(self._stop_pumps())
-        elif side is self._primary:
+        elif side is self._primary and self._secondary.ours:
             self._later(self._close_secondary())
         else:
             self._later(self._fault_after_grace(partner, side))
+            self._later(self._stop_pumps())
 
     async def _close_secondary(self) -> None:
         await self._stop_pumps()
@@ -109,7 +120,6 @@ class Coupling:
             self._secondary.fault(PairedNamespaceFaultedError(f"its partner {self._primary.host} was closed"))
 
     async def _fault_after_grace(self, partner: Side, gone: Side) -> None:
-        await self._stop_pumps()
         await asyncio.sleep(self._grace)
         self._fault(partner, gone)
 

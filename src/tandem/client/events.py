@@ -32,6 +32,7 @@ _LEVELS = {
     "backlog-queue-out": logging.WARNING,
     "backlog-queue-readmitted": logging.INFO,
     "namespace-faulted": logging.ERROR,
+    "namespace-closed": logging.WARNING,
     "roles-switched": logging.WARNING,
     "dead-lettered": logging.WARNING,
     "ping-failed": logging.INFO,

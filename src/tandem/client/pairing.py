@@ -9,6 +9,7 @@ import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus.aio import ServiceBusClient
@@ -133,7 +134,7 @@ class PairedNamespaces:
         self._own_administration: SdkAdministration | None = None
         self._monitors: dict[str, PathMonitor] = {}
         self._senders: set[PairedSender] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._unhook: list[Callable[[], None]] = []
         self._paired = False
         self._closed = False
 
@@ -156,15 +157,23 @@ class PairedNamespaces:
             raise
 
     def _take_roles(self) -> None:
-        clients = [(side, side.namespace.client) for side in (self.primary, self.secondary) if isinstance(side.namespace, SdkNamespace)]
-        for side, client in clients:
-            role = _ROLES.get(client)
+        sides = [(side, side.namespace) for side in (self.primary, self.secondary) if isinstance(side.namespace, SdkNamespace)]
+        for side, namespace in sides:
+            role = _ROLES.get(namespace.client)
             if role is not None:
                 raise RuntimeError(f"the client of {side.host} is already the {role} of a pair")
-        for side, client in clients:
-            _ROLES[client] = side.name
+        for side, namespace in sides:
+            _ROLES[namespace.client] = side.name
+            if not namespace.owned:
+                self._unhook.append(namespace.on_close(partial(self._closed_by_application, side)))
+
+    def _closed_by_application(self, side: Side) -> None:
+        self.events.tell("namespace-closed", side.host, f"the application closed its client of the {side.name}")
+        side.was_closed()
 
     def _leave_roles(self) -> None:
+        while self._unhook:
+            self._unhook.pop()()
         for side in (self.primary, self.secondary):
             if isinstance(side.namespace, SdkNamespace):
                 _ROLES.pop(side.namespace.client, None)
@@ -358,7 +367,5 @@ class PairedNamespaces:
 
     async def _release(self, secondary_too: bool) -> None:
         for side in (self.primary, self.secondary):
-            namespace = side.namespace
-            ours = not isinstance(namespace, SdkNamespace) or namespace.owned
-            if ours or (secondary_too and side is self.secondary and self.syphon is not None):
+            if side.ours or (secondary_too and side is self.secondary and self.syphon is not None):
                 await side.close()

@@ -98,6 +98,8 @@ class PathMonitor:
 
     def _look_at_the_sky(self, primary: Side) -> None:
         self.sunny = self.health.state is PathState.HEALTHY and primary.state is SideState.OPEN
+        if primary.state is not SideState.OPEN:
+            self.stop()
 
     def now(self) -> int:
         return int(self._loop.time() * 1000)

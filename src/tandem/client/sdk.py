@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
@@ -19,11 +20,9 @@ from tandem.client.sdk_codec import encode_message
 from tandem.client.sdk_sender import GRACE_SECONDS, SdkSender, precise
 from tandem.client.transport import Delivery
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger("tandem.client.sdk")
 
+_Handler = TypeVar("_Handler", ServiceBusSender, ServiceBusReceiver)
 _CLOSE_SECONDS = 5.0
 _SETTLE_OPEN_SECONDS = 30.0
 
@@ -47,6 +46,7 @@ class SdkNamespace:
                 raise ValueError(f"options {sorted(options)} belong to a connection string; set them on the client instead")
             self.client = connection
         self.host: str = self.client.fully_qualified_namespace
+        self._made: weakref.WeakSet[ServiceBusSender | ServiceBusReceiver] = weakref.WeakSet()
         self._closing: set[asyncio.Task[None]] = set()
         self.closed = False
 
@@ -59,7 +59,38 @@ class SdkNamespace:
         return SdkReceiver(self, path, session_id)
 
     def make_sender(self, path: str) -> ServiceBusSender:
-        return self.client.get_queue_sender(path)
+        # The class's method: that of a client the application paired gives out protected senders.
+        return self._keep(type(self.client).get_queue_sender(self.client, path))
+
+    def make_receiver(self, path: str, session_id: str | None) -> ServiceBusReceiver:
+        topic, _, rest = path.partition("/Subscriptions/")
+        subscription, _, sub_queue = rest.partition("/$")
+        if subscription and not sub_queue:
+            return self._keep(self.client.get_subscription_receiver(topic, subscription, session_id=session_id))
+        return self._keep(self.client.get_queue_receiver(path, session_id=session_id))
+
+    def _keep(self, handler: _Handler) -> _Handler:
+        """What is made here is closed here. The client walks over all it has made while it closes, and must find nothing of ours there:
+        ours come and go meanwhile."""
+        self.client._handlers.discard(handler)
+        self._made.add(handler)
+        return handler
+
+    def on_close(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Hear of it first when the application closes its own client; returns what ends that. The client's `close` waits for ours."""
+        client_close = self.client.close
+
+        async def close() -> None:
+            told()
+            await self._let_go()
+            await client_close()
+
+        def end() -> None:
+            if vars(self.client).get("close") is close:
+                del self.client.close
+
+        self.client.close = close
+        return end
 
     def check_open(self) -> None:
         if self.closed:
@@ -72,8 +103,13 @@ class SdkNamespace:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
+        await self._let_go()
+        await _quietly(type(self.client).close(self.client), self.host)
+
+    async def _let_go(self) -> None:
+        """Close all that was made here, and make nothing more."""
         self.closed = True
-        await _quietly(self.client.close(), self.host)
+        await asyncio.gather(*(_quietly(handler.close(), self.host) for handler in tuple(self._made)))
         if self._closing:
             await asyncio.wait(tuple(self._closing), timeout=_CLOSE_SECONDS)
 
@@ -117,12 +153,7 @@ class SdkReceiver:
             raise NamespaceClosedError(f"the receiver for {self.path} is closed")
         self._namespace.check_open()
         if self._receiver is None:
-            topic, _, rest = self.path.partition("/Subscriptions/")
-            subscription, _, sub_queue = rest.partition("/$")
-            if subscription and not sub_queue:
-                self._receiver = self._namespace.client.get_subscription_receiver(topic, subscription, session_id=self._session_id)
-            else:
-                self._receiver = self._namespace.client.get_queue_receiver(self.path, session_id=self._session_id)
+            self._receiver = self._namespace.make_receiver(self.path, self._session_id)
         return self._receiver
 
     def _discard(self) -> None:

@@ -258,6 +258,7 @@ class PairedSender:
         began = self._monitor.ended(number)
         if not isinstance(error, Exception):
             raise error
+        self._pair.primary.check()  # closed meanwhile: that is no outage
         if isinstance(error, TimeoutError) and not isinstance(error, ServiceBusError):
             error = OperationTimeoutError(message=f"{self.entity_name}: the primary did not answer in time", error=error)
         if not self._pair.unreachable(error):
