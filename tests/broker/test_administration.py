@@ -123,8 +123,9 @@ def test_subscriptions_and_rules_have_one_short_segment(name: str) -> None:
         ({"max_delivery_count": 0}, "MaxDeliveryCount is 0; 1 to 2147483647"),
         ({"max_delivery_count": 2**31}, "MaxDeliveryCount is 2147483648"),
         ({"max_size_megabytes": 0}, "MaxSizeInMegabytes is 0"),
-        ({"max_message_bytes": 1023 * 1024}, "MaxMessageSizeInKilobytes is 1023; 1024 to 102400"),
-        ({"max_message_bytes": 102_401 * 1024}, "MaxMessageSizeInKilobytes is 102401; 1024 to 102400"),
+        ({"max_message_bytes": 1023}, "MaxMessageSizeInKilobytes is 0.999023; whole numbers from 1 to 102400"),
+        ({"max_message_bytes": 2000}, "MaxMessageSizeInKilobytes is 1.95312; whole numbers from 1 to 102400"),
+        ({"max_message_bytes": 102_401 * 1024}, "MaxMessageSizeInKilobytes is 102401; whole numbers from 1 to 102400"),
         ({"user_metadata": "x" * 1025}, "UserMetadata has 1025 characters; at most 1024"),
     ],
 )

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import pytest
-from azure.core.exceptions import ClientAuthenticationError
-from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusConnectionError
+from azure.servicebus.exceptions import ServiceBusConnectionError
 
-from tandem.client.backlog import PROPERTIES, Provisioning, Rotation, provision, queue_name
-from tandem.client.errors import SendAvailabilityBacklogError
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace, raising
+from tandem.client.backlog import PROPERTIES, Rotation, queue_name
 
 NAMES = [queue_name("contoso", i) for i in range(3)]
 error = ServiceBusConnectionError(message="reset")
@@ -94,64 +90,3 @@ def test_when_all_are_out_the_one_that_comes_back_first_is_tried_and_each_only_o
     assert queues.pick() == NAMES[0]
     assert queues.pick([NAMES[0]]) == NAMES[1]
     assert queues.pick(NAMES) is None
-
-
-async def test_missing_queues_are_created_and_existing_ones_used_as_they_are():
-    secondary = ScriptedNamespace("b", strict=True)
-    secondary.entity(NAMES[1]).message_bytes_max = 77
-    secondary.entity("contoso/x-servicebus-transfer/7")
-    admin = ScriptedAdministration(secondary)
-    assert await provision(secondary, NAMES, admin, Provisioning(message_kilobytes_max=260)) == NAMES
-    assert admin.created == {NAMES[0]: 260, NAMES[2]: 260}
-    assert secondary.entity(NAMES[1]).message_bytes_max == 77
-
-
-async def test_without_the_manage_claim_existing_queues_are_found_by_opening_them():
-    secondary = ScriptedNamespace("b", strict=True)
-    secondary.entity(NAMES[0])
-    secondary.entity(NAMES[2])
-    admin = ScriptedAdministration(secondary)
-    admin.error = lambda: ClientAuthenticationError("Manage")
-    assert await provision(secondary, NAMES, admin, Provisioning()) == [NAMES[0], NAMES[2]]
-    assert await provision(secondary, NAMES, None, Provisioning()) == [NAMES[0], NAMES[2]]
-
-
-async def test_no_usable_queue_at_all_is_an_error_that_says_why():
-    secondary = ScriptedNamespace("b", strict=True)
-    with pytest.raises(SendAvailabilityBacklogError, match="no entity"):
-        await provision(secondary, NAMES, None, Provisioning())
-
-
-async def test_an_unreachable_secondary_is_tried_three_times_thirty_seconds_apart():
-    secondary = ScriptedNamespace("b", strict=True)
-    secondary.down()
-    slept = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    with pytest.raises(SendAvailabilityBacklogError, match="refused"):
-        await provision(secondary, NAMES, None, Provisioning(), sleep)
-    assert slept == [30.0, 30.0]
-
-
-async def test_a_secondary_that_comes_back_between_attempts_is_paired():
-    secondary = ScriptedNamespace("b", strict=True)
-    secondary.down()
-
-    async def sleep(seconds: float) -> None:
-        secondary.up()
-
-    assert await provision(secondary, NAMES, ScriptedAdministration(secondary), Provisioning(), sleep) == NAMES
-
-
-async def test_wrong_credentials_fail_at_once():
-    secondary = ScriptedNamespace("b", strict=True)
-    secondary.entity(NAMES[0])
-    secondary.behave(NAMES[0], raising(lambda: ServiceBusAuthenticationError(message="bad key")))
-
-    async def sleep(seconds: float) -> None:
-        raise AssertionError("no second attempt")
-
-    with pytest.raises(ServiceBusAuthenticationError):
-        await provision(secondary, NAMES, None, Provisioning(), sleep)

@@ -38,12 +38,6 @@ def house(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[HttpHouse]:
         yield running
 
 
-@pytest.fixture
-def premium(tmp_path: Any) -> Iterator[HttpHouse]:
-    with http_house(tmp_path, sku="Premium") as running:
-        yield running
-
-
 def client_of(house: HttpHouse, **options: Any) -> ServiceBusAdministrationClient:
     options = {"connection_verify": house.ca, "retry_total": 0} | options
     return ServiceBusAdministrationClient.from_connection_string(house.connection_string, **options)
@@ -439,10 +433,8 @@ def test_ready_made_token_is_accepted_with_bearer_before_it(house: HttpHouse) ->
         client.create_queue("forwarding", forward_to="q")
 
 
-def test_message_size_is_for_premium_namespaces_and_newer_versions(house: HttpHouse) -> None:
-    with client_of(house) as client, client_of(house, api_version=ApiVersion.V2017_04) as old:
-        with pytest.raises(HttpResponseError, match="Premium namespaces only"):
-            client.create_queue("q", max_message_size_in_kilobytes=1024)
+def test_message_size_is_for_newer_versions(house: HttpHouse) -> None:
+    with client_of(house, api_version=ApiVersion.V2017_04) as old:
         with pytest.raises(HttpResponseError, match="needs api-version 2021-05"):
             old.create_queue("q", max_message_size_in_kilobytes=1024)
         old.create_queue("q")
@@ -451,11 +443,15 @@ def test_message_size_is_for_premium_namespaces_and_newer_versions(house: HttpHo
         assert [queue.name for queue in old.list_queues()] == ["q"]
 
 
-def test_premium_namespace_takes_large_messages(premium: HttpHouse) -> None:
-    with client_of(premium) as client:
-        for size in (1023, 102_401):
-            with pytest.raises(HttpResponseError, match="1024 to 102400 are allowed"):
+def test_any_entity_may_be_given_up_to_100_megabytes_for_a_message(house: HttpHouse) -> None:
+    with client_of(house) as client:
+        for size in (0, 102_401):
+            with pytest.raises(HttpResponseError, match="whole numbers from 1 to 102400 are allowed"):
                 client.create_queue("q", max_message_size_in_kilobytes=size)
+        assert client.create_queue("default").max_message_size_in_kilobytes == 256
+        for size in (1, 260, 102_400):
+            assert client.create_queue(f"q{size}", max_message_size_in_kilobytes=size).max_message_size_in_kilobytes == size
+            assert client.create_topic(f"t{size}", max_message_size_in_kilobytes=size).max_message_size_in_kilobytes == size
         queue = client.create_queue("q", max_message_size_in_kilobytes=12_345)
         assert queue.max_message_size_in_kilobytes == 12_345
         client.update_queue(queue, max_message_size_in_kilobytes=54_321)

@@ -220,10 +220,12 @@ def _check_carrier(wish: Entity, limits: Limits) -> None:
     _between("MaxSizeInMegabytes", wish.max_size_megabytes, SIZE_MEGABYTES, duration=False)
     _check_metadata(wish.user_metadata)
     if wish.max_message_bytes is not None and wish.max_message_bytes != limits.message_bytes_max:
-        low, high = 1024, limits.message_bytes_ceiling // KILOBYTE
-        if not low * KILOBYTE <= wish.max_message_bytes <= high * KILOBYTE:
-            kilobytes = wish.max_message_bytes / KILOBYTE
-            raise ArgumentOutOfRange(f"MaxMessageSizeInKilobytes is {kilobytes:g}; {low} to {high} are allowed")
+        # The service has tiers, of which one takes 1024 to 102400; here there are none.
+        kilobytes, rest = divmod(wish.max_message_bytes, KILOBYTE)
+        high = limits.message_bytes_ceiling // KILOBYTE
+        if rest or not 1 <= kilobytes <= high:
+            given = wish.max_message_bytes / KILOBYTE
+            raise ArgumentOutOfRange(f"MaxMessageSizeInKilobytes is {given:g}; whole numbers from 1 to {high} are allowed")
     if wish.enable_express and wish.requires_duplicate_detection:
         raise ArgumentRefused("EnableExpress and RequiresDuplicateDetection exclude each other; choose one")
     _check_authorization_rules(wish.authorization_rules)

@@ -15,7 +15,7 @@ from tandem.broker.meters import DUPLICATE, OK, PING, SCHEDULE, SEND
 from tandem.broker.state import HotBudget, Loaded
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost, StoreFull
-from tandem.model.message import NO_TTL, Message, encode_body
+from tandem.model.message import NO_TTL, OVERHEAD_BYTES, Message, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.between_stores import RowId
@@ -105,9 +105,10 @@ class Queue(Leaser):
                 f"The SessionId was not set on a message, and it cannot be sent to the entity '{self.path}'. "
                 "Entities that have session support enabled can only receive messages that have the SessionId set."
             )
-        if body_bytes > self.message_bytes_max:
+        received_bytes = body_bytes - OVERHEAD_BYTES
+        if received_bytes > self.message_bytes_max:
             raise MessageSizeExceeded(
-                f"The received message (size {body_bytes} bytes) exceeds the limit of {self.message_bytes_max} bytes of '{self.path}'."
+                f"The received message (size {received_bytes} bytes) exceeds the limit of {self.message_bytes_max} bytes of '{self.path}'."
             )
         if self.shares_room or self.budget.short_of_room or self.index.size_bytes + body_bytes > self.quota_bytes:
             self.check_room(body_bytes)

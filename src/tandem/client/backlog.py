@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.client.errors import SendAvailabilityBacklogError, classify, describe
-from tandem.client.verdicts import Verdict
+from tandem.client.errors import describe
 
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
-
-    from tandem.client.transport import Namespace
 
 log = logging.getLogger("tandem.client.backlog")
 
@@ -32,7 +27,8 @@ PROPERTIES: dict[str, Any] = {
     "enable_batched_operations": True,
 }
 """What a backlog queue is created with; everything else is the service's default for queues."""
-HEADROOM_KILOBYTES = 4
+MESSAGE_KILOBYTES = (102_400, 260)
+"""What one message may measure, the first that the secondary grants: whatever the primary takes can then be diverted, envelope and all."""
 
 
 def queue_name(primary_namespace: str, index: int) -> str:
@@ -113,7 +109,7 @@ class Administration(Protocol):
     """The little of queue administration that pairing needs; needs the Manage claim."""
 
     async def exists(self, name: str) -> bool: ...
-    async def create(self, name: str, message_kilobytes_max: int | None) -> None: ...
+    async def create(self, name: str) -> None: ...
     async def depth(self, name: str) -> int: ...
 
 
@@ -130,21 +126,26 @@ class SdkAdministration:
             return False
         return True
 
-    async def create(self, name: str, message_kilobytes_max: int | None) -> None:
-        properties = dict(PROPERTIES)
-        if message_kilobytes_max is not None:
-            properties["max_message_size_in_kilobytes"] = message_kilobytes_max
+    async def create(self, name: str) -> None:
+        for kilobytes in MESSAGE_KILOBYTES:
+            try:
+                await self._create(name, max_message_size_in_kilobytes=kilobytes)
+            except HttpResponseError as error:
+                if error.status_code != 400:
+                    raise
+                log.info("%s is not granted messages of %d KB: %s", name, kilobytes, describe(error))
+            else:
+                return
+        # A namespace of Azure's standard tier has one size for all; the sender keeps the head-room free instead.
+        await self._create(name)
+
+    async def _create(self, name: str, **extra: Any) -> None:
         try:
-            await self._client.create_queue(name, **properties)
+            await self._client.create_queue(name, **PROPERTIES, **extra)
         except ResourceExistsError:
             # Another process of the same application was faster, which is what we wanted; the look makes sure.
             if not await self.exists(name):
                 raise
-        except HttpResponseError as error:
-            if message_kilobytes_max is None or error.status_code != 400:
-                raise
-            # A namespace of the standard tier has one size for all; the sender keeps the head-room free instead.
-            await self.create(name, None)
 
     async def depth(self, name: str) -> int:
         properties = await self._client.get_queue_runtime_properties(name)
@@ -152,87 +153,3 @@ class SdkAdministration:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provisioning:
-    attempts_max: int = 3
-    attempts_pause: float = 30.0
-    attempt_timeout: float = 120.0
-    message_kilobytes_max: int | None = None
-
-
-async def provision(
-    secondary: Namespace,
-    names: Sequence[str],
-    administration: Administration | None,
-    settings: Provisioning,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-) -> list[str]:
-    """The names of the backlog queues that are there to be used, the missing ones created if that is permitted.
-
-    An existing queue is used as it is. Without administration, or without its Manage claim, a queue exists if a sender for it opens.
-    Wrong credentials end it at once; what else fails is tried `attempts_max` times; no queue at all is an error.
-    """
-    usable: dict[str, bool] = {}
-    causes: list[BaseException] = []
-    for attempt in range(settings.attempts_max):
-        if attempt:
-            await sleep(settings.attempts_pause)
-        missing = [name for name in names if name not in usable]
-        causes = []
-        for name in missing:
-            error = await _provision_one(secondary, name, administration, settings)
-            if error is None:
-                usable[name] = True
-                continue
-            if isinstance(error, _NotPermitted):
-                raise error.cause
-            causes.append(error)
-            if classify(error) is Verdict.UNREACHABLE:
-                break  # the others are in the same namespace; the next attempt asks again
-        if all(classify(cause) is Verdict.REFUSED for cause in causes):
-            break  # also if there are none: asking again would bring the same answer
-    for cause in causes:
-        log.warning("a backlog queue cannot be used: %s", describe(cause))
-    if not usable:
-        reasons = "; ".join(sorted({describe(cause) for cause in causes})) or "none was asked for"
-        error = SendAvailabilityBacklogError(f"no backlog queue can be used on {secondary.host}: {reasons}")
-        raise error from (causes[-1] if causes else None)
-    return [name for name in names if name in usable]
-
-
-class _NotPermitted(Exception):
-    """Carries an authentication error out of an attempt."""
-
-    def __init__(self, cause: BaseException) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-async def _provision_one(
-    secondary: Namespace, name: str, administration: Administration | None, settings: Provisioning
-) -> BaseException | None:
-    """None if the queue can be used now, else why not."""
-    if administration is not None:
-        try:
-            async with asyncio.timeout(settings.attempt_timeout):
-                if not await administration.exists(name):
-                    await administration.create(name, settings.message_kilobytes_max)
-            return None
-        except Exception as error:  # noqa: BLE001 - becomes part of the verdict on this queue
-            if classify(error) is not Verdict.UNAUTHORIZED:
-                return error
-            log.info("no Manage claim on %s; looking for existing backlog queues instead", secondary.host)
-    return await _opens(secondary, name, settings.attempt_timeout)
-
-
-async def _opens(secondary: Namespace, name: str, timeout: float) -> BaseException | None:
-    sender = secondary.sender(name)
-    try:
-        await sender.open(timeout)
-    except ServiceBusError as error:
-        return _NotPermitted(error) if classify(error) is Verdict.UNAUTHORIZED else error
-    finally:
-        await sender.close()
-    return None

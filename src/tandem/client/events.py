@@ -33,6 +33,8 @@ _LEVELS = {
     "backlog-queue-readmitted": logging.INFO,
     "namespace-faulted": logging.ERROR,
     "namespace-closed": logging.WARNING,
+    "backlog-assumed": logging.WARNING,
+    "backlog-unavailable": logging.WARNING,
     "roles-switched": logging.WARNING,
     "dead-lettered": logging.WARNING,
     "ping-failed": logging.INFO,

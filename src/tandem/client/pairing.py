@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-from tandem.client.backlog import HEADROOM_KILOBYTES, Administration, Provisioning, Rotation, SdkAdministration, provision, queue_name
+from tandem.client.backlog import Administration, Rotation, SdkAdministration, queue_name
 from tandem.client.coupling import Coupling, Side
 from tandem.client.errors import NamespaceClosedError, is_unreachable
 from tandem.client.events import Callback, Counters, EventHub
 from tandem.client.paths import PathMonitor, PathSettings, PathStatus
+from tandem.client.provisioning import Provisioner, Provisioning
 from tandem.client.sdk import SdkNamespace, as_namespace
-from tandem.client.sender import MESSAGE_BYTES_DEFAULT, PairedSender
+from tandem.client.sender import PairedSender
 from tandem.client.syphon import Syphon, SyphonSettings
 from tandem.client.transport import namespace_label
 from tandem.model.clock import SystemClock
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 Duration = datetime.timedelta | float
 _ROLES: weakref.WeakKeyDictionary[ServiceBusClient, str] = weakref.WeakKeyDictionary()
 """Clients handed in, by the role they already play: one client cannot be in two pairs."""
-_AZURE_SUFFIXES = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net", ".servicebus.cloudapi.de")
 
 
 def seconds(value: Duration) -> float:
@@ -131,6 +131,7 @@ class PairedNamespaces:
         self.rotation = self._make_rotation([])
         self.syphon: Syphon | None = None
         self._coupling: Coupling | None = None
+        self._provisioner: Provisioner | None = None
         self._own_administration: SdkAdministration | None = None
         self._monitors: dict[str, PathMonitor] = {}
         self._senders: set[PairedSender] = set()
@@ -141,8 +142,9 @@ class PairedNamespaces:
     # -- pairing -------------------------------------------------------------------------------------------------------
 
     async def pair(self) -> int:
-        """Find or create the backlog queues, start the syphon if asked to, and return how many queues are usable.
+        """Find or create the backlog queues, start the syphon if asked to, and return how many queues are in use.
 
+        With a secondary that cannot be reached it pairs with what it knows, and goes on asking in the background (`backlog_confirmed`).
         When it fails nothing is left behind, and it may be called again.
         """
         if self._closed:
@@ -182,30 +184,42 @@ class PairedNamespaces:
         options = self.options
         names = [queue_name(self.primary_namespace, i) for i in range(options.backlog_queue_count)]
         administration = self._administrate()
+        settings = Provisioning(attempts_max=options.creation_attempts, attempts_pause=seconds(options.creation_pause))
+        self.rotation = self._make_rotation(names)
+        if options.enable_syphon:
+            self._make_syphon(administration)
+        self._provisioner = Provisioner(self.secondary.namespace, names, administration, settings, self.events.tell, self._use_backlog)
         try:
-            usable = await provision(
-                self.secondary.namespace,
-                names,
-                administration,
-                Provisioning(
-                    attempts_max=options.creation_attempts,
-                    attempts_pause=seconds(options.creation_pause),
-                    message_kilobytes_max=self._kilobytes_max(),
-                ),
-            )
-            self.backlog_message_bytes_max = await self._learn_backlog_limit(usable[0])
+            await self._provisioner.first()
         except BaseException:
+            self._unpair()
             await self._close_administration()
             raise
-        if not options.enable_syphon:
-            await self._close_administration()
-        self.rotation = self._make_rotation(usable)
         self._paired = True
-        if options.enable_syphon:
-            self._start_syphon(usable, administration)
-        found = f"{len(usable)} of {len(names)} backlog queues of {self.primary_namespace}"
+        if self.syphon is None and not self._provisioner.asking:
+            await self._close_administration()
+        count = len(self.rotation.names)
+        found = f"{count} of {len(names)} backlog queues of {self.primary_namespace}" + ("" if self.backlog_confirmed else ", not seen yet")
         self.events.tell("paired", self.primary.host, f"with {self.secondary.host}, {found}")
-        return len(usable)
+        return count
+
+    def _use_backlog(self, names: list[str], message_bytes_max: int) -> None:
+        """The secondary has said which queues there are."""
+        self.rotation = self._make_rotation(names)
+        self.backlog_message_bytes_max = message_bytes_max
+        if self._paired:
+            self.events.tell("backlog-confirmed", self.secondary.host, f"{len(names)} backlog queues of {self.primary_namespace}")
+        if self.syphon is not None:
+            self.syphon.start(names)
+
+    def _unpair(self) -> None:
+        self.rotation = self._make_rotation([])
+        self._provisioner = self.syphon = self._coupling = None
+
+    @property
+    def backlog_confirmed(self) -> bool:
+        """False while the secondary has not been reached: what the backlog queues are called is known, not whether they are there."""
+        return self._provisioner is not None and self._provisioner.confirmed
 
     def _administrate(self) -> Administration | None:
         """What creates queues, if there is something."""
@@ -224,27 +238,14 @@ class PairedNamespaces:
         if made is not None:
             await made.close()
 
-    def _kilobytes_max(self) -> int | None:
-        """Self-hosted queues get room for the envelope; Azure's standard tier has no such setting, so there the sender keeps it free."""
-        host = self.secondary.host.partition(":")[0].casefold()
-        return None if host.endswith(_AZURE_SUFFIXES) else MESSAGE_BYTES_DEFAULT // 1_024 + HEADROOM_KILOBYTES
-
-    async def _learn_backlog_limit(self, name: str) -> int:
-        sender = self.secondary.namespace.sender(name)
-        try:
-            await sender.open(seconds(self.options.operation_timeout))
-            return sender.message_bytes_max
-        finally:
-            await sender.close()
-
     def _make_rotation(self, names: list[str]) -> Rotation:
         return Rotation(names, self._choose, lambda: asyncio.get_running_loop().time(), self.events.tell)
 
-    def _start_syphon(self, names: list[str], administration: Administration | None) -> None:
+    def _make_syphon(self, administration: Administration | None) -> None:
         self.syphon = Syphon(
             self.primary,
             self.secondary,
-            names,
+            [],
             settings=SyphonSettings(
                 retry_pause=seconds(self.options.syphon_retry_interval), subtract_time_in_backlog=self.options.subtract_time_in_backlog
             ),
@@ -257,7 +258,6 @@ class PairedNamespaces:
         syphon = self.syphon
         self.events.subscribe(lambda event: syphon.wake(event.path) if event.kind == "path-healthy" else None)
         self._coupling = Coupling(self.primary, self.secondary, self.syphon.stop, self.events.tell)
-        self.syphon.start()
 
     def _failed_over(self, path: str) -> bool:
         monitor = self._monitors.get(path.casefold())
@@ -265,7 +265,7 @@ class PairedNamespaces:
 
     @property
     def backlog_queue_count(self) -> int:
-        """The number of backlog queues really usable; 0 before pairing."""
+        """The number of backlog queues in use: those really usable, once `backlog_confirmed`; 0 before pairing."""
         return len(self.rotation.names)
 
     # -- senders and receivers -----------------------------------------------------------------------------------------
@@ -353,6 +353,8 @@ class PairedNamespaces:
         if self._closed:
             return
         self._closed = True
+        if self._provisioner is not None:
+            self._provisioner.stop()
         for monitor in self._monitors.values():
             monitor.stop()
         for sender in tuple(self._senders):

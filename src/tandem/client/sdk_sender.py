@@ -7,6 +7,7 @@ import collections
 import datetime
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from time import monotonic  # the clock of every event loop the SDK runs on
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from azure.servicebus.exceptions import (
 
 from tandem.client.cutting import Watchdog
 from tandem.client.errors import NamespaceClosedError, classify
+from tandem.client.sdk_encoded import send_encoded
 from tandem.client.sdk_pump import IN_FLIGHT_MAX, Job, LinkPump, supports_pipelining
 from tandem.client.verdicts import Verdict
 
@@ -35,6 +37,8 @@ log = logging.getLogger("tandem.client.sdk")
 GRACE_SECONDS = 1.0
 """The SDK watches its own timeout; a call that overstays it by this much is cut off and its connection thrown away."""
 _QUEUED_MAX = 10 * IN_FLIGHT_MAX
+_ALONE_BYTES = 65_536
+"""A message larger than this goes alone: it may be as large as the link allows, and a batch has a frame of its own."""
 
 
 def precise(error: BaseException) -> BaseException:
@@ -149,6 +153,9 @@ class SdkSender:
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         """One batch whose data sections are the encoded messages themselves, as the service defines a batch."""
+        if len(payloads) == 1 and len(payloads[0]) > _ALONE_BYTES:
+            await self._exclusive(partial(_send_alone, payloads[0]), timeout)
+            return
         batch = new_batch()
         batch._message[5].extend(payloads)
         batch._count = len(payloads)
@@ -300,6 +307,13 @@ class SdkSender:
         if sender is not None:
             # The SDK takes up to a second to end its keep-alive; every send has had its outcome, so nobody needs to wait for that.
             self._namespace.close_later(sender.close())
+
+
+async def _send_alone(payload: bytes, sender: ServiceBusSender, timeout: float) -> None:
+    async def send(timeout: float) -> None:
+        await send_encoded(sender, payload, timeout)
+
+    await sender._do_retryable_operation(send, timeout=timeout, operation_requires_timeout=True)
 
 
 def _translate(sender: ServiceBusSender | None, error: Exception) -> BaseException:

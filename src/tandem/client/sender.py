@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_DEFAULT = 262_144
 """Assumed until a link has told its limit."""
+_MESSAGE_BYTES_CEILING = 104_857_600
 _HEADER_BYTES_MAX = 65_536
 _DIVERTED: Final = object()
 _DIVERSION_SECONDS = 5.0
@@ -219,19 +220,29 @@ class PairedSender:
             self._check_size(raw)
 
     def _check_size(self, raw: AmqpAnnotatedMessage) -> None:
-        limit = self._limit(self._primary.message_bytes_max or MESSAGE_BYTES_DEFAULT)
-        if self._primary.message_bytes_max:
+        primary_limit = self._primary.message_bytes_max
+        # A primary not asked yet will say itself what is too large; what is diverted without having asked it is looked at again.
+        limit = self._limit(primary_limit or (MESSAGE_BYTES_DEFAULT if self._monitor.health.diverting else _MESSAGE_BYTES_CEILING))
+        if primary_limit:
             self._small_bytes_max = max(limit - _HEADER_BYTES_MAX, 0)
         if sum(map(len, raw.body)) + _HEADER_BYTES_MAX >= limit and len(encode_message(raw)) > limit:
             self._counters.refused += 1
-            raise MessageSizeExceededError(
-                message=f"the message is larger than {limit} bytes; {HEADROOM_BYTES} bytes are kept free for a diversion"
-            )
+            raise MessageSizeExceededError(message=f"the message is larger than {limit} bytes{self._limited_by(limit)}")
 
     def _limit(self, primary_limit: int) -> int:
-        """What fits into the primary, and wrapped into a backlog queue as well."""
+        """What fits into the primary, and wrapped into a backlog queue as well, as far as is known."""
         backlog = self._pair.backlog_message_bytes_max
-        return min(primary_limit, backlog - HEADROOM_BYTES) if backlog else primary_limit - HEADROOM_BYTES
+        return min(primary_limit, backlog - HEADROOM_BYTES) if backlog else primary_limit
+
+    def _limited_by(self, limit: int) -> str:
+        backlog = self._pair.backlog_message_bytes_max
+        if limit != backlog - HEADROOM_BYTES:
+            assumed = "" if self._primary.message_bytes_max else " (assumed: it has not been reached yet)"
+            return f", the limit of {self.entity_name} on {self._pair.primary.host}{assumed}"
+        return (
+            f": the backlog queues of {self._pair.secondary.host} take {backlog}, of which {HEADROOM_BYTES} are kept free for a diversion. "
+            f"Give these queues a larger MaxMessageSizeInKilobytes; a namespace of Azure's standard tier has none to give"
+        )
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -289,6 +300,9 @@ class PairedSender:
     async def _divert(self, outgoing: Outgoing, deadline: float, cause: BaseException | None) -> None:
         """Into one backlog queue after the other, within the caller's time, until one has stored everything."""
         self._pair.secondary.check()
+        if not self._primary.message_bytes_max:
+            for single in _flatten(outgoing):
+                self._check_size(annotated(single))
         now_ms = self._pair.now_ms()
         left = [wrap(single, self.entity_name, now_ms) for single in _flatten(outgoing)]
         causes: list[BaseException] = [] if cause is None else [cause]

@@ -113,8 +113,10 @@ class Syphon:
     def running(self) -> bool:
         return any(not task.done() for task in self._tasks)
 
-    def start(self) -> None:
-        self._tasks = [asyncio.ensure_future(self._pump(queue)) for queue in self.queues]
+    def start(self, queues: Sequence[str] = ()) -> None:
+        """A pump for each queue, and for those found since."""
+        self.queues += [queue for queue in queues if queue not in self.queues]
+        self._tasks += [asyncio.ensure_future(self._pump(queue)) for queue in self.queues[len(self._tasks) :]]
 
     def wake(self, path: str) -> None:
         """The path can be reached again: end every pause now."""

@@ -209,27 +209,27 @@ class _Call:
     async def _put_queue(self, wish: Wish) -> Reply:
         name, admin = self.target.entity, self.admin
         if self._if_match is None:
-            description = QueueDescription(name=name, **await self._carrier_fields(wish, None))
+            description = QueueDescription(name=name, **self._carrier_fields(wish, None))
             await self._authorize_forwards(description)
             return await self._entity_reply(201, await admin.create_queue(description))
         existing = await admin.get_entity(_named(name))
         if not isinstance(existing, QueueDescription):
             raise EntityNotFound(f"there is no queue '{name}'; a topic has that name")
         check_if_match(self._if_match, _etag(dump_entity(existing)))
-        description = replace(existing, **(_CLEARED | await self._carrier_fields(wish, existing)))
+        description = replace(existing, **(_CLEARED | self._carrier_fields(wish, existing)))
         await self._authorize_forwards(description)
         return await self._entity_reply(200, await admin.update_queue(description))
 
     async def _put_topic(self, wish: Wish) -> Reply:
         name, admin = self.target.entity, self.admin
         if self._if_match is None:
-            description = TopicDescription(name=name, **await self._carrier_fields(wish, None))
+            description = TopicDescription(name=name, **self._carrier_fields(wish, None))
             return await self._entity_reply(201, await admin.create_topic(description))
         existing = await admin.get_entity(_named(name))
         if not isinstance(existing, TopicDescription):
             raise EntityNotFound(f"there is no topic '{name}'; a queue has that name")
         check_if_match(self._if_match, _etag(dump_entity(existing)))
-        description = replace(existing, **({"user_metadata": None} | await self._carrier_fields(wish, existing)))
+        description = replace(existing, **({"user_metadata": None} | self._carrier_fields(wish, existing)))
         return await self._entity_reply(200, await admin.update_topic(description))
 
     async def _put_subscription(self, wish: Wish) -> Reply:
@@ -259,7 +259,7 @@ class _Call:
 
     # --- what a request means for the model
 
-    async def _carrier_fields(self, wish: Wish, existing: QueueDescription | TopicDescription | None) -> dict[str, Any]:
+    def _carrier_fields(self, wish: Wish, existing: QueueDescription | TopicDescription | None) -> dict[str, Any]:
         """Fields of a queue or topic."""
         fields = self._forwards_local(wish.fields)
         if "authorization_rules" in fields:
@@ -268,10 +268,10 @@ class _Call:
         if existing is not None and fields.get("max_size_megabytes") == existing.total_megabytes:
             del fields["max_size_megabytes"]  # clients send back what they read
         if wish.max_message_kilobytes is not None:
-            fields["max_message_bytes"] = await self._message_bytes(wish.max_message_kilobytes, existing)
+            fields["max_message_bytes"] = self._message_bytes(wish.max_message_kilobytes, existing)
         return fields
 
-    async def _message_bytes(self, kilobytes: int, existing: QueueDescription | TopicDescription | None) -> int | None:
+    def _message_bytes(self, kilobytes: int, existing: QueueDescription | TopicDescription | None) -> int | None:
         current = existing.max_message_bytes if existing is not None else None
         if kilobytes * 1024 == (current or self.atom.default_message_bytes()):
             return current  # clients send back what they read
@@ -280,9 +280,6 @@ class _Call:
             raise ArgumentRefused(
                 f"MaxMessageSizeInKilobytes needs api-version {SINCE_LARGE_MESSAGES} or newer; the request says {version}"
             )
-        info = await self.admin.namespace_info()
-        if info.messaging_sku != "Premium":
-            raise ArgumentRefused(f"MaxMessageSizeInKilobytes can be set in Premium namespaces only; this one is {info.messaging_sku}")
         return kilobytes * 1024
 
     def _forwards_local(self, fields: dict[str, Any]) -> dict[str, Any]:

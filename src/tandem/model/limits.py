@@ -18,9 +18,9 @@ class Limits:
     connections_max: int = 10_000
     """AMQP connections over all namespaces; one more is told so and closed."""
     message_bytes_max: int = 262_144
-    """Default for entities that do not say otherwise (256 KiB, as the standard tier)."""
+    """Default for entities that do not say otherwise (256 KiB)."""
     message_bytes_ceiling: int = 104_857_600
-    """No entity may ask for more than this (100 MiB, as the premium tier)."""
+    """No entity may ask for more than this (100 MiB)."""
     header_bytes_max: int = 65_536
     """All sections of a message but its body, as they are sent."""
     session_id_chars_max: int = 128

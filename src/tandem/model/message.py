@@ -13,6 +13,8 @@ _FIXED: Final = Struct("<qHHHIIHH")
 _NO_SESSION: Final = 0xFFFF
 _HEADER_BITS: Final = 12
 HEADER_BYTES_MAX: Final = (1 << _HEADER_BITS) - 1
+OVERHEAD_BYTES: Final = 32
+"""What a message counts for beyond its bare bytes and annotations. Quotas include it; the largest message may be as large on the wire."""
 HOPS_MAX: Final = 15
 """As many as fit above the header's length; the broker stops long before."""
 
@@ -70,7 +72,7 @@ class Message:
         """The sender's own; those the broker sets are taken out on arrival and put in on delivery."""
         self.partition_key: str | None = partition_key
         self.is_ping: bool = is_ping
-        self.size_bytes: int = len(bare) + len(message_annotations) + len(delivery_annotations) + 32
+        self.size_bytes: int = len(bare) + len(message_annotations) + len(delivery_annotations) + OVERHEAD_BYTES
         """Bytes that count against quotas."""
         self.hops: int = 0
         """How often it was forwarded from one entity to another."""

@@ -352,19 +352,23 @@ class ScriptedAdministration:
 
     def __init__(self, namespace: ScriptedNamespace) -> None:
         self._namespace = namespace
-        self.created: dict[str, int | None] = {}
+        self.created: list[str] = []
+        self.message_kilobytes_max: int | None = 102_400
+        """Of the queues it makes; None is a namespace with one size for all."""
         self.error: Callable[[], BaseException] | None = None
 
     async def exists(self, name: str) -> bool:
         if self.error is not None:
             raise self.error()
+        if self._namespace.everywhere is not None:
+            await self._namespace.everywhere("exists")
         return name.casefold() in self._namespace.entities
 
-    async def create(self, name: str, message_kilobytes_max: int | None) -> None:
-        self.created[name] = message_kilobytes_max
+    async def create(self, name: str) -> None:
+        self.created.append(name)
         entity = self._namespace.entity(name)
-        if message_kilobytes_max is not None:
-            entity.message_bytes_max = message_kilobytes_max * 1_024
+        if self.message_kilobytes_max is not None:
+            entity.message_bytes_max = self.message_kilobytes_max * 1_024
 
     async def depth(self, name: str) -> int:
         return len(self._namespace.entity(name).messages)

@@ -1,0 +1,158 @@
+"""Makes sure of the backlog queues: at once if the secondary can be reached, else in the background for as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from azure.servicebus.exceptions import ServiceBusError
+
+from tandem.client.errors import SendAvailabilityBacklogError, classify, describe
+from tandem.client.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from tandem.client.backlog import Administration
+    from tandem.client.transport import Namespace
+
+log = logging.getLogger("tandem.client.backlog")
+
+_PAUSE_SECONDS_MIN = 0.5
+_PASSING = (Verdict.UNREACHABLE, Verdict.BUSY, Verdict.QUOTA)
+"""What may be different the next time somebody asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provisioning:
+    attempts_max: int = 3
+    """For queues that cannot be used while others can."""
+    attempts_pause: float = 30.0
+    attempt_timeout: float = 10.0
+    """The first attempt keeps the application waiting no longer than this."""
+
+
+class Provisioner:
+    """The backlog queues of one pair: their names are known, whether they can be used the secondary says.
+
+    An existing queue is used as it is; a missing one is created if that is permitted. Without administration, or without its Manage
+    claim, a queue exists if a sender for it opens. `confirmed` is told which queues can be used, and how large a message may be, as soon
+    as that is known, and again when it changes.
+    """
+
+    def __init__(
+        self,
+        secondary: Namespace,
+        names: Sequence[str],
+        administration: Administration | None,
+        settings: Provisioning,
+        tell: Callable[[str, str, str, BaseException | None], object],
+        confirmed: Callable[[list[str], int], None],
+    ) -> None:
+        self._secondary = secondary
+        self._names = list(names)
+        self._administration = administration
+        self._settings = settings
+        self._tell = tell
+        self._confirmed = confirmed
+        self._usable: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the secondary has said yet which queues can be used."""
+        return bool(self._usable)
+
+    async def first(self) -> None:
+        """Ask once. What can be different later is asked again in the background; wrong credentials and a lasting no are raised."""
+        errors = await self._attempt()
+        if not self._usable and not any(classify(error) in _PASSING for error in errors):
+            reasons = "; ".join(sorted(set(map(describe, errors)))) or "none was asked for"
+            error = SendAvailabilityBacklogError(f"no backlog queue can be used on {self._secondary.host}: {reasons}")
+            raise error from (errors[-1] if errors else None)
+        if not self._usable:
+            told = f"the names of the backlog queues are known; the rest is asked for in the background: {describe(errors[-1])}"
+            self._tell("backlog-assumed", self._secondary.host, told, errors[-1])
+        if any(classify(error) in _PASSING for error in errors):
+            self._task = asyncio.ensure_future(self._go_on())
+
+    async def _go_on(self) -> None:
+        attempts = 1
+        pause = _PAUSE_SECONDS_MIN
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                errors = await self._attempt()
+            except Exception as error:  # noqa: BLE001 - told; the application runs already, and somebody may mend it
+                errors = [error]
+            if not self._usable:
+                pause = min(max(self._settings.attempts_pause, _PAUSE_SECONDS_MIN), pause * 2)
+                told = f"asking again in {pause:.3g} s: {describe(errors[-1])}"
+                self._tell("backlog-unavailable", self._secondary.host, told, errors[-1])
+                continue
+            attempts += 1
+            pause = max(self._settings.attempts_pause, _PAUSE_SECONDS_MIN)
+            if attempts >= self._settings.attempts_max or not any(classify(error) in _PASSING for error in errors):
+                return
+
+    async def _attempt(self) -> list[BaseException]:
+        """Ask for each queue not known to be usable; why the others cannot be used. Raises only what says that the key is wrong."""
+        errors: list[BaseException] = []
+        usable = set(self._usable)
+        try:
+            async with asyncio.timeout(self._settings.attempt_timeout):
+                for name in self._names:
+                    error = None if name in usable else await self._usable_error(name)
+                    if error is None:
+                        usable.add(name)
+                        continue
+                    log.warning("the backlog queue %s cannot be used: %s", name, describe(error))
+                    errors.append(error)
+                    if classify(error) is Verdict.UNREACHABLE:
+                        break  # the others are in the same namespace
+                if len(usable) > len(self._usable):
+                    names = [name for name in self._names if name in usable]
+                    bytes_max = await self._message_bytes_max(names[0])
+                    self._usable = names
+                    self._confirmed(names, bytes_max)
+        except TimeoutError as error:
+            errors.append(error)
+        return errors
+
+    async def _usable_error(self, name: str) -> BaseException | None:
+        """None if the queue can be used now, else why not."""
+        if self._administration is not None:
+            try:
+                if not await self._administration.exists(name):
+                    await self._administration.create(name)
+                return None
+            except Exception as error:  # noqa: BLE001 - becomes part of the verdict on this queue
+                if classify(error) is not Verdict.UNAUTHORIZED:
+                    return error
+                log.info("no Manage claim on %s; looking for existing backlog queues instead", self._secondary.host)
+        try:
+            await self._message_bytes_max(name)
+        except ServiceBusError as refusal:
+            if classify(refusal) is Verdict.UNAUTHORIZED:
+                raise
+            why: BaseException = refusal
+            return why
+        return None
+
+    async def _message_bytes_max(self, name: str) -> int:
+        sender = self._secondary.sender(name)
+        try:
+            await sender.open(self._settings.attempt_timeout)
+            return sender.message_bytes_max
+        finally:
+            await sender.close()
+
+    @property
+    def asking(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
