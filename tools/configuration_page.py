@@ -57,6 +57,9 @@ Several are written as `[[namespace]]` with `name`, `hosts` (host names that lea
 `[[namespace.queue]]`, `[[namespace.topic]]`, `[[namespace.topic.subscription]]`, `[[namespace.topic.subscription.rule]]`,
 `[[namespace.authorization_rule]]`. The first namespace also answers for every host that no other claims.
 
+`locks_outlive_connections = true` on a namespace (at the top of a file that has only one) holds for all its entities that do not say it
+themselves: see [locks](../guide/locks.md).
+
 A rule has a `name` and either `sql` (with `sql_parameters` if it uses any), or `correlation`, a table with `correlation_id`, `message_id`,
 `to`, `reply_to`, `label`, `session_id`, `reply_to_session_id`, `content_type` and `properties`; or neither, and then lets everything
 through. `action` is optional. A subscription without rules gets `$Default`, which lets everything through.

@@ -357,3 +357,15 @@ def test_mistake_in_the_emulator_s_file_is_said_with_its_place(tmp_path: Path, t
     with pytest.raises(ConfigurationError) as caught:
         from_json(tmp_path, text)
     assert str(caught.value).replace(f"{tmp_path}/", "").startswith(says)
+
+
+def test_locks_that_outlive_connections_are_asked_for_by_namespace_and_by_entity(tmp_path: Path) -> None:
+    (only,) = from_toml(tmp_path, 'locks_outlive_connections = true\n[[queue]]\nname = "a"\nlocks_outlive_connections = false\n')
+    assert (only.locks_outlive_connections, only.queues[0].locks_outlive_connections) == (True, False)
+    first, second = from_toml(
+        tmp_path,
+        '[[namespace]]\nname = "a"\nlocks_outlive_connections = true\n[[namespace.topic]]\nname = "t"\n'
+        '[[namespace.topic.subscription]]\nname = "s"\n[[namespace]]\nname = "b"\n',
+    )
+    assert (first.locks_outlive_connections, second.locks_outlive_connections) == (True, False)
+    assert first.subscriptions[0].locks_outlive_connections is None

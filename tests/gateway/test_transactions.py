@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tandem import amqp
+from tandem.amqp.outcomes import ACCEPTED
 from tandem.model.limits import Limits
 from tandem.testing import Bus
-from tests.conformance.raw import Raw, Refused, message, token_for
+from tests.conformance.raw import End, Raw, Receiver, Refused, message, token_for
 from tests.gateway.coordinator import Coordinator, send_in, settle_in
 
 LIMITS = Limits(transactions_open_max=3, transaction_operations_max=5, transaction_bytes_max=60_000)
@@ -313,3 +314,58 @@ def test_what_was_discharged_is_there_after_a_restart(tmp_path: Path, stores: in
         bus.restart()
         assert totals(bus, "a", "b", "c") == [0, 1, 1]
         rests(bus)
+
+
+def jms_receiver(raw: Raw, queue: str, default_outcome: object) -> Receiver:
+    """Attached as JMS clients do: first-settling, with a default outcome."""
+    end = End()
+    source = amqp.Terminus(queue, default_outcome=default_outcome)
+    link = raw.session.attach_receiver(f"jms-{queue}", source, amqp.Terminus("here"), end, snd_settle_mode=0, rcv_settle_mode=0)
+    raw.until(lambda: end.attached)
+    return Receiver(raw, link, end)
+
+
+FAILED = amqp.Described(amqp.ULong(0x27), [True, False])
+
+
+@pytest.mark.parametrize(("default_outcome", "count"), [(FAILED, 1), (amqp.Described(amqp.ULong(0x26), []), 0), (None, 0)])
+def test_what_was_settled_for_good_in_a_transaction_is_available_again_as_soon_as_that_is_rolled_back(
+    raw: Raw, default_outcome: object, count: int
+) -> None:
+    raw.feed("a", "one", "two")
+    receiver = jms_receiver(raw, "a", default_outcome)
+    coordinator = Coordinator(raw)
+    for _ in range(2):
+        transaction = coordinator.declare()
+        arrivals = receiver.receive(2)
+        for arrival in arrivals:
+            receiver.settle(arrival, amqp.encode_transactional(transaction, ACCEPTED), settled=True)
+        coordinator.discharge(transaction, fail=True)
+    assert [(one.text, one.message.header.get("delivery-count", 0)) for one in receiver.receive(2)] == [
+        ("one", 2 * count),
+        ("two", 2 * count),
+    ]
+
+
+def test_what_was_settled_for_good_is_available_again_when_the_transaction_fails_or_never_was(bus: Bus, raw: Raw) -> None:
+    raw.feed("a", "one")
+    receiver = jms_receiver(raw, "a", FAILED)
+    coordinator = Coordinator(raw)
+
+    def settled_in(transaction: bytes) -> None:
+        [arrival] = receiver.receive()
+        receiver.settle(arrival, amqp.encode_transactional(transaction, ACCEPTED), settled=True)
+
+    settled_in(b"never declared")
+    full = coordinator.declare()
+    settled_in(full)
+    for _ in range(5):
+        send_in(raw.sender("b"), full, message("x" * 20_000), settled=True)  # more than a transaction may hold: it is doomed
+    with pytest.raises(Refused) as refused:
+        coordinator.discharge(full)
+    assert refused.value.condition == "amqp:transaction:rollback"
+    settled_in(coordinator.declare())
+    coordinator.link.detach()
+    raw.until(lambda: coordinator.end.gone)
+    [arrival] = receiver.receive()
+    assert arrival.message.header["delivery-count"] == 3

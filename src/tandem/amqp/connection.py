@@ -81,6 +81,8 @@ class Connection:
         self.server = server
         self.out: list[bytes] = []
         self.closed = False
+        self.broken = False
+        """It ended without a close from either side's own will: the transport went, the peer fell silent or broke the protocol."""
         self.context: object = None
         self.remote_container_id = ""
         self.remote_hostname: str | None = None
@@ -178,8 +180,10 @@ class Connection:
         return self._idle.next_at(now, drop_ms, self.remote_idle_timeout_ms)
 
     def lost(self, error: AmqpError | None = None) -> None:
-        """The transport is gone without a close."""
+        """The transport is gone, be it after a close or without one."""
         self.closed = True
+        if not self._told:
+            self.broken = True
         self._gone(error)
 
     # -- the owner's side ----------------------------------------------------------------------------------------------
@@ -257,6 +261,8 @@ class Connection:
         elif self._phase == _AWAIT_SASL:
             self.sasl.give_up()
         self.closed = True
+        if not self._told:
+            self.broken = True
         self._gone(error)
 
     def _gone(self, error: AmqpError | None) -> None:

@@ -115,7 +115,6 @@ class Session:
         self.awaited.clear()
         self.by_remote_handle.clear()
         self.receivers.clear()
-        self.unsettled.clear()
         self.tracked.clear()
         self.waiting.clear()
         self.held_back.clear()
@@ -123,6 +122,7 @@ class Session:
             if isinstance(link, ReceiverLink):
                 link.forget_unfinished()
             link.gone(error)
+        self.unsettled.clear()  # last: a handler may want to know what its link leaves behind
         self.connection.handler.on_end(self)
 
     # -- attach, detach ------------------------------------------------------------------------------------------------

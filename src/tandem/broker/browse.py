@@ -134,10 +134,10 @@ class Browser(Settler):
         if self.sessions is not None:
             self.sessions.waiters.pop(acceptor, None)
 
-    def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
-        """The holder's link closed: the session is free at once, delivery counts stay."""
+    def close_session(self, session: MessageSession, consumer: Consumer, now: int, failed: bool = False) -> None:
+        """The holder's link closed: the session is free at once. Delivery counts stay, unless the holder failed."""
         if session.holder is consumer:
-            self.session_ended(session, None, False, now)
+            self.session_ended(session, None, failed, now)
 
     def renew_session(self, session_id: str, now: int) -> int:
         session = self.held_session(session_id, now)

@@ -89,6 +89,8 @@ class Namespace:
         self.limits = limits
         self.rewriter = rewriter
         self.authorization_rules: dict[str, AuthorizationRule] = {}
+        self.locks_outlive_connections: bool = False
+        """For entities that do not say it themselves."""
         self.stores: list[StoreTenant] = []
         self.entities: dict[str, QueueEntity | AnyTopic] = {}
         self.in_doubt: list[tuple[int, int, list[int]]] = []

@@ -394,10 +394,10 @@ class PartitionedQueue(Queue):
         for part, share in self._awaiting.pop(acceptor, ()):
             part.forget_acceptor(share)
 
-    def close_session(self, session: MessageSession, consumer: Consumer, now: int) -> None:
+    def close_session(self, session: MessageSession, consumer: Consumer, now: int, failed: bool = False) -> None:
         part = self.fragments[fragment_of_key(session.id, len(self.fragments))]
         if not part.out_of_service:  # else it is free with all the others when its store is back
-            part.close_session(session, consumer, now)
+            part.close_session(session, consumer, now, failed)
 
     def renew_session(self, session_id: str, now: int) -> int:
         return self._of_session(session_id).renew_session(session_id, now)

@@ -209,8 +209,11 @@ class Settler(Dispatcher):
 
     def locks_ended(self, now: int) -> None:
         for lock in self.locks.ended(now):
-            if not lock.held:
-                continue  # it stood in line twice
+            self.lose(lock, now)
+
+    def lose(self, lock: Lock, now: int) -> None:
+        """Its time is over, or its holder vanished: the message is back at its old place, the delivery counts."""
+        if lock.held:  # it may have stood in line twice
             self._drop_lock(lock)
             self._give_back(lock, lock.count + 1, now)
 
@@ -218,8 +221,7 @@ class Settler(Dispatcher):
         """Every lock is gone at once, as after its time: deliveries in hand count, holders of sessions are told."""
         for lock in list(self.locks.by_token.values()):
             if lock.session is None:
-                self._drop_lock(lock)
-                self._give_back(lock, lock.count + 1, now)
+                self.lose(lock, now)
         if self.sessions is not None:
             for session in list(self.sessions.by_id.values()):
                 if session.holder is not None:
@@ -232,14 +234,14 @@ class Settler(Dispatcher):
                 self.make_ready(seq)
 
     def session_ended(self, session: MessageSession, error: BusError | None, failed: bool, now: int) -> None:
-        """The holder loses the session. `failed`: by time, so that the deliveries in its hands count; else by closing its link."""
+        """The holder loses the session. `failed`: by time, or because it vanished, so that the deliveries in its hands count; else by
+        closing its link."""
         holder = session.holder
         assert self.sessions is not None
         self.sessions.let_go(session, self.index)
         for lock in list(session.locks.values()):
             if failed:
-                self._drop_lock(lock)
-                self._give_back(lock, lock.count + 1, now)
+                self.lose(lock, now)
             else:
                 self.give_up(lock, now)
         if holder is not None and error is not None:

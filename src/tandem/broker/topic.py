@@ -71,6 +71,7 @@ def queue_of_subscription(description: SubscriptionDescription) -> QueueDescript
         forward_to=description.forward_to,
         forward_dead_lettered_messages_to=description.forward_dead_lettered_messages_to,
         user_metadata=description.user_metadata,
+        locks_outlive_connections=description.locks_outlive_connections,
         created_at_ms=description.created_at_ms,
         updated_at_ms=description.updated_at_ms,
     )

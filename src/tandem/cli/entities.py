@@ -74,6 +74,7 @@ PROPERTIES: Final = (
     Property("support_ordering", "SupportOrdering", "support_ordering", Flag()),
     Property("forward_to", "ForwardTo", "forward_to", _TARGET),
     Property("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", _TARGET),
+    Property("locks_outlive_connections", "LocksOutliveConnections", "locks_outlive_connections", Flag()),
     Property("user_metadata", "UserMetadata", "user_metadata", Text(empty=True)),
     Property("max_message_bytes", "MaxMessageSizeInKilobytes", "max_message_bytes", Integer(low=1024, high=104_857_600), _KILOBYTES),
 )
@@ -227,7 +228,9 @@ def _namespace(section: Section, name: str, hosts: tuple[str, ...], limits: Limi
         entities.add_queue(item)
     for item in section.tables("topic"):
         entities.add_topic(item)
-    return entities.finish(name, hosts, _authorization_rules(section))
+    namespace = entities.finish(name, hosts, _authorization_rules(section))
+    outlive = cast(bool, section.get("locks_outlive_connections", Flag()) or False)
+    return replace(namespace, locks_outlive_connections=outlive)
 
 
 def _properties(section: Section, description: type[_Description], emulator: bool) -> dict[str, Any]:

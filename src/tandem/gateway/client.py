@@ -14,6 +14,7 @@ from tandem.amqp.link import Link, ReceiverLink
 from tandem.amqp.session import Session
 from tandem.broker.turn import Flushed, Turn
 from tandem.gateway import sas
+from tandem.gateway.holding import Holdings
 from tandem.gateway.transactions import Transactions
 from tandem.gateway.translate import Translator, refusal
 from tandem.gateway.waiting import Gate
@@ -67,6 +68,7 @@ class Client(Flushed):
         self.transactions = Transactions(self, site.new_transaction_id)
         self.gate = Gate(_LARGE_ANSWERS_MAX)
         """Requests whose answers carry messages pass here."""
+        self.holdings = Holdings()
         self.messages_lost: int = 0
 
     # -- bytes -------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ class Client(Flushed):
             self.touch()
 
     def connection_lost(self) -> None:
-        """The transport is gone: links and sessions are told, locks stay with their entities."""
+        """The transport is gone: links and sessions are told."""
         if self.gone:
             return
         self.turn.begin()
@@ -268,3 +270,6 @@ class ClientHandler(ConnectionHandler):
                 client.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
                 return
         self._node.attach(link)
+
+    def on_close(self, connection: Connection, error: AmqpError | None) -> None:
+        self._client.holdings.drop(self._client, connection)

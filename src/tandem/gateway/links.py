@@ -28,7 +28,8 @@ from tandem.broker.locks import Lock
 from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
 from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
 from tandem.gateway.confirming import Confirming, Rerouting
-from tandem.gateway.outcome_words import dead_letter_words, properties_to_modify
+from tandem.gateway.holding import give_back, vanished
+from tandem.gateway.outcome_words import counts_by_default, dead_letter_words, properties_to_modify
 from tandem.gateway.transactions import SettleAnswer, transaction_of
 from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded, Unavailable
 from tandem.model.message import Message
@@ -396,7 +397,7 @@ class Receiving(LinkHandler):
         code = outcome.code
         if code not in (MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE, TRANSACTIONAL):
             if settled:
-                queue.give_up(lock, now)  # settled without an outcome: nobody dealt with it
+                give_back(self.client, queue, [lock], counts_by_default(link.source))  # nobody dealt with it
             return
         if code == TRANSACTIONAL:
             self._settle_in_transaction(link, delivery, outcome, settled)
@@ -430,21 +431,33 @@ class Receiving(LinkHandler):
     def _settle_in_transaction(self, link: SenderLink, delivery: Delivery, outcome: Outcome, settled: bool) -> None:
         lock = delivery.context
         assert isinstance(lock, Lock)
+        client = self.client
+        counts = counts_by_default(link.source)
         try:
-            self.client.transactions.settle(outcome, self.queue, lock, SettleAnswer(self.client, link, delivery.delivery_id, settled))
+            client.transactions.settle(outcome, self.queue, lock, SettleAnswer(client, link, delivery.delivery_id, settled), counts)
         except BusError as error:
-            if settled:
-                self.client.transactions.doom(outcome.txn_id, error)
+            if settled and not client.transactions.doom(outcome.txn_id, error):
+                give_back(client, self.queue, [lock], counts)
             self._refuse(link, delivery, settled, error)
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        """Message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once."""
+        """After a detach message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once.
+        With a connection that broke both go, the delivery counted; or both stay, where locks outlive connections."""
         session: MessageSession | None = self.consumer.session
+        connection = link.session.connection
+        dropped = vanished(self.client, connection, self.queue)
         self._receive_ended()
         self.queue.remove_consumer(self.consumer)
         if session is not None:
-            try:
-                self.queue.close_session(session, self.consumer, self.client.turn.now)
-            except Unavailable as down:
-                self.client.site.note(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
+            if dropped or not connection.broken:
+                self._let_go(session, dropped)
+        elif dropped:
+            held = [delivery.context for delivery in link.session.unsettled.values() if delivery.link is link]
+            give_back(self.client, self.queue, [lock for lock in held if isinstance(lock, Lock)])
         self.client.link_gone(link)
+
+    def _let_go(self, session: MessageSession, failed: bool) -> None:
+        try:
+            self.queue.close_session(session, self.consumer, self.client.turn.now, failed)
+        except Unavailable as down:
+            self.client.site.note(f"a session of '{self.queue.path}' is let go with its store: {down.description}")

@@ -185,7 +185,9 @@ class ManagementNode(Requests):
             if mode == 1:
                 entry["lock-token"] = uuid.UUID(bytes=token_to_uuid(lock.token))
             found.append(entry)
-        if mode != 1:
+        if mode == 1:
+            self.client.holdings.add(queue, locks)
+        else:
             for lock in locks:
                 queue.complete(lock, self.client.turn.begin())
             await durable(queue)

@@ -6,8 +6,11 @@ from typing import Final
 
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.outcomes import Outcome
+from tandem.amqp.terminus import Terminus
+from tandem.amqp.types import Described
 
 _DELIVERY_TIME: Final = "x-opt-delivery-time"
+_MODIFIED: Final = (0x27, "amqp:modified:list")
 
 
 def dead_letter_words(error: AmqpError | None) -> tuple[str, str, dict[str, object]]:
@@ -30,6 +33,15 @@ def dead_letter_words(error: AmqpError | None) -> tuple[str, str, dict[str, obje
     if not description and error.description:
         description = error.description
     return reason, description, properties
+
+
+def counts_by_default(source: Terminus | None) -> bool:
+    """Does a delivery count that its receiver settled without an outcome, or in a transaction that was rolled back? It said so when
+    it attached: its default outcome is `modified` with `delivery-failed`."""
+    default = source.default_outcome if source is not None else None
+    if not isinstance(default, Described) or default.descriptor not in _MODIFIED or not isinstance(default.value, list):
+        return False
+    return bool(default.value) and default.value[0] is True
 
 
 def properties_to_modify(outcome: Outcome) -> tuple[dict[str, object], int]:

@@ -146,6 +146,7 @@ class Server:
         translator = Translator(self._new_uuid, settings.limits.header_bytes_max)
         namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
         catalog = self._engines.open_catalog(wish.name, settings.stores.count)
+        namespace.locks_outlive_connections = wish.locks_outlive_connections
         for index in range(settings.stores.count):
             journal = self._engines.open_journal(wish.name, index, self._rhythm.hand_over)
             namespace.attach_store(journal)

@@ -31,6 +31,8 @@ class NamespaceSettings:
     """Each names its topic. Without rules it gets `$Default`, which lets everything through."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     """Rules on the namespace itself; those of queues and topics stand in their descriptions."""
+    locks_outlive_connections: bool = False
+    """Locks of a holder whose connection broke stay until their time is over; entities may say otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

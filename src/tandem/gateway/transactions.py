@@ -30,6 +30,7 @@ from tandem.broker import transactions
 from tandem.broker.journal import Effect
 from tandem.broker.state import Loaded
 from tandem.broker.transactions import Sent, Settled, Step
+from tandem.gateway.holding import give_back, vanished
 from tandem.gateway.outcome_words import dead_letter_words, properties_to_modify
 from tandem.model.errors import (
     BusError,
@@ -57,7 +58,7 @@ _LATE_MAX: Final = 64
 class OpenTransaction:
     """Between declare and discharge."""
 
-    __slots__ = ("bytes", "deadline", "discharge", "doomed", "id", "link", "loading", "steps")
+    __slots__ = ("bytes", "deadline", "discharge", "doomed", "id", "link", "loading", "returning", "steps")
 
     def __init__(self, id_: bytes, link: ReceiverLink, deadline: int) -> None:
         self.id = id_
@@ -71,6 +72,8 @@ class OpenTransaction:
         """Steps that wait for a message to be read."""
         self.discharge: Callable[[], None] | None = None
         """What to do once nothing is loading."""
+        self.returning: list[tuple[Queue, Lock, bool]] = []
+        """Settled by their receivers for good: given back if it is rolled back. True: the delivery counts."""
 
 
 class Transactions:
@@ -103,6 +106,7 @@ class Transactions:
 
     def _too_late(self, transaction: OpenTransaction) -> None:
         self._open.pop(transaction.id, None)
+        self._roll_back(transaction)
         self._late[transaction.id] = None
         if len(self._late) > _LATE_MAX:
             del self._late[next(iter(self._late))]
@@ -115,9 +119,19 @@ class Transactions:
             self._too_late(transaction)
 
     def coordinator_gone(self, link: Link) -> None:
-        """Its transactions are rolled back: nothing of them was done, so nothing is to undo."""
+        """Its transactions are rolled back."""
         for id_ in [one.id for one in self._open.values() if one.link is link]:
-            del self._open[id_]
+            self._roll_back(self._open.pop(id_))
+
+    def _roll_back(self, transaction: OpenTransaction) -> None:
+        """Nothing of it was done. What its receivers settled for good is given back; the rest they hold on, unless they vanished."""
+        client = self._client
+        for queue, lock, counts in transaction.returning:
+            give_back(client, queue, [lock], counts)
+        connection = transaction.link.session.connection
+        for step in transaction.steps:
+            if isinstance(step, Settled) and vanished(client, connection, step.queue):
+                give_back(client, step.queue, [step.lock])
 
     def add(self, transaction: OpenTransaction, step: Step) -> None:
         limits = self._client.site.limits
@@ -143,9 +157,12 @@ class Transactions:
         queue.accessed_at = now
         return encode_transactional(transaction.id, ACCEPTED)
 
-    def settle(self, outcome: Outcome, queue: Queue, lock: Lock, answer: SettleAnswer) -> None:
-        """Hold a settlement back; `answer` follows when it is taken in. Raises what would refuse it outside of a transaction."""
+    def settle(self, outcome: Outcome, queue: Queue, lock: Lock, answer: SettleAnswer, counts: bool) -> None:
+        """Hold a settlement back; `answer` follows when it is taken in. Raises what would refuse it outside of a transaction.
+        `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""
         transaction = self.find(outcome.txn_id)
+        if answer.settled:
+            transaction.returning.append((queue, lock, counts))
         inner = outcome.inner or NO_OUTCOME
         queue.require(lock, self._client.turn.now)
         how, changes = _meaning(inner)
@@ -163,18 +180,19 @@ class Transactions:
         if transaction.loading == 0 and transaction.discharge is not None:
             transaction.discharge()
 
-    def doom(self, id_: bytes | None, error: BusError) -> None:
-        """A message whose sender does not listen was refused: the transaction cannot be what its client thinks."""
+    def doom(self, id_: bytes | None, error: BusError) -> bool:
+        """A message whose sender does not listen was refused: the transaction cannot be what its client thinks. False: it is over."""
         found = self._open.get(id_ or b"")
         if found is not None:
             found.doomed = found.doomed or error
+        return found is not None
 
     # -- discharge ---------------------------------------------------------------------------
 
     def discharge(self, id_: bytes, fail: bool, then: Effect) -> None:
         transaction = self.find(id_)
         if fail:
-            del self._open[id_]
+            self._roll_back(self._open.pop(id_))
             then.done(None)
         elif transaction.loading:
             transaction.discharge = lambda: self._commit(transaction, then)
@@ -186,11 +204,13 @@ class Transactions:
             then.done(TransactionRolledBack("The transaction was rolled back while it was being discharged."))
             return
         if transaction.doomed is not None:
+            self._roll_back(transaction)
             then.done(TransactionRolledBack(f"The transaction was rolled back: {transaction.doomed.description}"))
             return
         try:
             transactions.commit(self._client.site.namespace, transaction.id, transaction.steps, then)
         except BusError as error:
+            self._roll_back(transaction)
             then.done(TransactionRolledBack(f"The transaction was rolled back: {error.description}"))
 
 
@@ -329,17 +349,17 @@ def transaction_of(state: bytes) -> Outcome | None:
 class SettleAnswer(Effect):
     """The provisional answer to a settlement in a transaction."""
 
-    __slots__ = ("_client", "_delivery_id", "_link", "_settled", "state")
+    __slots__ = ("_client", "_delivery_id", "_link", "settled", "state")
 
     def __init__(self, client: Client, link: SenderLink, delivery_id: int, settled: bool) -> None:
         self._client = client
         self._link = link
         self._delivery_id = delivery_id
-        self._settled = settled
+        self.settled = settled
         self.state = b""
 
     def done(self, error: BaseException | None) -> None:
-        if self._client.gone or self._settled:
+        if self._client.gone or self.settled:
             return
         self._link.settle_locally(self._delivery_id)
         state = self.state if error is None else encode_rejected(self._client.error_of(error, ""))

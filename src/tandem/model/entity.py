@@ -72,6 +72,8 @@ class QueueDescription:
     user_metadata: str | None = None
     max_message_bytes: int | None = None
     """None: the broker's default. (`MaxMessageSizeInKilobytes` on the wire.)"""
+    locks_outlive_connections: bool | None = None
+    """Locks of a holder whose connection broke stay until their time is over; None: as the namespace says."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     created_at_ms: int = 0
     updated_at_ms: int = 0
@@ -179,6 +181,7 @@ class SubscriptionDescription:
     forward_dead_lettered_messages_to: str | None = None
     auto_delete_on_idle_ms: int = MAX_DURATION_MS
     user_metadata: str | None = None
+    locks_outlive_connections: bool | None = None
     rules: tuple[RuleDescription, ...] = ()
     created_at_ms: int = 0
     updated_at_ms: int = 0

@@ -192,6 +192,10 @@ class AmqpClient(ConnectionHandler):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        return self._transport
+
     def _running(self) -> Connection:
         if self._engine is None or self.ended.done():
             raise Gone("the connection has ended")

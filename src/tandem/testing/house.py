@@ -25,6 +25,8 @@ PORT = 5672
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "c2ltdWxhdGlvbg=="
 STORES = 4
+LOCKS_OUTLIVE_ON = "secondary"
+"""The broker whose locks outlive connections; the other one drops those of a connection that breaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class SimBroker:
             topics=self.entities.topics,
             subscriptions=self.entities.subscriptions,
             authorization_rules=(root,),
+            locks_outlive_connections=self.host == LOCKS_OUTLIVE_ON,
         )
         return ServerSettings(
             listeners=(Listener(host=self.host, port=PORT),),

@@ -258,7 +258,7 @@ class Deferred(QueueStory):
             return
         tokens: list[uuid.UUID] = []
         for entry in body["messages"]:
-            key, _ = self.took(entry["message"])
+            key, _ = self.took(entry["message"], client=client)
             self.checker.settling(key)
             self.released(key)
             tokens.append(entry["lock-token"])

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tandem import amqp
 from tandem.testing.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused, Sender
 from tandem.testing.checker import Checker
-from tandem.testing.house import KEY, PORT, Entities, House
+from tandem.testing.house import KEY, LOCKS_OUTLIVE_ON, PORT, Entities, House
 from tandem.testing.simloop import until
+from tandem.testing.simnet import Line
 
 if TYPE_CHECKING:
     from tandem.amqp import DecodedMessage
@@ -60,8 +61,8 @@ class Story:
         self.ended = False
         self._number = 0
         self._owners: dict[tuple[str, int], str] = {}
-        self._held: dict[str, tuple[int, int]] = {}
-        """Key -> (locked until, life of the store) of the latest delivery not given back."""
+        self._held: dict[str, tuple[int, int, AmqpClient | None]] = {}
+        """Key -> (locked until, life of the store, holder) of the latest delivery not given back."""
         self._arrived: dict[int, tuple[str, DecodedMessage]] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -155,7 +156,7 @@ class Story:
         keep = receiver.on_message
 
         def arrive(incoming: Incoming) -> None:
-            self._arrived[id(incoming)] = self.took(incoming.payload, address, checker)
+            self._arrived[id(incoming)] = self.took(incoming.payload, address, checker, client)
             keep(incoming)
 
         receiver.on_message = arrive
@@ -166,7 +167,9 @@ class Story:
         key, found = self._arrived.pop(id(incoming))
         return incoming, key, found
 
-    def took(self, payload: bytes, address: str = "", checker: Checker | None = None) -> tuple[str, DecodedMessage]:
+    def took(
+        self, payload: bytes, address: str = "", checker: Checker | None = None, client: AmqpClient | None = None
+    ) -> tuple[str, DecodedMessage]:
         """A delivery: the right body, under a number of its own, in nobody else's hands."""
         address = address or self.queue
         checker = checker or self.checker
@@ -179,21 +182,26 @@ class Story:
         owner = self._owners.setdefault((address, number), key)
         if owner != key:
             self.wrong(f"number {number} of {address} was {owner}'s, and is {key}'s now")
-        self._check_holder(checker.name + key, found)
+        self._check_holder(checker.name + key, found, client)
         if not checker.holds_so_far:
             self.house.broken(str(checker.verdict()))
         return key, found
 
-    def _check_holder(self, key: str, found: DecodedMessage) -> None:
+    def _check_holder(self, key: str, found: DecodedMessage, client: AmqpClient | None) -> None:
         until_ms = found.message_annotations.get(LOCKED_UNTIL)
         if not isinstance(until_ms, int) or found.properties.get("group-id") is not None:
             return  # a session's messages are free as soon as its link is gone
         now = self.house.clock.now_ms()
         held = self._held.get(key)
         life = self.house.brokers[self.host].epoch
-        if held is not None and held[0] > now and held[1] == life:
+        if held is not None and held[0] > now and held[1] == life and not self._lost_locks(held[2]):
             self.wrong(f"{key} is locked until {held[0]} by one client, and delivered to another at {now}")
-        self._held[key] = (int(until_ms), life)
+        self._held[key] = (int(until_ms), life, client)
+
+    def _lost_locks(self, holder: AmqpClient | None) -> bool:
+        """Its connection is over at the broker's end, where locks go with broken connections. (No client here closes one.)"""
+        line = holder.transport if holder is not None else None
+        return self.host != LOCKS_OUTLIVE_ON and isinstance(line, Line) and line.peer is not None and line.peer.closing
 
     def released(self, key: str, checker: Checker | None = None) -> None:
         """Given back, or its link is gone: somebody else may have it."""
