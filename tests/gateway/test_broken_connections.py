@@ -86,7 +86,7 @@ def test_messages_of_a_broken_connection_are_back_at_once_in_front_and_counted(b
 
 
 def test_messages_of_a_connection_that_fell_silent_are_back_with_its_end() -> None:
-    with Bus(limits=Limits(idle_timeout_ms=300)) as bus:
+    with Bus(limits=Limits(idle_timeout_ms=300, drop_silent_peer_after_ms=600)) as bus:
         bus.create_queue("plain")
         silent = Raw(bus.port)
         held(silent, "plain", "one")

@@ -200,7 +200,7 @@ class Story:
 
     def _lost_locks(self, holder: AmqpClient | None) -> bool:
         """Its connection is over at the broker's end, where locks go with broken connections. (No client here closes one.)"""
-        line = holder.transport if holder is not None else None
+        line: object = holder.transport if holder is not None else None
         return self.host != LOCKS_OUTLIVE_ON and isinstance(line, Line) and line.peer is not None and line.peer.closing
 
     def released(self, key: str, checker: Checker | None = None) -> None:
