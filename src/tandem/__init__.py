@@ -7,7 +7,11 @@ importing `tandem` stays cheap for those who need none of them.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tandem.client.paired_blocking_client import pair as pair
+    from tandem.client.paired_blocking_client import unpair as unpair
 
 __version__ = "0.1.0"
 
@@ -45,6 +49,7 @@ _SHARED = (
     "TokenUnavailableError",
     "is_unreachable",
 )
+_OF_CLIENTS = ("pair", "unpair")
 
 
 def __getattr__(name: str) -> Any:
@@ -52,8 +57,10 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("tandem.client.sync"), name)
     if name in _SHARED:
         return getattr(importlib.import_module("tandem.aio"), name)
+    if name in _OF_CLIENTS:
+        return getattr(importlib.import_module("tandem.client.paired_blocking_client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted((*globals(), *_SYNC, *_SHARED))
+    return sorted((*globals(), *_SYNC, *_SHARED, *_OF_CLIENTS))

@@ -20,7 +20,7 @@ def test_importing_tandem_loads_neither_the_sdk_nor_the_client():
 
 
 def test_both_front_doors_have_the_same_names():
-    offered = set(tandem._SYNC) | set(tandem._SHARED)
+    offered = {*tandem._SYNC, *tandem._SHARED, *tandem._OF_CLIENTS}
     assert offered == set(aio.__all__) - {"PairedSender", "Syphon"}
     for name in offered:
         assert getattr(tandem, name).__name__ == getattr(aio, name).__name__

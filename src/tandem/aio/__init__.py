@@ -14,6 +14,7 @@ from tandem.client.events import Event
 from tandem.client.health import PathState
 from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import PostgresOutboxStore, SqliteOutboxStore
+from tandem.client.paired_client import pair, unpair
 from tandem.client.pairing import PairedNamespaces, PairingOptions
 from tandem.client.paths import PathStatus
 from tandem.client.pipelined import PipelinedSender, SendFailuresError, SendReport
@@ -56,4 +57,6 @@ __all__ = [
     "Syphon",
     "TokenUnavailableError",
     "is_unreachable",
+    "pair",
+    "unpair",
 ]

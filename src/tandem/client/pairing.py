@@ -136,6 +136,8 @@ class PairedNamespaces:
         self._monitors: dict[str, PathMonitor] = {}
         self._senders: set[PairedSender] = set()
         self._unhook: list[Callable[[], None]] = []
+        self.ends_with_primary = False
+        """Whether closing the application's client of the primary closes the pair."""
         self._paired = False
         self._closed = False
 
@@ -169,9 +171,11 @@ class PairedNamespaces:
             if not namespace.owned:
                 self._unhook.append(namespace.on_close(partial(self._closed_by_application, side)))
 
-    def _closed_by_application(self, side: Side) -> None:
+    async def _closed_by_application(self, side: Side) -> None:
         self.events.tell("namespace-closed", side.host, f"the application closed its client of the {side.name}")
         side.was_closed()
+        if self.ends_with_primary and side is self.primary:
+            await self.close()
 
     def _leave_roles(self) -> None:
         while self._unhook:
@@ -270,20 +274,25 @@ class PairedNamespaces:
 
     # -- senders and receivers -----------------------------------------------------------------------------------------
 
-    def get_queue_sender(self, queue_name: str, *, timeout: Duration | None = None) -> PairedSender:
-        """A protected sender; `timeout` is for its sends that give none."""
-        return self._sender(queue_name, timeout)
+    def get_queue_sender(
+        self, queue_name: str, *, timeout: Duration | None = None, sdk_options: dict[str, Any] | None = None
+    ) -> PairedSender:
+        """A protected sender; `timeout` is for its sends that give none, `sdk_options` for the SDK's sender to the primary."""
+        return self._sender(queue_name, timeout, sdk_options)
 
-    def get_topic_sender(self, topic_name: str, *, timeout: Duration | None = None) -> PairedSender:
-        return self._sender(topic_name, timeout)
+    def get_topic_sender(
+        self, topic_name: str, *, timeout: Duration | None = None, sdk_options: dict[str, Any] | None = None
+    ) -> PairedSender:
+        """The same for a topic."""
+        return self._sender(topic_name, timeout, sdk_options)
 
-    def _sender(self, path: str, timeout: Duration | None) -> PairedSender:
+    def _sender(self, path: str, timeout: Duration | None, sdk_options: dict[str, Any] | None) -> PairedSender:
         if not self._paired:
             raise RuntimeError("pair first: only senders made after pairing are protected")
         if self._closed:
             raise NamespaceClosedError("the pair is closed")
         self.primary.check()
-        sender = PairedSender(self, path, seconds(timeout if timeout is not None else self.options.operation_timeout))
+        sender = PairedSender(self, path, seconds(timeout if timeout is not None else self.options.operation_timeout), sdk_options or {})
         self._senders.add(sender)
         return sender
 
@@ -366,6 +375,10 @@ class PairedNamespaces:
         await self._close_administration()
         self._leave_roles()
         await self._release(secondary_too=self.syphon is not None)
+
+    def when_closed(self, told: Callable[[], None]) -> None:
+        """Call this when the pair closes."""
+        self._unhook.append(told)
 
     async def _release(self, secondary_too: bool) -> None:
         for side in (self.primary, self.secondary):

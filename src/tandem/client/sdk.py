@@ -50,17 +50,18 @@ class SdkNamespace:
         self._closing: set[asyncio.Task[None]] = set()
         self.closed = False
 
-    def sender(self, path: str) -> SdkSender:
+    def sender(self, path: str, **sdk_options: Any) -> SdkSender:
+        """`sdk_options` as `get_queue_sender` of the SDK's client takes them."""
         self.check_open()
-        return SdkSender(self, path)
+        return SdkSender(self, path, sdk_options)
 
     def receiver(self, path: str, *, session_id: str | None = None) -> SdkReceiver:
         self.check_open()
         return SdkReceiver(self, path, session_id)
 
-    def make_sender(self, path: str) -> ServiceBusSender:
+    def make_sender(self, path: str, sdk_options: dict[str, Any]) -> ServiceBusSender:
         # The class's method: that of a client the application paired gives out protected senders.
-        return self._keep(type(self.client).get_queue_sender(self.client, path))
+        return self._keep(type(self.client).get_queue_sender(self.client, path, **sdk_options))
 
     def make_receiver(self, path: str, session_id: str | None) -> ServiceBusReceiver:
         topic, _, rest = path.partition("/Subscriptions/")
@@ -76,12 +77,12 @@ class SdkNamespace:
         self._made.add(handler)
         return handler
 
-    def on_close(self, told: Callable[[], None]) -> Callable[[], None]:
+    def on_close(self, told: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         """Hear of it first when the application closes its own client; returns what ends that. The client's `close` waits for ours."""
         client_close = self.client.close
 
         async def close() -> None:
-            told()
+            await told()
             await self._let_go()
             await client_close()
 

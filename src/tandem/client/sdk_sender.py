@@ -66,7 +66,7 @@ class _Lone:
         self._sender = sender
         self.host: str = sender.fully_qualified_namespace
 
-    def make_sender(self, path: str) -> ServiceBusSender:
+    def make_sender(self, path: str, sdk_options: dict[str, Any]) -> ServiceBusSender:
         return self._sender
 
     def check_open(self) -> None:
@@ -81,9 +81,10 @@ class _Lone:
 class SdkSender:
     """Sends to one path over one SDK sender at a time; a broken one is replaced."""
 
-    def __init__(self, namespace: SdkNamespace | _Lone, path: str) -> None:
+    def __init__(self, namespace: SdkNamespace | _Lone, path: str, sdk_options: dict[str, Any] | None = None) -> None:
         self._namespace = namespace
         self.path = path
+        self._sdk_options = sdk_options or {}
         self._sender: ServiceBusSender | None = None
         self._busy = False
         self._queue: collections.deque[Job] = collections.deque()
@@ -106,7 +107,7 @@ class SdkSender:
             raise NamespaceClosedError(f"the sender for {self.path} is closed")
         self._namespace.check_open()
         if self._sender is None:
-            self._sender = self._namespace.make_sender(self.path)
+            self._sender = self._namespace.make_sender(self.path, self._sdk_options)
         return self._sender
 
     def _discard(self, sender: ServiceBusSender) -> None:

@@ -48,13 +48,13 @@ class PairedSender:
     have been stored (an answer can be lost), so give entities duplicate detection if a double would hurt.
     """
 
-    def __init__(self, pair: PairedNamespaces, path: str, timeout: float) -> None:
+    def __init__(self, pair: PairedNamespaces, path: str, timeout: float, sdk_options: dict[str, Any]) -> None:
         self._pair = pair
         self._monitor = pair.monitor(path)
         self._counters = pair.counters
         self._path_counters = self._monitor.counters
         self._now = asyncio.get_running_loop().time
-        self._primary: Sender = pair.primary.namespace.sender(path)
+        self._primary: Sender = pair.primary.namespace.sender(path, **sdk_options)
         self._monitor.senders.add(self._primary)
         self._backlog: Sender | None = None
         self._timeout = timeout
@@ -63,6 +63,7 @@ class PairedSender:
         """Bodies up to this fit certainly, whatever stands beside them; 0 until the limits are known."""
         self._closed = False
         self.entity_name = path
+        self.client_identifier: str | None = sdk_options.get("client_identifier")
         self.fully_qualified_namespace = pair.primary.host
 
     # -- the SDK's surface ---------------------------------------------------------------------------------------------

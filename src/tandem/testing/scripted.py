@@ -137,7 +137,7 @@ class ScriptedNamespace:
 
     # -- the seam ------------------------------------------------------------------------------------------------------
 
-    def sender(self, path: str) -> ScriptedSender:
+    def sender(self, path: str, **sdk_options: Any) -> ScriptedSender:
         return ScriptedSender(self, path)
 
     def receiver(self, path: str, *, session_id: str | None = None) -> ScriptedReceiver:
