@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 PUMP_MAX: Final = 128
 """Messages one queue delivers in one turn: a millisecond or two, then sockets are looked at again."""
+PUMP_BYTES_MAX: Final = 2_097_152
+"""… and bytes, about: whether a peer reads is seen between turns, so this is what one that does not can cost."""
+HELD_BYTES_MAX: Final = 2_097_152
+"""Bytes chosen for one receive-and-delete consumer that may wait for the disk, about."""
 _PAGE_ROWS: Final = 512
 _PAGE_BYTES: Final = 2_097_152
 _SEQ: Final = Struct("<Q")
@@ -35,7 +39,7 @@ _SEQ: Final = Struct("<Q")
 class Consumer:
     """A receiver as the queue sees it. The gateway subclasses it per link."""
 
-    __slots__ = ("peek_lock", "reserved", "session", "waiting")
+    __slots__ = ("peek_lock", "reserved", "reserved_bytes", "session", "waiting")
 
     def __init__(self, peek_lock: bool) -> None:
         self.peek_lock: bool = peek_lock
@@ -43,10 +47,15 @@ class Consumer:
         self.waiting: bool = False
         self.reserved: int = 0
         """Receive-and-delete deliveries that wait for the disk: room already spent."""
+        self.reserved_bytes: int = 0
 
     def room(self) -> int:
         """How many messages it can take now."""
         return 0
+
+    def room_left(self) -> int:
+        """The same, less what is on its way; none while as many bytes are as may be."""
+        return self.room() - self.reserved if self.reserved_bytes < HELD_BYTES_MAX else 0
 
     def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
         """One message; `lock` is None when it is already gone from the queue."""
@@ -78,6 +87,8 @@ class Dispatcher(QueueState):
         self.paging: bool = False
         self.has_more: bool = False
         """The last pump stopped to let others have their turn."""
+        self.given_bytes: int = 0
+        """What the last call of `deliver_ready` or of its like for sessions gave away."""
         self.front: Dispatcher | None = None
         """The partitioned queue this one is a fragment of."""
 
@@ -142,21 +153,23 @@ class Dispatcher(QueueState):
             return
         waiting = self.waiting
         left = PUMP_MAX
+        left_bytes = PUMP_BYTES_MAX
         self.has_more = False
         while waiting:
             consumer = waiting[0]
-            room = consumer.room() - consumer.reserved if consumer.waiting else 0
+            room = consumer.room_left() if consumer.waiting else 0
             if room > 0:
-                if left <= 0:
+                if left <= 0 or left_bytes <= 0:
                     self.has_more = True
                     self.turn.touch_later(self)
                     return
                 wanted = room if room < left else left
-                sent = self.deliver_ready(consumer, wanted, now)
+                sent = self.deliver_ready(consumer, wanted, left_bytes, now)
                 left -= sent
-                if sent < wanted:
+                left_bytes -= self.given_bytes
+                if sent < wanted and left_bytes > 0:
                     return
-                if consumer.room() - consumer.reserved > 0:
+                if consumer.room_left() > 0:
                     continue
             waiting.popleft()
             consumer.waiting = False
@@ -182,9 +195,10 @@ class Dispatcher(QueueState):
         self.cursor = seq
         return seq if seq < end else 0
 
-    def deliver_ready(self, consumer: Consumer, room: int, now: int) -> int:
-        """Up to `room` messages to this consumer. Fewer than `room` means: nothing more is there (yet)."""
+    def deliver_ready(self, consumer: Consumer, room: int, room_bytes: int, now: int) -> int:
+        """Up to `room` messages to this consumer. Fewer means: nothing more is there (yet), or `given_bytes` has reached `room_bytes`."""
         sent = 0
+        given = 0
         taken: list[bytes] = []
         held: _Held | None = None
         chunks = self.index.chunks
@@ -193,7 +207,7 @@ class Dispatcher(QueueState):
         pack = _SEQ.pack
         small = 0
         small_bytes = 0
-        while sent < room:
+        while sent < room and given < room_bytes:
             seq = self.next_ready()
             if seq == 0:
                 break
@@ -214,6 +228,7 @@ class Dispatcher(QueueState):
                 continue
             enqueued_at: int = chunk.enqueued[row]
             size = message.size_bytes
+            given += size
             if size > UNIT_BYTES:
                 self.meter.received(size)
             else:
@@ -237,6 +252,7 @@ class Dispatcher(QueueState):
                 self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
                 held.add(message, seq, enqueued_at, count, expires_at)
             sent += 1
+        self.given_bytes = given
         if small:
             self.meter.received_small(small, small_bytes)
         if taken:
@@ -244,9 +260,13 @@ class Dispatcher(QueueState):
             self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
             self.wake_for_locks()
         if held is not None:
-            consumer.reserved += len(held.seqs)
-            self.when_durable(held)
+            self._hold(held)
         return sent
+
+    def _hold(self, held: _Held) -> None:
+        held.consumer.reserved += len(held.seqs)
+        held.consumer.reserved_bytes += held.size_bytes
+        self.when_durable(held)
 
     def wake_for_locks(self) -> None:
         at = self.locks.next_end()
@@ -341,26 +361,31 @@ class Dispatcher(QueueState):
 
     def _pump_sessions(self, now: int) -> None:
         """Each holder gets its own session's messages. One with nothing to read leaves the line until its session has more."""
+        self.has_more = False
         for _ in range(len(self.waiting)):
             consumer = self.waiting.popleft()
             consumer.waiting = False
             session = consumer.session
-            room = consumer.room() - consumer.reserved
+            room = consumer.room_left()
             if session is None or room <= 0:
                 continue
             self._deliver_session(consumer, session, room, now)
-            if consumer.room() - consumer.reserved > 0 and (self.paging or session.first(self.index)):
+            if consumer.room_left() > 0 and (self.paging or session.first(self.index)):
                 consumer.waiting = True
                 self.waiting.append(consumer)
+                if self.given_bytes >= PUMP_BYTES_MAX:
+                    self.has_more = True
+                    self.turn.touch_later(self)
 
     def _deliver_session(self, consumer: Consumer, session: MessageSession, room: int, now: int) -> None:
+        self.given_bytes = 0
         if session.locked_until <= now:
             if session.first(self.index):
                 self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
             return
         taken: list[bytes] = []
         held: _Held | None = None
-        while room > 0:
+        while room > 0 and self.given_bytes < PUMP_BYTES_MAX:
             seq = session.first(self.index)
             if seq == 0:
                 break
@@ -376,6 +401,7 @@ class Dispatcher(QueueState):
                 continue
             enqueued_at = self.index.enqueued_at(seq)
             self.meter.received(message.size_bytes)
+            self.given_bytes += message.size_bytes
             if consumer.peek_lock:
                 lock = self.locks.take(seq, session.locked_until, count, session, False)
                 session.locks[seq] = lock
@@ -394,8 +420,7 @@ class Dispatcher(QueueState):
         if taken:
             self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
         if held is not None:
-            consumer.reserved += len(held.seqs)
-            self.when_durable(held)
+            self._hold(held)
 
     def _page_session(self, session: MessageSession) -> None:
         if self.paging:
@@ -427,27 +452,30 @@ class _Page(Loaded):
 class _Held(Effect):
     """Receive-and-delete: the messages go out once the disk knows that they are gone."""
 
-    __slots__ = ("consumer", "messages", "queue", "seqs")
+    __slots__ = ("consumer", "messages", "queue", "seqs", "size_bytes")
 
     def __init__(self, queue: Dispatcher, consumer: Consumer) -> None:
         self.queue = queue
         self.consumer = consumer
         self.seqs: list[int] = []
         self.messages: list[tuple[Message, int, int, int]] = []
+        self.size_bytes: int = 0
 
     def add(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int) -> None:
         self.seqs.append(seq)
+        self.size_bytes += message.size_bytes
         self.messages.append((message, enqueued_at, count, expires_at))
 
     def done(self, error: BaseException | None) -> None:
         queue = self.queue
         consumer = self.consumer
         consumer.reserved -= len(self.seqs)
+        consumer.reserved_bytes -= self.size_bytes
         if error is not None or queue.deleted:
             return  # the store is down and will be replayed; memory is rebuilt from what it knows
         for seq, (message, enqueued_at, count, expires_at) in zip(self.seqs, self.messages, strict=True):
             queue.remove_row(seq)
             consumer.deliver(message, seq, enqueued_at, count, expires_at, None)
-        if consumer.room() - consumer.reserved > 0:
+        if consumer.room_left() > 0:
             queue.consumer_ready(consumer)
         consumer.caught_up()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker.dispatch import PUMP_MAX
+from tandem.broker.dispatch import PUMP_BYTES_MAX, PUMP_MAX
 from tandem.broker.forwarding import settle_transfers
 from tandem.broker.gathering import AllOf, Gathering, Share, WaitingEverywhere
 from tandem.broker.index import READY
@@ -237,34 +237,38 @@ class PartitionedQueue(Queue):
             return
         waiting = self.waiting
         left = PUMP_MAX
+        left_bytes = PUMP_BYTES_MAX
         self.has_more = False
         while waiting:
             consumer = waiting[0]
-            room = consumer.room() - consumer.reserved if consumer.waiting else 0
+            room = consumer.room_left() if consumer.waiting else 0
             if room <= 0:
                 waiting.popleft()
                 consumer.waiting = False
                 continue
-            if left <= 0:
+            if left <= 0 or left_bytes <= 0:
                 self.has_more = True
                 self.turn.touch_later(self)
                 return
-            sent = self._round(consumer, min(room, left), now)
+            sent = self._round(consumer, min(room, left), left_bytes, now)
             left -= sent
+            left_bytes -= self.given_bytes
             if sent == 0:
                 return
 
-    def _round(self, consumer: Consumer, room: int, now: int) -> int:
+    def _round(self, consumer: Consumer, room: int, room_bytes: int, now: int) -> int:
         count = len(self.fragments)
         sent = 0
+        self.given_bytes = 0
         for step in range(count):
-            if sent >= room:
+            if sent >= room or self.given_bytes >= room_bytes:
                 break
             part = self.fragments[(self._start + step) % count]
             if part.out_of_service or not part.may_receive or not part.index.by_state[READY]:
                 continue
             try:
-                sent += part.deliver_ready(consumer, room - sent, now)
+                sent += part.deliver_ready(consumer, room - sent, room_bytes - self.given_bytes, now)
+                self.given_bytes += part.given_bytes
             except StoreUnavailable:
                 part.out_of_service = True
         self._start = (self._start + 1) % count
