@@ -58,6 +58,8 @@ class Link:
         """The peer's."""
         self.offered_capabilities: list[str] = []
         self.desired_capabilities: list[str] = []
+        self.offers: list[str] = []
+        """What we offer when we accept; the two above are the peer's."""
         self.max_message_size = 0
         """Ours; 0 = none named."""
         self.remote_max_message_size = 0
@@ -128,7 +130,7 @@ class Link:
                 target,
                 ABSENT if self.receiver else self.initial_delivery_count,
                 self.max_message_size,
-                [],
+                self.offers,
                 [],
                 properties,
             ),

@@ -408,6 +408,11 @@ class Namespace:
             return entity
         raise NotAllowed(f"'{address.path}' is a topic: receive from one of its subscriptions.")
 
+    def is_topic(self, address: Address) -> bool:
+        """The topic itself, not one of its subscriptions."""
+        entity = self.entities.get(address.key)
+        return entity is not None and not isinstance(entity, QueueEntity) and not address.management
+
     def resolve_sender(self, address: Address) -> Queue:
         """What a sender to this address sends to."""
         entity = self.entities.get(address.key)

@@ -13,6 +13,7 @@ from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
 from tandem.gateway.cbs import TokenNode
 from tandem.gateway.client import Client
+from tandem.gateway.jms import DELAYED_DELIVERY, check_wishes
 from tandem.gateway.links import LinkConsumer, Receiving, Sending
 from tandem.gateway.management import ManagementNode
 from tandem.gateway.requests import ReplyLinks, Requests
@@ -51,6 +52,8 @@ class Node:
                 self._attach_coordinator(link)
                 self._client.touch()
                 return
+            if terminus is not None:
+                check_wishes(terminus, not link.receiver, self._client.site.namespace)
             if terminus is None or terminus.address is None:
                 raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
             path = terminus.address
@@ -131,6 +134,8 @@ class Node:
         client.keep_link(link, address, Right.SEND)
         queue.accessed_at = client.turn.now
         link.auto_credit = client.site.limits.link_credit
+        if DELAYED_DELIVERY in link.desired_capabilities:
+            link.offers = [DELAYED_DELIVERY]
         link.accept(max_message_size=queue.message_bytes_max)
 
     # -- receiving ---------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class Server:
 
     async def _open_namespace(self, wish: NamespaceSettings) -> None:
         settings = self.settings
-        translator = Translator(self._new_uuid, settings.limits.header_bytes_max)
+        translator = Translator(self._new_uuid, settings.limits.header_bytes_max, lambda: self.turn.now)
         namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
         catalog = self._engines.open_catalog(wish.name, settings.stores.count)
         namespace.locks_outlive_connections = wish.locks_outlive_connections

@@ -18,6 +18,7 @@ from tandem.amqp.types import Symbol
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
+from tandem.gateway.jms import milliseconds
 from tandem.gateway.usual import remember_header, usual_message
 from tandem.gateway.views import application_properties_of, as_text, changed_message, forwarded_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed
@@ -45,6 +46,9 @@ _SET_BY_BROKER: Final = frozenset(
     }
 )
 _SCHEDULED: Final = b"x-opt-scheduled-enqueue-time"
+_DELIVERY_TIME: Final = b"x-opt-delivery-time"
+_DELIVERY_DELAY: Final = b"x-opt-delivery-delay"
+"""How JMS clients schedule: an instant, or milliseconds from now."""
 _PARTITION_KEY: Final = b"x-opt-partition-key"
 _KEYS: Final = frozenset({_PARTITION_KEY, b"x-opt-via-partition-key"})
 _STRINGS: Final = b"\xa1\xb1"
@@ -96,6 +100,7 @@ class _Scan:
         self.ma_count: int = 0
         self.ma: bytes = b""
         self.scheduled_at: int = 0
+        self.delay_ms: int = 0
         self.partition_key: str | None = None
         self.message_id: bytes = b""
         self.session_id: str | None = None
@@ -176,6 +181,10 @@ def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> No
             continue
         if name == _SCHEDULED:
             found.scheduled_at = _timestamp(buf, value_at)
+        elif name == _DELIVERY_TIME:
+            found.scheduled_at = max(found.scheduled_at, milliseconds(buf, value_at, "x-opt-delivery-time"))
+        elif name == _DELIVERY_DELAY:
+            found.delay_ms = milliseconds(buf, value_at, "x-opt-delivery-delay")
         elif name in _KEYS and buf[value_at] != 0x40:
             text = _text(buf, value_at, f"annotation {name.decode()}")
             if name == _PARTITION_KEY:
@@ -248,10 +257,11 @@ def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> Non
 class Translator(Rewriter):
     """Turns payloads into messages and messages into deliveries. `new_id` gives ids to messages sent without one."""
 
-    __slots__ = ("_header_bytes_max", "_new_id")
+    __slots__ = ("_header_bytes_max", "_new_id", "_now")
 
-    def __init__(self, new_id: Callable[[], uuid.UUID], header_bytes_max: int = 65_536) -> None:
+    def __init__(self, new_id: Callable[[], uuid.UUID], header_bytes_max: int = 65_536, now: Callable[[], int] = lambda: 0) -> None:
         self._new_id = new_id
+        self._now = now
         self._header_bytes_max: i64 = header_bytes_max
 
     # -- in ----------------------------------------------------------------------------------
@@ -276,6 +286,8 @@ class Translator(Rewriter):
             bare = _with_message_id(bare, found.message_id)
         elif found.message_id[0] != 0xA1 or len(found.message_id) > _ID_CHARS_MAX + 2:
             found.message_id = _comparable_id(found.message_id)
+        if found.delay_ms:
+            found.scheduled_at = max(found.scheduled_at, self._now() + found.delay_ms)
         session_id = found.session_id
         if session_id is not None:
             if len(session_id) > _ID_CHARS_MAX:
