@@ -30,7 +30,7 @@ PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
 
-.PHONY: help setup demo test check lint format docs bench sim serve clean js lock audit
+.PHONY: help setup demo test check lint format docs bench sim fuzz serve clean js lock audit
 
 help:
 	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
@@ -43,6 +43,7 @@ help:
 	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
 	@echo "make bench    benchmarks (NAME=engine for one)"
 	@echo "make sim      the simulator (SEED=n)"
+	@echo "make fuzz     compiled against source, the same frames to both (FRAMES=100000000 for hours)"
 	@echo "make lock     write build/requirements.lock: every dependency with its hashes"
 	@echo "make audit    the same, compared with published advisories"
 	@echo "make clean    remove everything that was built"
@@ -104,6 +105,11 @@ bench: setup
 sim: setup
 	@[ -e src/tandem/testing/simulate.py ] || { echo "this version has no simulator"; exit 2; }
 	@$(BIN)/python -m tandem.testing.simulate --seed $(SEED) $(ARGS)
+
+# Millions of odd and broken frames to the compiled package and to its source: the same answers, and no traceback from either.
+FRAMES ?= 1000000
+fuzz: setup
+	@env -u PYTHONPATH $(BIN)/python -m tests.differential.compare --frames $(FRAMES) $(ARGS)
 
 lint: $(INSTALLED) $(VENV)/.dev
 	@$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import tokenize
@@ -193,6 +194,49 @@ def test_clock_dice_and_terminal_are_handed_in(path: Path) -> None:
     ]
     wrong += [f"line {line}: import random" for line, module in imports_of(path) if module.split(".")[0] == "random"]
     assert wrong == []
+
+
+ORDERED_SLICES: dict[str, set[str]] = {
+    "amqp/codec.py": {"buf[start:end]", "self.buf[at:at + n]"},
+    "amqp/connection.py": {"data[at:]", "data[at:at + 4]", "data[at:at + 8]", "data[at:at + missing]"},
+    "amqp/dispositions.py": {"buf[at + 14:list_end]", "buf[at:list_end]", "buf[tail_at:list_end]"},
+    "amqp/sections.py": {"payload[start:end]", "payload[starts[j]:ends[j]]"},
+    "amqp/transfers.py": {
+        "buf[at + 2:tag_end]",
+        "buf[list_end:end]",
+        "buf[tag_end:list_end]",
+        "memoryview(buf)[at:end]",
+        "view[w.sent:w.sent + room]",
+    },
+    "gateway/links.py": {"payload[value_at + 2:after]", "payload[value_at + 5:value_at + 5 + uint32(payload, value_at + 1)]"},
+    "gateway/translate.py": {
+        "bare[after:]",
+        "bare[cut_to:]",
+        "bare[insert_at:]",
+        "buf[at:end]",
+        "buf[key_at + 2:value_at]",
+        "buf[key_at:at]",
+        "buf[start:at]",
+        "payload[after:]",
+        "payload[bare_from:]",
+        "payload[bare_from:at]",
+        "payload[value_at:after]",
+    },
+}
+"""Slices of what peers send, in compiled modules, whose bounds are in order by what was checked before them: begin <= end, begin <= length."""
+
+
+def test_slices_of_what_peers_send_are_checked_or_known_to_be_in_order() -> None:
+    """Compiled, a slice that begins behind its end is a SystemError that costs the connection; `amqp.codec.part` makes it empty."""
+    hot = re.findall(r'"((?:amqp|gateway)/\w+\.py)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
+    found: dict[str, set[str]] = {}
+    for name in hot:
+        for node in ast.walk(tree_of(PACKAGE / name)):
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+                begin = node.slice.lower
+                if begin is not None and not isinstance(begin, ast.Constant):
+                    found.setdefault(name, set()).add(ast.unparse(node))
+    assert found == ORDERED_SLICES
 
 
 def test_every_limit_is_read_somewhere() -> None:

@@ -48,6 +48,11 @@ def uint32(buf: bytes, at: i64) -> i64:
     return (buf[at] << 24) | (buf[at + 1] << 16) | (buf[at + 2] << 8) | buf[at + 3]
 
 
+def part(buf: bytes, start: i64, end: i64) -> bytes:
+    """`buf[start:end]` for bounds that a peer chose: compiled, a slice that begins behind its end, or behind the buffer's, is an error."""
+    return buf[start:end] if start < end and start < len(buf) else b""
+
+
 def skip_value(buf: bytes, at: i64) -> i64:
     """Where the value at `at` ends. Looks at sizes only, so it is constant work except for chains of descriptors."""
     n: i64 = len(buf)

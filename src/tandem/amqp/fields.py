@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import Decoder, skip_value
+from tandem.amqp.codec import Decoder, part, skip_value
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.types import Array, Symbol, type_name
 
@@ -141,7 +141,7 @@ class Fields:
             return b""
         start: i64 = self.decoder.at - 1
         self.decoder.at = skip_value(self.buf, start)
-        return self.buf[start : self.decoder.at]
+        return part(self.buf, start, self.decoder.at)
 
     def boolean(self, field: str, default: bool, needed: bool = False) -> bool:
         code = self.code(field, "boolean", needed)

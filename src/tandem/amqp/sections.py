@@ -128,7 +128,10 @@ def scan(payload: bytes) -> Sections:
             at = at + 5 + payload[at + 4]
         elif form == 4:
             at = at + 8 + uint32(payload, at + 4)
-        else:
+        if form and at > n:
+            at = start  # read it again, slowly: the error names what was read
+            form = 0
+        if not form:
             if n - at > 3 and payload[at] == 0 and payload[at + 1] == 0x53:
                 code = payload[at + 2]
             else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import COMPILED, uint32
+from tandem.amqp.codec import COMPILED, part, uint32
 from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_binary, encode_uint
 from tandem.amqp.errors import (
     INVALID_FIELD,
@@ -118,7 +118,7 @@ def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
             _take_slowly(session, buf, start, end, -1)
             return
     tag_end: i64 = at + 2 + buf[at + 1]
-    if tag_end > list_end:
+    if tag_end > list_end or list_end > end:
         _take_slowly(session, buf, start, end, -1)
         return
     tail = session.tails.get(buf[tag_end:list_end])
@@ -131,7 +131,6 @@ def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
         or link.busy
         or end - list_end > link.size_limit
         or not link.attached
-        or list_end > end
     ):
         _take_slowly(session, buf, start, end, tag_end)
         return
@@ -223,7 +222,7 @@ def _finish(session: Session, link: ReceiverLink, aborted: bool, buf: bytes, at:
     oversize = link.oversize
     payload = b""
     if not aborted and not oversize:
-        payload = buf[at:end]
+        payload = part(buf, at, end)
         if link.unfinished:
             link.unfinished += payload
             # forget_unfinished takes off what was counted, and the last part never was

@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import COMPILED, decode_value, skip_value, uint32
+from tandem.amqp.codec import COMPILED, decode_value, part, skip_value, uint32
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
@@ -127,7 +127,7 @@ def _content(buf: bytes, at: i64, what: str) -> tuple[i64, i64]:
     raise DecodeError(f"{what}: expected a list or map, found type 0x{code:02x}")
 
 
-def _scan_header(buf: bytes, at: i64, found: _Scan) -> None:
+def _scan_header(buf: bytes, at: i64, after: i64, found: _Scan) -> None:
     count, at = _content(buf, at, "header")
     if count == 0:
         return
@@ -136,6 +136,8 @@ def _scan_header(buf: bytes, at: i64, found: _Scan) -> None:
         end = skip_value(buf, end)
     if count >= 2:
         end = skip_value(buf, end)
+    if end > after:
+        raise DecodeError("header: the fields run past the end of their list")
     travelling = buf[at:end]
     if count == 1:
         travelling += b"\x40"
@@ -240,7 +242,7 @@ def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> Non
         end = skip_value(buf, at)
         if buf[at] != 0x40:
             if field == 6:
-                raw = buf[at + 2 : end]
+                raw = part(buf, at + 2, end)
                 if len(raw) == len(_PING) and raw.lower() == _PING:
                     found.is_ping = True
             elif field == 10:
@@ -313,7 +315,7 @@ class Translator(Rewriter):
         """Fills `found`; returns the bare message: all sections but header and annotations."""
         s = scan(payload)
         if s.header_at >= 0:
-            _scan_header(payload, s.header_value, found)
+            _scan_header(payload, s.header_value, s.header_end, found)
             if not COMPILED and s.header_at == 0:
                 remember_header(payload[s.header_value : s.header_end], found.header, found.ttl_ms)
         if s.da_at >= 0:
@@ -467,7 +469,7 @@ def _with_message_id(bare: bytes, message_id: bytes) -> bytes:
         after = skip_value(bare, value_at)
         if code == _PROPERTIES:
             count, first = _content(bare, value_at, "properties")
-            rest = bare[skip_value(bare, first) : after] if count else b""
+            rest = part(bare, skip_value(bare, first), after) if count else b""
             return bare[:at] + b"\x00\x53\x73" + _encode_list(message_id + rest, max(count, 1)) + bare[after:]
         at = after
     return b"\x00\x53\x73" + _encode_list(message_id, 1) + bare

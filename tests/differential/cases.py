@@ -1,0 +1,442 @@
+"""Messages and frames from a seed, sensible, odd and broken: the same bytes wherever they are made, so no clock, no Tandem in here."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+HEADERS = b"AMQP\x00\x01\x00\x00"
+FIRST_DELIVERY = 0x40000000
+
+
+def _list(items: list[bytes], wide: bool, lie: int = 0) -> bytes:
+    content = b"".join(items)
+    if wide or len(content) > 250 or len(items) > 255:
+        return b"\xd0" + struct.pack(">II", max(len(content) + 4 + lie, 0), len(items)) + content
+    return bytes((0xC0, max(len(content) + 1 + lie, 0) & 0xFF, len(items))) + content
+
+
+def _map(items: list[bytes], wide: bool, lie: int = 0) -> bytes:
+    made = _list(items, wide, lie)
+    return bytes((made[0] + 1,)) + made[1:]
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return bytes((0xA1, len(raw))) + raw if len(raw) < 256 else b"\xb1" + struct.pack(">I", len(raw)) + raw
+
+
+def symbol(value: str) -> bytes:
+    return bytes((0xA3, len(value))) + value.encode()
+
+
+def binary(value: bytes) -> bytes:
+    return bytes((0xA0, len(value))) + value if len(value) < 256 else b"\xb0" + struct.pack(">I", len(value)) + value
+
+
+def uint(value: int) -> bytes:
+    return b"\x43" if value == 0 else bytes((0x52, value)) if value < 256 else b"\x70" + struct.pack(">I", value)
+
+
+POOL = [
+    b"\x40",
+    b"\x41",
+    b"\x42",
+    b"\x56\x00",
+    b"\x56\x01",
+    b"\x56\x02",
+    b"\x43",
+    b"\x44",
+    b"\x45",
+    b"\x50\x00",
+    b"\x50\xff",
+    b"\x51\x80",
+    b"\x52\x07",
+    b"\x53\x70",
+    b"\x54\x81",
+    b"\x55\x01",
+    b"\x60\x12\x34",
+    b"\x61\xff\xfe",
+    b"\x70\x00\x00\x00\x05",
+    b"\x70\xff\xff\xff\xff",
+    b"\x71\x80\x00\x00\x00",
+    b"\x72\x7f\xc0\x00\x00",
+    b"\x73\x00\x00\x00\x41",
+    b"\x73\x00\x11\xff\xff",
+    b"\x74\x22\x50\x00\x00",
+    b"\x80" + b"\xff" * 8,
+    b"\x81" + b"\x80" + b"\0" * 7,
+    b"\x82" + b"\x40" + b"\0" * 7,
+    b"\x83" + b"\0" * 7 + b"\x01",
+    b"\x83\x00\x00\x01\x8f\x00\x00\x00\x00",
+    b"\x83" + b"\xff" * 8,
+    b"\x84" + b"\x22" + b"\0" * 7,
+    b"\x94" + b"\x22" * 16,
+    b"\x98" + b"\x11" * 16,
+    b"\xa0\x00",
+    b"\xa0\x03abc",
+    b"\xa1\x00",
+    b"\xa1\x01a",
+    b"\xa1\x02\xc3\xa9",
+    b"\xa1\x02\xff\xfe",
+    b"\xa3\x00",
+    b"\xa3\x03abc",
+    b"\xa3\x01\xff",
+    b"\xb0\x00\x00\x00\x02hi",
+    b"\xb1\x00\x00\x00\x01z",
+    b"\xb3\x00\x00\x00\x01s",
+    b"\xb1\x00\x00\x00\x00",
+    b"\xb1\xff\xff\xff\xff",
+    b"\xa1\x7f",
+    b"\xa3\x90",
+    text("x" * 127),
+    text("x" * 128),
+    text("x" * 129),
+    text("é" * 128),
+    text("y" * 300),
+    binary(b"z" * 300),
+    b"\xc0\x01\x00",
+    b"\xc0\x00",
+    b"\xc0\x03\x02\x41\x40",
+    b"\xc1\x01\x00",
+    b"\xc1\x00",
+    b"\xc1\x05\x02\xa1\x01a\x41",
+    b"\xc1\x02\x01\x40",
+    b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00",
+    b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00",
+    b"\xd0\x00\x00\x00\x00",
+    b"\xd1\x00\x00\x00\x02\x00\x00",
+    b"\xe0\x02\x00\x40",
+    b"\xe0\x04\x02\x50\x01\x02",
+    b"\xe0\x05\x01\xa3\x02ab",
+    b"\xf0\x00\x00\x00\x05\x00\x00\x00\x01\x41",
+    b"\xe0\x00",
+    b"\x00\x53\x24\x45",
+    b"\x00\x53\x25\xc0\x01\x00",
+    b"\x00\x53\x26\x45",
+    b"\x00\x53\x27\xc0\x03\x02\x41\x42",
+    b"\x00\x53\x23\x45",
+    b"\x00\x53\x34\xc0\x05\x01\xa0\x02id",
+    b"\x00\x53\x1d\xc0\x04\x01\xa3\x01e",
+    b"\x00\xa3\x12amqp:accepted:list\x45",
+    b"\x00\x80" + b"\0" * 7 + b"\x24\x45",
+    b"\x00\x53\x28\xc0\x04\x01\xa1\x01q",
+    b"\x00\x53\x29\xc0\x04\x01\xa1\x01q",
+    b"\x00\x53\x30\x45",
+    b"\x00\x00\x53\x24\x45",
+    b"\x00\x41\x41",
+    b"\x00",
+    symbol("x-opt-scheduled-enqueue-time"),
+    symbol("x-opt-partition-key"),
+    symbol("x-opt-lock-token"),
+    symbol("x-opt-sequence-number"),
+    symbol("application/vnd.ms-servicebus-ping"),
+    text("application/vnd.ms-servicebus-ping"),
+    b"",
+    b"\x03",
+    b"\x99",
+    b"\x4f",
+    b"\xdf\x01",
+]
+
+KEYS = [
+    symbol(f"x-opt-{name}")
+    for name in ("scheduled-enqueue-time", "partition-key", "lock-token", "sequence-number", "locked-until", "via-partition-key")
+]
+
+
+class Dice:
+    """Choices from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.below = self._random.randrange
+        self.bits = self._random.getrandbits
+
+    def pick(self, of: list[bytes]) -> bytes:
+        return of[self.below(len(of))]
+
+    def chance(self, one_in: int) -> bool:
+        return self.below(one_in) == 0
+
+    def field(self, sensible: bytes) -> bytes:
+        """What belongs there, mostly."""
+        return self.pick(POOL) if self.chance(5) else sensible
+
+    def mutated(self, data: bytes) -> bytes:
+        """Now and then a byte changed, removed, doubled, or the end cut off."""
+        if self.bits(2):
+            return data
+        changed = bytearray(data)
+        for _ in range(1 + self.below(3)):
+            if not changed:
+                break
+            at = self.below(len(changed))
+            how = self.bits(3)
+            if how < 4:
+                changed[at] = self.bits(8)
+            elif how == 4:
+                changed[at] ^= 1 << self.bits(3) & 7
+            elif how == 5:
+                del changed[at]
+            elif how == 6:
+                changed[at:at] = self.pick(POOL)
+            else:
+                del changed[at:]
+        return bytes(changed)
+
+    def compound(self, items: list[bytes], mapped: bool = False) -> bytes:
+        lie = self.below(7) - 3 if self.chance(12) else 0
+        return (_map if mapped else _list)(items, self.chance(4), lie)
+
+
+def message(dice: Dice) -> bytes:
+    """A payload: sections mostly in order, fields mostly of their types."""
+    sections: list[bytes] = []
+    if dice.chance(2):
+        fields = [dice.field(one) for one in (b"\x41", b"\x50\x04", b"\x70\x00\x01\x00\x00", b"\x42", b"\x43")]
+        sections.append(b"\x00\x53\x70" + dice.compound(fields[: dice.below(6)]))
+    if dice.chance(4):
+        entries = [one for _ in range(dice.below(3)) for one in (dice.field(dice.pick(KEYS)), dice.pick(POOL))]
+        sections.append(b"\x00\x53\x71" + dice.compound(entries, True))
+    if dice.chance(2):
+        entries = [one for _ in range(dice.below(4)) for one in (dice.field(dice.pick(KEYS)), dice.pick(POOL))]
+        sections.append(b"\x00\x53\x72" + dice.compound(entries, True))
+    if not dice.chance(5):
+        usual = (
+            text(f"id-{dice.below(1000)}"),
+            b"\xa0\x01u",
+            text("to"),
+            text("subject"),
+            text("reply"),
+            text("correlation"),
+            symbol("text/plain"),
+        )
+        more = (symbol("utf-8"), b"\x83" + b"\0" * 8, b"\x83" + b"\0" * 8, text(f"s{dice.below(4)}"), uint(dice.below(9)), text("group"))
+        fields = [dice.field(b"\x40" if dice.chance(3) else one) for one in usual + more]
+        sections.append(b"\x00\x53\x73" + dice.compound(fields[: 1 + dice.below(14)]))
+    if dice.chance(3):
+        entries = [one for number in range(dice.below(4)) for one in (dice.field(text(f"k{number}")), dice.pick(POOL))]
+        sections.append(b"\x00\x53\x74" + dice.compound(entries, True))
+    kind = dice.below(8)
+    if kind < 5:
+        sections.extend([b"\x00\x53\x75" + dice.field(binary(bytes(dice.below(40))))] * (1 + (kind == 4)))
+    elif kind == 5:
+        sections.append(b"\x00\x53\x76" + dice.compound([dice.pick(POOL)]))
+    elif kind == 6:
+        sections.append(b"\x00\x53\x77" + dice.pick(POOL))
+    if dice.chance(12):
+        sections.append(b"\x00\x53\x78" + dice.compound([symbol("f"), dice.pick(POOL)], True))
+    if dice.chance(20) and len(sections) > 1:
+        sections.reverse()
+    if dice.chance(30):
+        sections.append(dice.pick(sections) if sections else b"")
+    return dice.mutated(b"".join(sections))
+
+
+def batch(dice: Dice) -> bytes:
+    return dice.mutated(b"".join(b"\x00\x53\x75" + binary(message(dice)[:4000]) for _ in range(1 + dice.below(3))))
+
+
+def frame(channel: int, body: bytes) -> bytes:
+    return struct.pack(">IBBH", len(body) + 8, 2, 0, channel) + body
+
+
+def performative(code: int, dice: Dice, fields: list[bytes]) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + dice.compound([dice.field(one) if dice.chance(6) else one for one in fields])
+
+
+def terminus(code: int, address: str) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + _list([text(address)], False)
+
+
+def opening() -> bytes:
+    """PLAIN, open, begin, a sender (handle 0), a receiver with credit (1), `$cbs` (2, 3), `$management` (4, 5), a coordinator (6)."""
+    still = Dice(0)
+    still.chance = lambda one_in: False  # type: ignore[method-assign]
+    plain = b"\x00\x53\x41" + _list([symbol("PLAIN"), binary(b"\0RootManageSharedAccessKey\0SAS_KEY_VALUE")], False)
+    out = [b"AMQP\x03\x01\x00\x00", struct.pack(">IBBH", len(plain) + 8, 2, 1, 0) + plain, HEADERS]
+    out.append(frame(0, performative(0x10, still, [text("fuzz"), text("localhost"), uint(65536), b"\x60\x00\xff"])))
+    out.append(frame(0, performative(0x11, still, [b"\x40", uint(0), uint(5000), uint(5000), uint(255)])))
+    links = (
+        (False, "q", 2),
+        (True, "q", 0),
+        (False, "$cbs", 2),
+        (True, "$cbs", 1),
+        (False, "q/$management", 2),
+        (True, "q/$management", 1),
+    )
+    for handle, (receives, address, mode) in enumerate(links):
+        source, target = (terminus(0x28, address), terminus(0x29, "me")) if receives else (terminus(0x28, "me"), terminus(0x29, address))
+        role = b"\x41" if receives else b"\x42"
+        fields = [text(f"link-{handle}"), uint(handle), role, bytes((0x50, mode)), b"\x50\x00", source, target, b"\x40", b"\x40", uint(0)]
+        out.append(frame(0, performative(0x12, still, fields)))
+        if receives:
+            flow = [uint(FIRST_DELIVERY), uint(5000), uint(0), uint(5000), uint(handle), uint(0), uint(1000)]
+            out.append(frame(0, performative(0x13, still, flow)))
+    coordinator = [
+        text("txn"),
+        uint(6),
+        b"\x42",
+        b"\x50\x00",
+        b"\x50\x00",
+        terminus(0x28, "me"),
+        b"\x00\x53\x30\xc0\x01\x00",
+        b"\x40",
+        b"\x40",
+        uint(0),
+    ]
+    out.append(frame(0, performative(0x12, still, coordinator)))
+    return b"".join(out)
+
+
+def request(dice: Dice) -> bytes:
+    """To `$cbs` or `$management`."""
+    operation = dice.pick(OPERATIONS)
+    properties = b"\x00\x53\x73" + _list([dice.field(text("m")), b"\x40", b"\x40", b"\x40", dice.field(text("me"))], False)
+    named = [
+        text("operation"),
+        dice.field(operation),
+        text("name"),
+        dice.field(text("sb://localhost/q")),
+        text("type"),
+        dice.field(text("x")),
+    ]
+    if dice.chance(4):
+        named += [text("associated-link-name"), dice.field(text("link-1"))]
+    wishes = [one for _ in range(dice.below(4)) for one in (dice.field(dice.pick(WISHES)), dice.pick(POOL))]
+    body = b"\x00\x53\x77" + (dice.pick(POOL) if dice.chance(3) else dice.compound(wishes, True))
+    return dice.mutated(properties + b"\x00\x53\x74" + _map(named, False) + body)
+
+
+OPERATIONS = [
+    text("put-token"),
+    *[
+        text(f"com.microsoft:{name}")
+        for name in (
+            "peek-message",
+            "renew-lock",
+            "receive-by-sequence-number",
+            "schedule-message",
+            "cancel-scheduled-message",
+            "update-disposition",
+            "set-session-state",
+            "get-session-state",
+            "renew-session-lock",
+            "get-message-sessions",
+            "batch-delete-messages",
+            "enumerate-rules",
+            "add-rule",
+        )
+    ],
+]
+WISHES = [
+    text(name)
+    for name in (
+        "from-sequence-number",
+        "message-count",
+        "lock-tokens",
+        "sequence-numbers",
+        "receiver-settle-mode",
+        "messages",
+        "session-id",
+        "session-state",
+        "disposition-status",
+        "skip",
+        "top",
+        "last-updated-time",
+        "enqueued-time-utc",
+        "rule-name",
+        "properties-to-modify",
+    )
+]
+
+
+class Conversation:
+    """Frames of one connection, one after another; ids go on as a client's would."""
+
+    def __init__(self, dice: Dice) -> None:
+        self.dice = dice
+        self._next = 0
+
+    def next(self) -> bytes:
+        dice = self.dice
+        kind = dice.below(20)
+        channel = 0 if not dice.chance(25) else dice.below(3)
+        if kind < 9:
+            whole = frame(
+                channel, self._transfer(uint(0), message(dice) if kind else batch(dice), uint(0x80013700) if not kind else b"\x43")
+            )
+        elif kind == 9:
+            whole = frame(channel, self._transfer(uint(2 if dice.chance(2) else 4), request(dice), b"\x43"))
+        elif kind == 10:
+            declare = b"\x00\x53\x77\x00\x53" + (
+                b"\x31\x45" if dice.chance(2) else b"\x32" + _list([dice.field(binary(b"id")), b"\x42"], False)
+            )
+            whole = frame(channel, self._transfer(uint(6), dice.mutated(declare), b"\x43"))
+        elif kind < 15:
+            whole = frame(channel, self._disposition())
+        elif kind == 15:
+            fields = [
+                uint(FIRST_DELIVERY),
+                uint(5000),
+                uint(0),
+                uint(5000),
+                uint(dice.below(7)),
+                uint(dice.below(3)),
+                uint(dice.below(50)),
+                b"\x40",
+            ]
+            whole = frame(channel, performative(0x13, dice, [*fields, b"\x41" if dice.chance(3) else b"\x42"][: 4 + dice.below(6)]))
+        elif kind == 16:
+            whole = frame(channel, self._attach())
+        elif kind == 17:
+            whole = frame(channel, performative(0x16, dice, [uint(7 + dice.below(3)), b"\x41"]))
+        elif kind == 18:
+            whole = frame(1 + dice.below(3), performative(0x11 if dice.chance(2) else 0x17, dice, [b"\x40", uint(0), uint(9), uint(9)]))
+        else:
+            whole = frame(
+                channel, b"\x00\x53" + bytes((0x10 + dice.below(10),)) + dice.compound([dice.pick(POOL) for _ in range(dice.below(9))])
+            )
+        return dice.mutated(whole) if dice.chance(12) else whole
+
+    def _transfer(self, handle: bytes, payload: bytes, message_format: bytes) -> bytes:
+        dice = self.dice
+        self._next += 1
+        state = dice.pick(POOL) if dice.chance(15) else b"\x40"
+        fields = [
+            handle,
+            uint(self._next - 1),
+            binary(b"tag"),
+            message_format,
+            b"\x41" if dice.chance(8) else b"\x42",
+            b"\x42",
+            b"\x40",
+            state,
+        ]
+        return performative(0x14, dice, fields[: 5 if state == b"\x40" else 8]) + payload
+
+    def _disposition(self) -> bytes:
+        dice = self.dice
+        first = FIRST_DELIVERY + dice.below(40)
+        last = b"\x40" if dice.chance(2) else uint(first + dice.below(4))
+        state = dice.pick(POOL[72:82]) if dice.chance(3) else b"\x00\x53\x24\x45"
+        return performative(0x15, dice, [b"\x41", uint(first), last, b"\x41" if dice.chance(2) else b"\x42", state])
+
+    def _attach(self) -> bytes:
+        dice = self.dice
+        handle = 7 + dice.below(3)
+        receives = dice.chance(2)
+        source, target = terminus(0x28, "q" if receives else "me"), terminus(0x29, "me" if receives else "q")
+        fields = [
+            text(f"more-{handle}"),
+            uint(handle),
+            b"\x41" if receives else b"\x42",
+            b"\x50\x02",
+            b"\x50\x00",
+            source,
+            target,
+            b"\x40",
+            b"\x40",
+        ]
+        return performative(0x12, dice, [*fields, uint(0)])
