@@ -223,7 +223,7 @@ ORDERED_SLICES: dict[str, set[str]] = {
         "payload[value_at:after]",
     },
 }
-"""Slices of what peers send, in compiled modules, whose bounds are in order by what was checked before them: begin <= end, begin <= length."""
+"""Slices of what peers send, in compiled modules, whose bounds are in order by what was checked before: begin <= end, length."""
 
 
 def test_slices_of_what_peers_send_are_checked_or_known_to_be_in_order() -> None:

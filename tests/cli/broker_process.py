@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +28,8 @@ class BrokerProcess:
             text=True,
         )
         self.directory = directory
+        given = dict(itertools.pairwise(arguments))
+        self.given_key = given.get("--key") or dict(environ or {}).get("TANDEM_KEY", "")
         self.lines: list[str] = []
 
     def __enter__(self) -> BrokerProcess:
@@ -47,11 +52,21 @@ class BrokerProcess:
 
     @property
     def connection_string(self) -> str:
-        return self.line("connection string:")
+        """As printed by a development broker; else as `tandem keys` shows it, or with the key that was given."""
+        printed = [line for line in self.lines if line.startswith("connection string:")]
+        if printed:
+            return printed[0].partition(": ")[2]
+        where = self.line("keys:")
+        if not where.startswith("tandem keys"):
+            key = f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={self.given_key}"
+            return f"Endpoint={self.line('endpoint:')};{key};UseDevelopmentEmulator=true"
+        command = [sys.executable, "-m", *shlex.split(where), "--json"]
+        shown = json.loads(subprocess.check_output(command, cwd=self.directory, text=True))
+        return str(next(item["connection_string"] for item in shown if item["key_name"] == "RootManageSharedAccessKey"))
 
     @property
     def port(self) -> int:
-        return int(self.connection_string.split(";")[0].rpartition(":")[2])
+        return int(self.line("ready: listening on").split(";")[0].split(",")[0].rpartition(":")[2])
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """Exit code and what stood on standard error."""

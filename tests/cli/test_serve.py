@@ -30,18 +30,35 @@ def refusal(directory: Path, *arguments: str) -> str:
     return done.stderr
 
 
-def test_prints_connection_string_authority_console_and_ready_in_this_order(tmp_path: Path) -> None:
+def test_prints_endpoint_keys_authority_console_and_ready_in_this_order(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         starts = [line.split(": ")[0] for line in broker.lines]
-        assert starts == ["connection string", "CA file", "console", "ready"]
+        assert starts == ["endpoint", "keys", "CA file", "console", "ready"]
         port = broker.port
+        assert broker.line("endpoint:") == f"sb://localhost:{port}"
+        assert broker.line("keys:") == f"tandem keys --data {tmp_path / 'd'} --port {port}"
         assert broker.connection_string.startswith(f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;")
         assert broker.line("CA file:") == str(tmp_path / "d" / "ca.pem")
         assert broker.line("console:") == f"http://localhost:{port}/$tandem/console/"
         assert broker.line("ready:") == f"listening on 127.0.0.1:{port}; data in {tmp_path / 'd'}"
 
 
-def test_sends_and_receives_with_the_printed_connection_string(tmp_path: Path) -> None:
+def test_a_development_broker_prints_its_connection_string(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "d", "--dev") as broker:
+        assert [line.split(": ")[0] for line in broker.lines] == ["connection string", "CA file", "console", "ready"]
+
+
+@pytest.mark.parametrize("given", [(), ("--memory",), ("--key", "given-by-hand")], ids=["kept", "in-memory", "given"])
+def test_the_root_key_is_printed_by_no_other(tmp_path: Path, given: tuple[str, ...]) -> None:
+    with BrokerProcess(tmp_path, "--port", "0", *given) as broker:
+        key = broker.connection_string.split("SharedAccessKey=")[1].split(";")[0]
+        assert len(key) > 10
+        assert not any(key in line for line in broker.lines)
+        _, error = broker.stop()
+        assert key not in error
+
+
+def test_sends_and_receives_with_the_connection_string(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text(QUEUE)
     with BrokerProcess(tmp_path, "--port", "0") as broker, ServiceBusClient.from_connection_string(broker.connection_string) as client:
         with client.get_queue_sender("orders") as sender:
@@ -78,7 +95,7 @@ def test_key_is_made_once_and_kept_where_only_the_owner_reads_it(tmp_path: Path)
         assert broker.connection_string.split("SharedAccessKey=")[1] == first
 
 
-def test_keys_command_shows_what_serve_printed(tmp_path: Path) -> None:
+def test_keys_command_shows_what_clients_need(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         command = [sys.executable, "-m", "tandem", "keys", "--data", "d", "--port", str(broker.port), "--json"]
         shown = json.loads(subprocess.check_output(command, cwd=tmp_path, text=True))
@@ -110,8 +127,8 @@ def test_key_may_come_from_the_environment_and_flag_wins(tmp_path: Path) -> None
 def test_every_namespace_gets_its_connection_string(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text('[[namespace]]\nname = "one"\n[[namespace]]\nname = "two"\nhosts = ["two.example"]\n')
     with BrokerProcess(tmp_path, "--port", "0", "--memory") as broker:
-        assert broker.line("connection string (one):").startswith("Endpoint=sb://localhost:")
-        assert broker.line("connection string (two):").startswith("Endpoint=sb://two.example:")
+        assert broker.line("endpoint (one):").startswith("sb://localhost:")
+        assert broker.line("endpoint (two):").startswith("sb://two.example:")
 
 
 def test_data_directory_in_use_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:

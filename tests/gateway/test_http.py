@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import ssl
@@ -276,6 +277,78 @@ async def test_websocket_without_the_sub_protocol_or_with_text_is_refused(house:
             await ws.send_str("AMQP")
             message = await ws.receive(timeout=10)
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.UNSUPPORTED_DATA)
+
+
+def websocket(house: HttpHouse) -> socket.socket:
+    """A connection on which the upgrade has been answered; frames are up to the test."""
+    raw = socket.create_connection(("127.0.0.1", house.port), timeout=10)
+    raw.sendall(
+        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: AMQPWSB10\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += raw.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101")
+    return raw
+
+
+def ends(raw: socket.socket) -> bool:
+    """Nothing more comes, and the connection is over."""
+    try:
+        raw.sendall(masked(0x88, b"\x03\xea"))
+        return raw.recv(65_536) == b""
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+
+
+def masked(first: int, payload: bytes) -> bytes:
+    size = bytes((0x80 | len(payload),)) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+    return bytes((first,)) + size + b"mask" + bytes(byte ^ b"mask"[at % 4] for at, byte in enumerate(payload))
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "byte-by-byte"])
+def test_websocket_frames_that_are_not_masked_end_the_connection(house: HttpHouse, pieces: bool) -> None:
+    with websocket(house) as raw:
+        raw.sendall(masked(0x82, b"x" * 300))
+        assert b"x" * 300 in raw.recv(65_536)
+        data = b"\x82\x03raw" + masked(0x82, b"after")
+        for part in [data[at : at + 1] for at in range(len(data))] if pieces else [data]:
+            try:
+                raw.sendall(part)
+            except (BrokenPipeError, ConnectionResetError):
+                break
+        said = b""
+        while b"\x88" not in said:
+            said += raw.recv(65_536)
+        assert b"raw" not in said and b"after" not in said
+        close = said[said.index(b"\x88") :]
+        assert int.from_bytes(close[2:4], "big") == 1002
+        assert ends(raw)
+
+
+def test_websocket_text_ends_the_connection(house: HttpHouse) -> None:
+    with websocket(house) as raw:
+        raw.sendall(masked(0x81, b"text"))
+        said = raw.recv(1000)
+        assert said[0] == 0x88 and int.from_bytes(said[2:4], "big") == 1003
+        assert ends(raw)
+
+
+def test_what_was_received_is_never_active_content(house: HttpHouse) -> None:
+    call(house, "PUT", "/q", description())
+    page = "<script>alert(document.domain)</script>"
+    hostile = {"Set_Cookie": '"session=1"', "Refresh": '"0; url=http://evil"', "Access_Control_Allow_Origin": '"*"', "Priority": '"high"'}
+    assert call(house, "POST", "/q/messages", page, Content_Type="text/html", **hostile).status_code == 201
+    answer = call(house, "DELETE", "/q/messages/head?timeout=1")
+    assert (answer.status_code, answer.text, answer.headers["Content-Type"]) == (200, page, "text/html")
+    assert answer.headers["Content-Disposition"] == "attachment"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in answer.headers["Content-Security-Policy"] and "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Priority"] == '"high"'
+    assert not {"Set-Cookie", "Refresh", "Access-Control-Allow-Origin"} & set(answer.headers)
+    assert json.loads(answer.headers["Tandem-Properties"])["Set-Cookie"] == "session=1"
+    assert call(house, "GET", "/nothing").headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_slow_websocket_reader_pauses_the_writer_inside(house: HttpHouse) -> None:

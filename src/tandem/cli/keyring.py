@@ -106,12 +106,15 @@ def endpoint_host(namespace: NamespaceSettings, listening_on: str) -> str:
     return listening_on
 
 
-def connection_string(host: str, port: int, rule: AuthorizationRule, entity: str = "", tls: bool = False) -> str:
-    """What an SDK is given. With TLS the port is left out: SDKs dial 5671 whatever it says."""
+def endpoint(host: str, port: int, tls: bool = False) -> str:
     if ":" in host:
         host = f"[{host}]"
-    endpoint = f"sb://{host}/" if tls else f"sb://{host}:{port}"
-    parts = [f"Endpoint={endpoint}", f"SharedAccessKeyName={rule.key_name}", f"SharedAccessKey={rule.primary_key}"]
+    return f"sb://{host}/" if tls else f"sb://{host}:{port}"
+
+
+def connection_string(host: str, port: int, rule: AuthorizationRule, entity: str = "", tls: bool = False) -> str:
+    """What an SDK is given. With TLS the port is left out: SDKs dial 5671 whatever it says."""
+    parts = [f"Endpoint={endpoint(host, port, tls)}", f"SharedAccessKeyName={rule.key_name}", f"SharedAccessKey={rule.primary_key}"]
     if entity:
         parts.append(f"EntityPath={entity}")
     if not tls:

@@ -7,18 +7,21 @@ import contextlib
 import errno
 import gc
 import json
+import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from tandem.cli import keyring
 from tandem.cli.keyring import endpoint_host
 from tandem.cli.settings import Configuration, Flags, load
+from tandem.gateway.log_lines import LogHandler, LogLines
 from tandem.gateway.settings import ServerSettings, TlsSettings
 from tandem.model.errors import BusError, ConfigurationError
 
@@ -27,6 +30,10 @@ STALLS_VARIABLE: Final = "TANDEM_STALLS"
 """Environment variable with the name of a file: measure how long the event loop keeps anybody waiting, for benchmarks."""
 _FILES_BESIDE_CONNECTIONS: Final = 1_024
 """Journals, listeners, connections that are just being refused."""
+EXIT_OUT_OF_MEMORY: Final = 71
+_OUT_OF_MEMORY: Final = (
+    b"tandem: out of memory: the process ends, everything accepted is on disk; start it again, with more memory or lower limits\n"
+)
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 """Messages are freed by reference counting; the collector only has to look for rare cycles, so it may look rarely."""
 
@@ -52,8 +59,18 @@ def run(configuration: Configuration, make: Callable[[ServerSettings], Broker] |
     with workplace(configuration) as directory:
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
         _allow_files(settings.limits.connections_max)
+        keys = "the root key is the one given" if configuration.root_key else _keys_command(configuration, directory)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, make or _make_server))
+            try:
+                runner.run(_serve(settings, make or _make_server, keys))
+            except MemoryError:
+                _out_of_memory()
+
+
+def _keys_command(configuration: Configuration, directory: Path) -> str:
+    """How to see the keys; the directory is a temporary one when nothing else is kept."""
+    file = configuration.file
+    return f"tandem keys --data {directory}{f' --config {file}' if file is not None else ''}"
 
 
 def _allow_files(connections_max: int) -> None:
@@ -74,6 +91,8 @@ def _allow_files(connections_max: int) -> None:
 
 def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSettings:
     """Keys and certificates found or made: the settings as the server gets them."""
+    import socket
+
     from tandem.wire.tls import TlsError, ensure_certificates, server_context
 
     settings = configuration.server
@@ -83,8 +102,6 @@ def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSe
     try:
         ring.save()
         if tls is None:
-            import socket
-
             files = ensure_certificates(directory, (socket.gethostname(), *configuration.tls_names), now)
             tls = TlsSettings(certificate=files.certificate, private_key=files.private_key, ca=files.ca)
         else:
@@ -93,7 +110,7 @@ def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSe
         raise ConfigurationError(f"tls: {error}") from error
     except OSError as error:
         raise ConfigurationError(f"data: {directory} cannot be written: {error.strerror}") from error
-    return replace(settings, namespaces=namespaces, tls=tls)
+    return replace(settings, namespaces=namespaces, tls=tls, known_hosts=(socket.gethostname(), *configuration.tls_names))
 
 
 @contextlib.contextmanager
@@ -126,9 +143,13 @@ def workplace(configuration: Configuration) -> Iterator[Path]:
         os.close(descriptor)
 
 
-async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Broker]) -> None:
+async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Broker], keys: str) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_on_loop_error)
+    threading.excepthook = _on_thread_error
+    logging.getLogger().addHandler(LogHandler(LINES))
+    telling = loop.create_task(_tell_what_was_left_out())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, loop, stopping)
     server = make(settings)
@@ -147,12 +168,38 @@ async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Brok
         _settle_garbage_collector()
         hosts = (listener.host for listener in settings.listeners)
         with _watched(loop, os.environ.get(STALLS_VARIABLE)):
-            for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True))):
+            for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True)), keys):
                 print(line)
             sys.stdout.flush()
             await stopping.wait()
     finally:
+        telling.cancel()
         await server.stop()
+        LINES.close()
+
+
+async def _tell_what_was_left_out() -> None:
+    while True:
+        await asyncio.sleep(1)
+        LINES.look_after()
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if isinstance(context.get("exception"), MemoryError):
+        _out_of_memory()
+    loop.default_exception_handler(context)
+
+
+def _on_thread_error(failed: threading.ExceptHookArgs) -> None:
+    if isinstance(failed.exc_value, MemoryError):
+        _out_of_memory()
+    threading.__excepthook__(failed)
+
+
+def _out_of_memory() -> NoReturn:
+    """Half of something was done and nothing more can be: who supervises us starts a new process, which has what is on disk."""
+    os.write(2, _OUT_OF_MEMORY)
+    os._exit(EXIT_OUT_OF_MEMORY)
 
 
 @contextlib.contextmanager
@@ -178,17 +225,27 @@ def _watched(loop: asyncio.AbstractEventLoop, file: str | None) -> Iterator[None
         report()
 
 
-def greeting(settings: ServerSettings, addresses: tuple[tuple[str, int], ...]) -> list[str]:
-    """What a person, or a script, needs to connect; the last line starts with `ready`."""
+def greeting(settings: ServerSettings, addresses: tuple[tuple[str, int], ...], keys: str) -> list[str]:
+    """What a person, or a script, needs to connect; the last line starts with `ready`.
+
+    Only a development broker's key, which everybody knows, is shown: output ends up in logs. Else `keys` says where they are.
+    """
     lines: list[str] = []
     host, port = addresses[0]
     for namespace in settings.namespaces:
         root = next(rule for rule in namespace.authorization_rules if rule.key_name == keyring.ROOT_RULE)
         name = endpoint_host(namespace, host)
         label = f" ({namespace.name})" if len(settings.namespaces) > 1 else ""
+        tls = any(bound == TLS_PORT for _, bound in addresses)
+        if not settings.dev:
+            lines.append(f"endpoint{label}: {keyring.endpoint(name, port)}")
+            lines += [f"endpoint{label}, TLS: {keyring.endpoint(name, port, tls=True)}"] if tls else []
+            continue
         lines.append(f"connection string{label}: {keyring.connection_string(name, port, root)}")
-        if any(bound == TLS_PORT for _, bound in addresses):
+        if tls:
             lines.append(f"connection string{label}, TLS: {keyring.connection_string(name, port, root, tls=True)}")
+    if not settings.dev:
+        lines.append(f"keys: {keys}{f' --port {port}' if keys.startswith('tandem') else ''}")
     if settings.tls and settings.tls.ca:
         lines.append(f"CA file: {settings.tls.ca}")
     console = endpoint_host(settings.namespaces[0], host)
@@ -275,5 +332,12 @@ class EventFile:
 
 def _note(text: str) -> None:
     """One line for the operator."""
+    LINES.say(text)
+
+
+def _write(text: str) -> None:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     print(f"{at} {text}", file=sys.stderr, flush=True)
+
+
+LINES: Final = LogLines(_write, time.monotonic)

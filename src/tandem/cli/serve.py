@@ -24,7 +24,7 @@ def serve(
 ) -> None:
     """Run one broker until it is told to stop (Ctrl-C or SIGTERM).
 
-    Prints the connection strings, the file clients must trust for TLS, the address of the console, and "ready" at last.
+    Prints where it listens and where its keys are, the file clients must trust for TLS, the address of the console, and "ready" at last.
 
     Example: tandem serve --dev --port 5672 --data tandem-data
     """

@@ -60,7 +60,7 @@ def judge(wanted: list[str], received: list[str]) -> dict[str, int]:
 
 
 def _start(directory: Path) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "tandem", "serve", "--port", "0", "--data", "data"]
+    command = [sys.executable, "-m", "tandem", "serve", "--dev", "--port", "0", "--data", "data"]
     broker = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True)
     assert broker.stdout is not None
     connection = ""

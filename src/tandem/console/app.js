@@ -1,5 +1,5 @@
 "use strict";
-// Knows only the HTTP API: /$tandem/health and /$tandem/metrics, which anybody may read.
+// Knows only the HTTP API: /$tandem/health and /$tandem/metrics. Who may see this page may read them: the browser sends the same credential.
 const STATES = ["active", "locked", "deferred", "scheduled", "leased"];
 const history = new Map();
 
@@ -71,6 +71,7 @@ async function refresh() {
   const status = document.getElementById("status");
   try {
     const [health, metrics] = await Promise.all([fetch("/$tandem/health"), fetch("/$tandem/metrics")]);
+    if (!metrics.ok) throw new Error(`metrics: ${metrics.status}`);
     const told = await health.json();
     const entities = counts(await metrics.text());
     status.textContent = told.status;

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 
 from tandem.gateway import rest
 from tandem.gateway.atom import Atom
 from tandem.gateway.atom_xml import ERROR_TYPE, error_document
-from tandem.gateway.http_types import Reply, Request, Site, split_target
+from tandem.gateway.http_types import PASSIVE, Reply, Request, Site, split_target
 from tandem.gateway.tracking import Entropy
 from tandem.model.clock import Clock
-from tandem.model.errors import BusError, EntityNotFound, Refused
+from tandem.model.errors import BusError, EntityNotFound, NotAllowed, Refused
 from tandem.model.limits import Limits
-from tandem.wire.websocket import serve_websocket
+from tandem.wire.websocket import MaskedFrames, serve_websocket
 
 Mount = Callable[[web.BaseRequest, tuple[str, ...]], Awaitable[web.StreamResponse]]
 """Serves `/$tandem/<name>/…`; told the decoded segments after the name. It answers for its own authorization."""
@@ -55,7 +55,10 @@ class HttpFront:
         limits: Limits,
         clock: Clock,
         entropy: Entropy,
+        known_hosts: frozenset[str] | None = None,
     ) -> None:
+        """`known_hosts`: names, in lower case, that requests may be made to and come from; None allows all."""
+        self._known_hosts = known_hosts
         self._site_for = site_for
         self._amqp = amqp
         self._limits = limits
@@ -111,6 +114,9 @@ class HttpFront:
                 guard.request_ended()
 
     async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
+        stranger = self._stranger(request)
+        if stranger:
+            return _response(self._refusal(None, NotAllowed(stranger), 421, ""))
         try:
             segments, query = split_target(request.raw_path)
         except BusError as error:
@@ -125,6 +131,18 @@ class HttpFront:
         if folded == [""] and "console" in self._mounts and "text/html" in request.headers.get("Accept", ""):
             return web.Response(status=302, headers={"Location": "/$tandem/console/", "Server": _SERVER})
         return _response(await self._api(request, segments, query))
+
+    def _stranger(self, request: web.BaseRequest) -> str:
+        """Everybody knows the key of a development broker: no web page may reach it, under a name of its own (DNS rebinding) or ours."""
+        if self._known_hosts is None:
+            return ""
+        host = request.headers.get("Host", "")
+        origin = request.headers.get("Origin", "")
+        for what, name in (("Host", host), ("Origin", origin.partition("://")[2])):
+            bare = name.partition("]")[0][1:] if name.startswith("[") else name.partition(":")[0]
+            if (what == "Host" or origin) and bare.casefold().rstrip(".") not in self._known_hosts:
+                return f"{what} is '{name[:100]}', which is no name of this broker; add it to tls.names, or run it without --dev"
+        return ""
 
     def _mounted(self, request: web.BaseRequest, folded: list[str], query: dict[str, str]) -> tuple[Mount, int] | None:
         if folded[0] == "$tandem" and len(folded) > 1:
@@ -158,6 +176,8 @@ class HttpFront:
             if error.status >= 500:
                 logger.error("%s /%s: %s", incoming.method, entity, error.description)
             return self._refusal(site, error, rest.status_of(error) if target is not None else error.status, entity)
+        except MemoryError:
+            raise
         except Exception as error:
             logger.exception("%s /%s failed", incoming.method, entity)
             failure = BusError(f"the broker could not do this: {type(error).__name__}")
@@ -203,6 +223,7 @@ def _response(reply: Reply) -> web.Response:
     if reply.content_type is not None:
         response.headers["Content-Type"] = reply.content_type
     response.headers["Server"] = _SERVER
+    response.headers.update(PASSIVE)
     if response.headers.get("Connection") == "close":
         response.force_close()
     return response
@@ -230,10 +251,16 @@ class _GuardedHandler(web.RequestHandler):
         self._stop_timer()
         super().connection_lost(exc)
 
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """From here on the peer speaks WebSocket."""
+        super().set_parser(cast(Any, MaskedFrames(parser)), data_received_cb)
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Bytes that are no request, or a handler that broke. A stranger's nonsense must not fill the log."""
+        if isinstance(exc, MemoryError):
+            self._loop.call_exception_handler({"message": "out of memory in a request", "exception": exc})
         if status >= 500:
             logger.error("%s %s failed", request.method, request.path[:100], exc_info=exc)
         else:

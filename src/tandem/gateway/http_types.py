@@ -6,12 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from tandem.gateway.admin_port import AdminPort
 from tandem.gateway.data_port import DataPort
 from tandem.gateway.tracking import Tracker
 from tandem.model.errors import ArgumentRefused, PreconditionFailed
+
+PASSIVE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "X-Frame-Options": "DENY",
+}
+"""What somebody sent is data in a browser's eyes, whatever type its sender gave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

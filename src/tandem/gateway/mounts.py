@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from importlib import resources
@@ -12,21 +13,26 @@ from aiohttp import web
 from tandem.broker.journal import StoreState
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.namespace import QueueEntity
+from tandem.gateway import sas
 from tandem.gateway.faults import FaultWish
+from tandem.gateway.http_types import PASSIVE
 from tandem.model.entity import Right
-from tandem.model.errors import ArgumentRefused, BusError, EntityNotFound
+from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound
 
 if TYPE_CHECKING:
     from tandem.gateway.http import HttpFront
     from tandem.gateway.server import Server
+    from tandem.gateway.site import Site
 
 _CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
+_CONSOLE_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
 _HEALTHY = (StoreState.UP, StoreState.DEGRADED)
 _STATE_NUMBERS = {StoreState.UP: 1, StoreState.DEGRADED: 2, StoreState.RECOVERING: 3, StoreState.DOWN: 0, StoreState.CORRUPT: -1}
 
 
 class Mounts:
-    """Handlers for one server. Reading health and metrics is free; everything else needs Manage."""
+    """Handlers for one server. Health says up or down to anybody; details, metrics and console need Listen on the namespace, by token or
+    as user name and password (a development broker shows them freely); everything else needs Manage."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -41,19 +47,28 @@ class Mounts:
 
     async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """The web page: static files that know only the HTTP API."""
+        if not self._readable(request):
+            return self._who_are_you()
         name = rest[0] if rest and rest[0] else "index.html"
         kind = _CONSOLE_FILES.get(name)
         if kind is None or len(rest) > 1:
             return _json({"error": "amqp:not-found", "description": f"the console has no page {name!r}"}, 404)
         content = resources.files("tandem.console").joinpath(name).read_bytes()
-        headers = {"Content-Security-Policy": "default-src 'self'", "Cache-Control": "no-cache"}
+        headers = PASSIVE | {"Content-Security-Policy": _CONSOLE_POLICY, "Cache-Control": "no-cache"}
         return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
 
     async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
-        """200 while the process serves; each store with its state, so that one failing store does not condemn the rest."""
+        """200 while a store works; to those who may know, each store with its state: one failing store does not condemn the rest."""
+        readable = self._readable(request)
+        if not readable and "Authorization" in request.headers:
+            return self._who_are_you()
+        if not readable:
+            works = any(h.state in _HEALTHY for keeper in self._server.keepers for h in keeper.health())
+            return _json({"status": "up" if works else "down"}, 200 if works else 503)
         namespaces: list[dict[str, object]] = []
         status = "ok"
-        for site, keeper in zip(self._server.sites, self._server.keepers, strict=True):
+        for number in readable:
+            site, keeper = self._server.sites[number], self._server.keepers[number]
             stores = [
                 {"name": f"store-{n}", "state": h.state.value, "cause": h.cause, "notes": list(h.notes)}
                 for n, h in enumerate(keeper.health())
@@ -66,16 +81,37 @@ class Mounts:
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """Prometheus text format."""
-        return web.Response(text="\n".join(self._samples()) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
+        readable = self._readable(request)
+        if not readable:
+            return self._who_are_you()
+        headers = PASSIVE | {"Content-Type": "text/plain; version=0.0.4"}
+        return web.Response(text="\n".join(self._samples(readable)) + "\n", headers=headers)
 
-    def _samples(self) -> list[str]:
+    def _readable(self, request: web.BaseRequest) -> list[int]:
+        """The namespaces whose details this request may see."""
+        if self._server.settings.dev:
+            return list(range(len(self._server.sites)))
+        given = request.headers.get("Authorization", "")
+        return [number for number, site in enumerate(self._server.sites) if given and _may_read(site, given)]
+
+    def _who_are_you(self) -> web.StreamResponse:
+        site = self._server.sites[0]
+        missing = AuthenticationFailed(
+            "Details need a key with Listen on the namespace: a token, or its name and value as user and password."
+        )
+        answer = _json({"error": missing.condition, "description": site.tracker.describe(missing, "", self._server.turn.now)}, 401)
+        answer.headers["WWW-Authenticate"] = 'Basic realm="Tandem", charset="UTF-8"'
+        return answer
+
+    def _samples(self, readable: list[int]) -> list[str]:
         lines = [
             "# TYPE tandem_store_up gauge",
             "# TYPE tandem_store_notes gauge",
             "# TYPE tandem_messages gauge",
             "# TYPE tandem_connections gauge",
         ]
-        for site, keeper in zip(self._server.sites, self._server.keepers, strict=True):
+        for place in readable:
+            site, keeper = self._server.sites[place], self._server.keepers[place]
             space = site.namespace.name
             lines.append(f'tandem_connections{{namespace="{space}"}} {len(site.clients)}')
             for number, health in enumerate(keeper.health()):
@@ -93,8 +129,8 @@ class Mounts:
                     for state in ("active", "locked", "deferred", "scheduled", "leased"):
                         label = f'namespace="{space}",entity="{queue.path}",state="{state}"'
                         lines.append(f"tandem_messages{{{label}}} {getattr(counts, state)}")
-        for meters in self._server.meters:
-            lines.extend(meters.samples())
+        for place in readable:
+            lines.extend(self._server.meters[place].samples())
         return lines
 
     async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
@@ -146,6 +182,17 @@ class Mounts:
             return _json({"error": "amqp:decode-error", "description": str(error)}, 400)
 
 
+def _may_read(site: Site, given: str) -> bool:
+    """Reading needs no token made for the occasion: scrapers and browsers know user names and passwords."""
+    try:
+        if given[:6].casefold() == "basic ":
+            user, _, key = base64.b64decode(given[6:].strip(), validate=True).decode().partition(":")
+            return sas.verify_key(user, key, site.rule_lookup).allows(Right.LISTEN)
+        return sas.verify(given, "", site.rule_lookup, site.connection_clock.now_ms()).allows(Right.LISTEN)
+    except (BusError, ValueError):
+        return False
+
+
 def _wish(body: bytes) -> FaultWish:
     try:
         given = json.loads(body or b"{}")
@@ -166,4 +213,4 @@ def _wish(body: bytes) -> FaultWish:
 
 
 def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(text=json.dumps(value), status=status, content_type="application/json")
+    return web.Response(text=json.dumps(value), status=status, content_type="application/json", headers=PASSIVE)

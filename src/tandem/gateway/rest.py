@@ -104,6 +104,7 @@ class Rest:
         if received is None:
             return Reply(status=204)
         headers = write_headers(received)
+        headers["Content-Disposition"] = "attachment"  # a browser keeps it, and does not show it
         if received.lock_token is not None:
             headers["Location"] = f"{request.scheme}://{request.host}/{path}/messages/{received.sequence_number}/{received.lock_token}"
         return Reply(status=201 if lock else 200, body=received.message.body, content_type=_content_type(received), headers=headers)

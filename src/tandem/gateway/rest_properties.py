@@ -27,6 +27,10 @@ _STANDARD: Final = frozenset([
     "warning",
 ])
 # fmt: on
+_ACTIVE_PREFIXES: Final = (
+    *("access-control-", "alt-svc", "clear-site-data", "cross-origin-", "link", "nel", "permissions-policy", "referrer-policy", "refresh"),
+    *("report", "set-cookie", "sourcemap", "strict-transport-", "www-authenticate", "x-content-", "x-dns-", "x-frame-", "x-xss-"),
+)
 _STANDARD_PREFIXES: Final = ("accept", "content-", "if-", "proxy-", "sec-", "servicebus", "x-forwarded-", "x-ms-")
 
 _TEXTS: Final = (
@@ -129,6 +133,11 @@ def _instant(name: str, value: Any) -> int:
     raise ArgumentRefused(f"{name} in BrokerProperties must be an instant like 'Wed, 02 Jul 2014 01:32:27 GMT', found {str(value)[:60]!r}")
 
 
+def _means_something_to_browsers(name: str) -> bool:
+    """A sender must not speak for us: such a property travels with those that are no header names."""
+    return name.casefold().startswith(_ACTIVE_PREFIXES)
+
+
 def is_custom(name: str) -> bool:
     """Whether a request header is a property of the message rather than of the request."""
     folded = name.casefold()
@@ -196,7 +205,12 @@ def write_headers(received: ReceivedMessage) -> dict[str, str]:
     headers = {"BrokerProperties": _ascii_json(_broker_properties(received))}
     overflow: dict[str, PropertyValue] = {}
     for name, value in received.message.properties:
-        if _TOKEN.fullmatch(name) and is_custom(name) and name.casefold() not in map(str.casefold, headers):
+        if (
+            _TOKEN.fullmatch(name)
+            and is_custom(name)
+            and not _means_something_to_browsers(name)
+            and name.casefold() not in map(str.casefold, headers)
+        ):
             headers[name] = _ascii_json(value)
         else:
             overflow[name] = value

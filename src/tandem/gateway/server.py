@@ -214,10 +214,21 @@ class Server:
             from tandem.gateway.mounts import Mounts
 
             self._front = HttpFront(
-                site_for=self._site_for, amqp=self._amqp_peer, limits=self.settings.limits, clock=self.clock, entropy=self._entropy
+                site_for=self._site_for,
+                amqp=self._amqp_peer,
+                limits=self.settings.limits,
+                clock=self.clock,
+                entropy=self._entropy,
+                known_hosts=self._known_hosts() if self.settings.dev else None,
             )
             Mounts(self).install(self._front)
         return self._front
+
+    def _known_hosts(self) -> frozenset[str]:
+        """Under which a development broker may be reached over HTTP."""
+        settings = self.settings
+        names = ["localhost", "127.0.0.1", "::1", *settings.known_hosts, *(listener.host for listener in settings.listeners)]
+        return frozenset(name.casefold() for name in [*names, *(host for space in settings.namespaces for host in space.hosts)])
 
     def _amqp_site(self, host: str) -> Site:
         return self.sites[self.namespace_of(host)]

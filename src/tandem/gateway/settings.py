@@ -80,6 +80,8 @@ class ServerSettings:
     """Faults may be injected over `/$tandem/faults` (needs Manage)."""
     dev: bool = False
     """The emulator's well-known key is in use; the broker listens on loopback only."""
+    known_hosts: tuple[str, ...] = ()
+    """More names under which a development broker may be reached over HTTP; see `dev`."""
     housekeeping_ms: int = 250
     """How often stores, silent peers and idle entities are looked after."""
     node: str = "G0"

@@ -76,7 +76,9 @@ class Site:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if not task.cancelled() and isinstance(task.exception(), MemoryError):
+            task.get_loop().call_exception_handler({"message": "out of memory in a request", "exception": task.exception()})
+        elif not task.cancelled() and task.exception() is not None:
             self.note(f"a request failed inside the broker: {task.exception()!r}")
 
     async def drain(self) -> None:

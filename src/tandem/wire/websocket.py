@@ -4,13 +4,78 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
 """Service Bus's own name for it, and the registered one, which clients that know AMQP alone offer."""
 _HIGH_WATER_BYTES: Final = 262_144
+
+
+_REFUSED_BY_EVERY_PARSER: Final = b"\xf0\x80"
+"""A frame header with reserved bits set: the connection ends with 1002 (protocol error)."""
+
+
+class FrameParser(Protocol):
+    """What turns bytes into WebSocket messages."""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
+
+    def feed_eof(self) -> None: ...
+
+
+class MaskedFrames:
+    """Stands before a parser and lets through what a client may send: frames that are not masked end the connection (RFC 6455 5.1)."""
+
+    def __init__(self, parser: FrameParser) -> None:
+        self._parser = parser
+        self._head = bytearray()
+        self._held = b""
+        """The first byte of a header whose second has not come: the parser sees it when we know that the frame is masked."""
+        self._left = 0
+        """Bytes of mask and payload still to come of the frame under way."""
+        self._refused = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        if self._refused:
+            return True, b""
+        data = self._held + data
+        at, end = 0, len(data)
+        while at < end:
+            if self._left:
+                step = min(self._left, end - at)
+                self._left -= step
+                at += step
+                continue
+            self._head.append(data[at])
+            at += 1
+            if len(self._head) == 2 and not self._head[1] & 0x80:
+                self._refused = True
+                return self._parser.feed_data(data[: at - 2] + _REFUSED_BY_EVERY_PARSER)
+            self._left = _frame_rest(self._head)
+            if self._left:
+                self._head.clear()
+        self._held = b""
+        if len(self._head) == 1:
+            self._held = bytes(self._head)
+            self._head.clear()
+            data = data[:-1]
+        return self._parser.feed_data(data) if data else (False, b"")
+
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
+
+
+def _frame_rest(head: bytearray) -> int:
+    """How many bytes follow the header of a masked frame, mask included; 0 while the header is not whole."""
+    if len(head) < 2:
+        return 0
+    short = head[1] & 0x7F
+    more = 2 if short == 126 else 8 if short == 127 else 0
+    if len(head) < 2 + more:
+        return 0
+    return 4 + (int.from_bytes(head[2 : 2 + more], "big") if more else short)
 
 
 class WebSocketTransport(asyncio.Transport):
