@@ -216,11 +216,11 @@ ORDERED_SLICES: dict[str, set[str]] = {
         "buf[at:end]",
         "buf[key_at + 2:value_at]",
         "buf[key_at:at]",
+        "buf[key_at:value_at]",
         "buf[start:at]",
-        "payload[after:]",
-        "payload[bare_from:]",
-        "payload[bare_from:at]",
-        "payload[value_at:after]",
+        "payload[end:]",
+        "payload[s.header_value:s.header_end]",
+        "payload[value:end]",
     },
 }
 """Slices of what peers send, in compiled modules, whose bounds are in order by what was checked before: begin <= end, length."""
