@@ -180,7 +180,7 @@ class PathMonitor:
             return
         now = self._loop.time()
         since = max(next(iter(self.unanswered.values())), self.answered_at)
-        if now - since < self._suspicious_after:
+        if now < since + self._suspicious_after:  # the sum that the timer was set to: a difference may round to just below
             self.watch()
             return
         if self.health.at_once:
