@@ -16,6 +16,7 @@ from typing import ClassVar
 from tandem import amqp
 from tandem.testing.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused
 from tandem.testing.checker import Checker
+from tests.acceptance import power_cut_broker
 
 READY_SECONDS_MAX = 60.0
 SEQUENCE_NUMBER = amqp.Symbol("x-opt-sequence-number")
@@ -55,8 +56,11 @@ class CrashingBroker:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
         with (self._directory / "stderr.txt").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tandem", *arguments, cwd=self._directory, env=kept, stdout=asyncio.subprocess.PIPE, stderr=errors
+                sys.executable, *self._program(), *arguments, cwd=self._directory, env=kept, stdout=asyncio.subprocess.PIPE, stderr=errors
             )
+
+    def _program(self) -> list[str]:
+        return ["-m", "tandem"]
 
     async def kill(self) -> None:
         process = self._process
@@ -73,6 +77,17 @@ class CrashingBroker:
 
     def last_words(self) -> str:
         return (self._directory / "stderr.txt").read_text()[-2000:]
+
+
+class PowerCutBroker(CrashingBroker):
+    """When it is killed its machine loses power: what was not synced is gone, names of files and directories included."""
+
+    def _program(self) -> list[str]:
+        return [power_cut_broker.__file__, "data", "synced"]
+
+    async def kill(self) -> None:
+        await super().kill()
+        await asyncio.to_thread(power_cut_broker.cut_power, self._directory / "data", self._directory / "synced")
 
 
 class Story:

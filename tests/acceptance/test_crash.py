@@ -1,6 +1,6 @@
 """SIGKILL in a loop under load, with every kind of entity and operation at once: what was confirmed holds, whatever the instant.
 
-`TANDEM_CRASH_KILLS=1000` makes a night of it, `TANDEM_CRASH_BACKLOG=1000000` a full house."""
+`TANDEM_CRASH_KILLS=1000` and `TANDEM_POWER_CUTS=200` make an evening of it, `TANDEM_CRASH_BACKLOG=1000000` a full house."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tandem.testing.amqp_client import AmqpClient
 from tandem.testing.checker import Verdict
 from tests.acceptance.crash_journeys import JOURNEYS
 from tests.acceptance.crash_stories import ALL, Plain
-from tests.acceptance.crashing import CrashingBroker, Kills, peek, run_stories
+from tests.acceptance.crashing import CrashingBroker, Kills, PowerCutBroker, peek, run_stories
 
 KILLS = int(os.environ.get("TANDEM_CRASH_KILLS", "50"))
+POWER_CUTS = int(os.environ.get("TANDEM_POWER_CUTS", "10"))
 SEED = int(os.environ.get("TANDEM_CRASH_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 BACKLOG = int(os.environ.get("TANDEM_CRASH_BACKLOG", "20000"))
 """Waiting messages of one queue; 1,000,000 on demand."""
@@ -35,9 +36,20 @@ SHARES = {"thread": 0.7, "process": 0.3}
 @pytest.mark.timeout(240 + 10 * KILLS)
 @pytest.mark.parametrize("isolation", list(SHARES))
 async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_broker_is_killed(tmp_path: Path, isolation: str) -> None:
-    count = max(1, round(KILLS * SHARES[isolation]))
-    print(f"seed {SEED} (TANDEM_CRASH_SEED={SEED} kills at the same moments again), {count} kills")
     broker = CrashingBroker(tmp_path, f'{SMALL_SEGMENTS}isolation = "{isolation}"\n')
+    await crash_again_and_again(broker, max(1, round(KILLS * SHARES[isolation])))
+
+
+@pytest.mark.slow
+@pytest.mark.compiled_too
+@pytest.mark.timeout(240 + 15 * POWER_CUTS)
+async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_power_fails(tmp_path: Path) -> None:
+    """Only what was synced survives: bytes of files, and names of files and directories."""
+    await crash_again_and_again(PowerCutBroker(tmp_path, SMALL_SEGMENTS), POWER_CUTS)
+
+
+async def crash_again_and_again(broker: CrashingBroker, count: int) -> None:
+    print(f"seed {SEED} (TANDEM_CRASH_SEED={SEED} kills at the same moments again), {count} kills")
     stories = [story(broker, random.Random(SEED + number)) for number, story in enumerate(EVERYTHING)]
     broker.configure("".join(story.config() for story in stories))
     kills = Kills(broker, list(stories), random.Random(SEED), (0.05, 0.9))
@@ -48,10 +60,8 @@ async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_br
     for story in stories:
         if isinstance(story, Plain):
             story.check_batches()
-    verdicts = [checker.verdict() for story in stories for checker in story.checkers()]
-    for story in stories:
         print(*(f"{checker.name}: {checker.verdict()}" for checker in story.checkers()), sep="\n")
-    total = Verdict.total(verdicts)
+    total = Verdict.total(checker.verdict() for story in stories for checker in story.checkers())
     assert total.holds, f"seed {SEED}: {total}\n{broker.last_words()}"
     assert broker.kills >= count
     for story in stories:
