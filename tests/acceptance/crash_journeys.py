@@ -161,11 +161,11 @@ class Transactional(Story):
     async def consume(self, client: AmqpClient) -> None:
         receiver = await client.receiver(self.target, credit=20)
         while True:
+            while not self.draining and self.out.open_count < 5:
+                await asyncio.sleep(0.01)  # so that crashes find some waiting
             incoming = await receiver.get()
             key, number, _ = read(self.out, incoming.payload)
             self.out.delivered(key, number)
-            if self.dice.random() < 0.2 and not self.draining:
-                await asyncio.sleep(0.1)  # so that crashes find some waiting
             # It is here, so it must not be there any more, whatever became of the answer.
             self.checker.settling(key)
             self.checker.settled(key)

@@ -230,6 +230,8 @@ async def peek(client: AmqpClient, address: str, start: int = 1, count: int = 20
 class Kills:
     """The storm: lets the broker live for a moment, kills it, starts it again; now and then it dies while it starts."""
 
+    patience_seconds = 20.0
+
     def __init__(self, broker: CrashingBroker, stories: list[Story], dice: random.Random, life_seconds: tuple[float, float]) -> None:
         self._broker = broker
         self._stories = stories
@@ -239,12 +241,23 @@ class Kills:
     async def rage(self, kills: int) -> None:
         while self._broker.kills < kills:
             await asyncio.sleep(self._dice.uniform(*self._life_seconds))
+            if self._dice.random() < 0.3:
+                await self._everybody_gets_something()
             await self._kill()
             while self._dice.random() < 0.15 and self._broker.kills < kills:
                 await self._broker.spawn()
                 await asyncio.sleep(self._dice.uniform(0.1, 0.7))
                 await self._kill()
             await self._broker.start()
+
+    async def _everybody_gets_something(self) -> None:
+        """On a slow machine some would never come to anything between two kills."""
+        checkers = [checker for story in self._stories for checker in story.checkers()]
+        wanted = [checker.seen + 3 for checker in checkers]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.patience_seconds):
+                while any(checker.seen < least for checker, least in zip(checkers, wanted, strict=True)):
+                    await asyncio.sleep(0.01)
 
     async def _kill(self) -> None:
         await self._broker.kill()

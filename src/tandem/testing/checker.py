@@ -151,6 +151,11 @@ class Checker:
         return self._duplicated == self._unexpected == 0
 
     @property
+    def seen(self) -> int:
+        """Deliveries so far."""
+        return self._seen
+
+    @property
     def open_count(self) -> int:
         return sum(self.is_open(key) for key in self._fates)
 
