@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandem.broker.index import DEFERRED, DELAYED, LOCKED, READY, SCHEDULED
+from tandem.broker.state import Loaded
 from tandem.model.address import SubQueue
 from tandem.model.entity import EntityStatus, QueueDescription
 from tandem.model.errors import EntityDisabled, MessageLockLost, MessageNotFound, MessageSizeExceeded, QuotaExceeded
@@ -264,3 +265,44 @@ def test_settled_deferred_and_fetched_again() -> None:
     desk.wait(30_000)
     assert desk.texts(state=DEFERRED) == ["a"]
     assert desk.queue().index.count(1) == 2
+
+
+class _Seen(Loaded):
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+
+    def loaded(self, messages, error) -> None:
+        assert error is None
+        self.messages = list(messages)
+
+
+def test_a_message_that_comes_back_while_others_are_read_from_disk_is_still_shown() -> None:
+    desk = Desk(PLAIN)
+    desk.send("a", "b")
+    queue = desk.queue()
+    hand = desk.receive(1)
+    queue.drop_hot(2)
+    waiting: list[tuple[list[int], object]] = []
+    queue.journal = _Slow(queue.journal, waiting)
+    seen = _Seen()
+    queue.load([1, 2], seen)
+    queue.abandon(hand.locks[0], desk.now, 0, None, None)
+    queue.drop_hot(1)
+    ((locations, effect),) = waiting
+    queue.journal.real.fetch(locations, effect)
+    desk.run()
+    assert len(seen.messages) == 2 and None not in seen.messages
+
+
+class _Slow:
+    """A journal whose reads wait until the test says so."""
+
+    def __init__(self, real, waiting) -> None:
+        self.real = real
+        self._waiting = waiting
+
+    def fetch(self, locations, effect) -> None:
+        self._waiting.append((locations, effect))
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tandem.amqp import encode_message
-from tandem.client.envelope import PATH, TIME_TO_LIVE, wrap_payload
+from tandem.amqp import Symbol, encode_message
+from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
 from tandem.client.message_encoding import encode_row
+from tandem.client.payload import join, split
 from tandem.spark.connections import drop
 from tandem.spark.lease_desk import LeaseDesk
 from tandem.spark.moving import Mover, MoveSettings, Tally
@@ -220,3 +221,65 @@ def test_a_lapsed_lease_moves_nothing_and_says_so(west: Broker, east: Broker, ba
     assert backlog.move() == {}
     assert "com.tandem:lease-lost" in backlog.trouble
     assert counts(east, name)["active"] == 3
+
+
+def ordered(count: int, path: str, prefix: str, session: str, after: str = "") -> list[bytes]:
+    return [
+        wrap_payload(encode_row(b"x", f"{prefix}{number}", session_id=session), path, 1, after) for number in range(count)
+    ]  # fmt: skip
+
+
+def fence(path: str) -> bytes:
+    parts = split(encode_row(b"", "fence"))
+    parts.application_properties[PATH] = path
+    parts.annotations[Symbol(FENCE)] = "1"
+    return join(parts)
+
+
+def test_a_fence_goes_when_all_before_it_are_home_and_never_home_itself(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
+    create_queue(west, f"{name}-a")
+    send(east, name, [*ordered(3, f"{name}-a", "a", "s"), fence(f"{name}-a"), *ordered(2, f"{name}-a", "b", "s"), fence(f"{name}-a")])
+    backlog.lease()
+    tallies = backlog.move()
+    assert tallies[f"{name}-a"].moved == 5
+    assert ids(take_all(west, f"{name}-a")) == ["a0", "a1", "a2", "b0", "b1"]
+    assert counts(east, name)["active"] + counts(east, name)["leased"] == 0
+
+
+def test_a_session_waits_for_what_another_syphon_has_of_it_and_its_fence_too(
+    west: Broker, east: Broker, backlog: Backlog, name: str
+) -> None:
+    create_queue(west, f"{name}-a")
+    send(east, name, [*ordered(2, f"{name}-a", "a", "s")])
+    other = LeaseDesk(backlog.settings.secondary, 60, 60, 100_000)
+    theirs = other.take(f"{name}-other", 0, {name: 1}, 10**8, 10.0)[name]
+    send(east, name, [*ordered(1, f"{name}-a", "b", "t"), fence(f"{name}-a")])
+    backlog.lease()
+    backlog.move()
+    assert ids(take_all(west, f"{name}-a")) == ["b0"]
+    assert counts(east, name)["leased"] == 3, "a0 in other hands, a1 and the fence behind it"
+    other.request(name, "com.tandem:complete-lease", {"lease-id": theirs.lease})
+    other.close()
+    backlog.move()
+    assert ids(take_all(west, f"{name}-a")) == ["a1"]
+    assert counts(east, name)["leased"] == 0
+
+
+def test_a_session_that_changed_queues_waits_for_the_one_it_came_from(west: Broker, east: Broker, name: str) -> None:
+    create_queue(west, f"{name}-a")
+    queues = [f"{name}/x-servicebus-transfer/{number}" for number in range(2)]
+    backlogs = []
+    for queue in queues:
+        create_queue(east, queue)
+        backlogs.append(Backlog(west, east, queue))
+    send(east, queues[1], ordered(2, f"{name}-a", "a", "s"))
+    send(east, queues[0], ordered(2, f"{name}-a", "b", "s", after="1") + ordered(1, f"{name}-a", "c", "t"))
+    for found in backlogs:
+        found.lease()
+    backlogs[0].move()
+    assert ids(take_all(west, f"{name}-a")) == ["c0"]
+    backlogs[1].move()
+    backlogs[0].move()
+    assert ids(take_all(west, f"{name}-a")) == ["a0", "a1", "b0", "b1"]
+    for found in backlogs:
+        found.close()

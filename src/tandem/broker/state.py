@@ -182,7 +182,13 @@ class QueueState(Pumped):
             then.loaded([hot.get(seq) for seq in seqs], None)
             return
         locations = [self.index.location(seq) for seq in missing]
-        self.journal.fetch(locations, _Loading(self, seqs, missing, then))
+        # Kept meanwhile: one that is hot now may have cooled down, and still be here, when the others have been read.
+        warm: dict[int, Message] = {}
+        for seq in seqs:
+            message = hot.get(seq)
+            if message is not None:
+                warm[seq] = message
+        self.journal.fetch(locations, _Loading(self, seqs, missing, warm, then))
 
     def decode(self, seq: int, body: bytes) -> Message:
         try:
@@ -250,12 +256,13 @@ class QueueState(Pumped):
 
 
 class _Loading(FetchEffect):
-    __slots__ = ("missing", "queue", "seqs", "then")
+    __slots__ = ("missing", "queue", "seqs", "then", "warm")
 
-    def __init__(self, queue: QueueState, seqs: list[int], missing: list[int], then: Loaded) -> None:
+    def __init__(self, queue: QueueState, seqs: list[int], missing: list[int], warm: dict[int, Message], then: Loaded) -> None:
         self.queue = queue
         self.seqs = seqs
         self.missing = missing
+        self.warm = warm
         self.then = then
 
     def fetched(self, bodies: list[bytes], error: BaseException | None) -> None:
@@ -264,7 +271,7 @@ class _Loading(FetchEffect):
         if error is not None:
             self.then.loaded([], error)
             return
-        found: dict[int, Message] = {}
+        found = self.warm
         try:
             for seq, body in zip(self.missing, bodies, strict=True):
                 found[seq] = queue.decode(seq, body)
@@ -273,8 +280,5 @@ class _Loading(FetchEffect):
             return
         messages: list[Message | None] = []
         for seq in self.seqs:
-            message = found.get(seq)
-            if message is None:
-                message = queue.hot.get(seq)
-            messages.append(message if queue.index.state(seq) else None)
+            messages.append(found.get(seq) if queue.index.state(seq) else None)
         self.then.loaded(messages, None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -78,7 +79,7 @@ class Rotation:
                 self._tell("backlog-queue-readmitted", slot.name, f"back in the rotation after {slot.pause:.3g} s", None)
         return [slot.name for slot in self._slots if slot.out_until is None]
 
-    def pick(self, tried: Sequence[str] = ()) -> str | None:
+    def pick(self, tried: Collection[str] = ()) -> str | None:
         """A random queue in the rotation that was not tried yet; when all are out, the one that comes back first; None if none is left."""
         candidates = [name for name in self.available() if name not in tried]
         if candidates:
@@ -87,6 +88,13 @@ class Rotation:
         if not out:
             return None
         return min(out, key=lambda slot: slot.out_until or 0.0).name
+
+    def pick_for(self, key: str, tried: Collection[str] = ()) -> str | None:
+        """The queue in the rotation that belongs to this key, whoever asks; when all are out, as `pick`."""
+        candidates = [name for name in self.available() if name not in tried]
+        if not candidates:
+            return self.pick(tried)
+        return max(candidates, key=lambda name: hashlib.blake2b(f"{key}\n{name}".encode(), digest_size=8).digest())
 
     def in_rotation(self, name: str) -> bool:
         return name in self.available()

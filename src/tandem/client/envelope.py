@@ -29,6 +29,10 @@ TIME_TO_LIVE = "x-ms-timetolive"
 SCHEDULED = "x-ms-scheduledenqueuetimeutc"
 ALIASES = (PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED)
 DIVERTED_AT = "x-opt-paired-diverted-utc"
+AFTER = "x-opt-paired-after"
+"""On messages whose session is kept in order: which other backlog queues may hold earlier ones of it (see `places.Place`)."""
+FENCE = "x-opt-paired-fence"
+"""On a message that only marks a place: everything before it for the same path has gone home once it is gone."""
 
 HEADROOM_BYTES = 1_024
 """What an envelope may add to a message at most (about 510 bytes measured), kept free in every paired send."""
@@ -48,6 +52,8 @@ _INFINITE_MS = 922_337_203_685_477
 _BROKER_ANNOTATIONS = frozenset(
     {
         DIVERTED_AT,
+        AFTER,
+        FENCE,
         "x-opt-enqueued-time",
         "x-opt-sequence-number",
         "x-opt-locked-until",
@@ -59,7 +65,7 @@ _BROKER_ANNOTATIONS = frozenset(
 )
 _LOCK_TOKEN = "x-opt-lock-token"
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
-_NAMES = Names(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT)
+_NAMES = Names(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT, AFTER, FENCE)
 _DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,7}))?S)?)?$")
 
 
@@ -81,6 +87,9 @@ class Destination:
     ttl_ms: int | None
     scheduled_ms: int | None
     diverted_ms: int | None
+    after: str | None = None
+    """Its session is kept in order; the other backlog queues that may hold earlier messages of it. None: order does not matter."""
+    fence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +173,7 @@ def milliseconds(instant: datetime.datetime) -> int:
     return calendar.timegm(instant.utctimetuple()) * 1000 + instant.microsecond // 1000
 
 
-def read_aliases(application_properties: Mapping[Any, object], diverted_at: object = None) -> Destination:
+def read_aliases(application_properties: Mapping[Any, object], annotations: Mapping[Any, object]) -> Destination:
     """What the aliases say; raises EnvelopeError with the reason to dead-letter the message for."""
     found: dict[str, object] = {}
     for key, value in application_properties.items():
@@ -179,12 +188,15 @@ def read_aliases(application_properties: Mapping[Any, object], diverted_at: obje
     if session is not None and not isinstance(session, (str, bytes)):
         raise _wrong_type(SESSION_ID, "string", session)
     ttl, scheduled = found.get(TIME_TO_LIVE), found.get(SCHEDULED)
+    diverted_at, after = annotations.get(DIVERTED_AT), annotations.get(AFTER)
     return Destination(
         path=text(path),
         session_id=None if session is None else text(session),
         ttl_ms=None if ttl is None else read_timespan(TIME_TO_LIVE, ttl),
         scheduled_ms=None if scheduled is None else read_instant(SCHEDULED, scheduled),
         diverted_ms=int(diverted_at) if isinstance(diverted_at, int) else None,
+        after=text(after) if isinstance(after, (str, bytes)) else None,
+        fence=FENCE in annotations,
     )
 
 
@@ -198,7 +210,7 @@ def time_left(destination: Destination, now_ms: int) -> int | None:
 # -- the form over the parts of an encoded message ---------------------------------------------------------------------
 
 
-def wrap_parts(parts: Parts, path: str, diverted_ms: int) -> Parts:
+def wrap_parts(parts: Parts, path: str, diverted_ms: int, after: str | None = None) -> Parts:
     """The message as it goes into a backlog queue. Bodies and all other properties stay as they are."""
     alias = alias_in(parts.application_properties)
     if alias is not None:
@@ -216,6 +228,8 @@ def wrap_parts(parts: Parts, path: str, diverted_ms: int) -> Parts:
     if scheduled is not None:
         application[SCHEDULED] = Timestamp(read_instant(_SCHEDULE, scheduled))
     annotations[Symbol(DIVERTED_AT)] = Timestamp(diverted_ms)
+    if after is not None:
+        annotations[Symbol(AFTER)] = after
     return Parts(header, dict(parts.delivery_annotations), annotations, properties, application, parts.body, parts.footer)
 
 
@@ -232,7 +246,7 @@ def _take_ttl(header: dict[str, Any], properties: dict[str, Any]) -> int | None:
 
 def unwrap_parts(parts: Parts, ttl_ms: int | None = None) -> tuple[Destination, Parts]:
     """The message as it was, without aliases and without what the backlog's broker added. `ttl_ms` overrides the carried one."""
-    destination = read_aliases(parts.application_properties, parts.annotations.get(DIVERTED_AT))
+    destination = read_aliases(parts.application_properties, parts.annotations)
     application = {k: v for k, v in parts.application_properties.items() if k not in ALIASES and k not in _DEAD_LETTER_PROPERTIES}
     annotations = {k: v for k, v in parts.annotations.items() if k not in _BROKER_ANNOTATIONS}
     delivery = {k: v for k, v in parts.delivery_annotations.items() if k != _LOCK_TOKEN}
@@ -251,22 +265,22 @@ def unwrap_parts(parts: Parts, ttl_ms: int | None = None) -> tuple[Destination, 
     return destination, Parts(header, delivery, annotations, properties, application, parts.body, parts.footer)
 
 
-def wrap_payload(payload: bytes, path: str, diverted_ms: int) -> bytes:
-    return join(wrap_parts(split(payload), path, diverted_ms))
+def wrap_payload(payload: bytes, path: str, diverted_ms: int, after: str | None = None) -> bytes:
+    return join(wrap_parts(split(payload), path, diverted_ms, after))
 
 
 def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
     """Undo `wrap_payload`, from the bytes a receiver got. With `now_ms`, time spent in the backlog counts against the time-to-live."""
     raw = take_off(payload, _NAMES)
     if raw is not None:
-        return Unwrapped(Destination(raw.path, raw.session_id, None, None, raw.diverted_ms), raw.payload)
+        return Unwrapped(Destination(raw.path, raw.session_id, None, None, raw.diverted_ms, raw.after), raw.payload)
     try:
         parts = split(payload)
     except DecodeError as error:
         raise EnvelopeError(PROPERTY_EXTRACTION, f"the message cannot be decoded: {error}") from error
     left: int | None = None
     if now_ms is not None:
-        carried = read_aliases(parts.application_properties, parts.annotations.get(DIVERTED_AT))
+        carried = read_aliases(parts.application_properties, parts.annotations)
         left = time_left(carried, now_ms)
         if left is not None and left <= 0:
             raise EnvelopeError(TTL_EXPIRED, f"time-to-live of {carried.ttl_ms} ms ran out in the backlog, destination {carried.path}")
@@ -283,7 +297,7 @@ def annotated(message: ServiceBusMessage | AmqpAnnotatedMessage) -> AmqpAnnotate
     return message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
 
 
-def wrap(message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, diverted_ms: int) -> AmqpAnnotatedMessage:
+def wrap(message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, diverted_ms: int, after: str | None = None) -> AmqpAnnotatedMessage:
     """A copy of the message for a backlog queue; the caller's own object is left alone."""
     raw = annotated(message)
     alias = alias_in(raw.application_properties)
@@ -309,6 +323,8 @@ def wrap(message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, diverted_
     if scheduled is not None:
         application[SCHEDULED] = {"TYPE": "TIMESTAMP", "VALUE": read_instant(_SCHEDULE, _untyped(scheduled))}
     annotations[DIVERTED_AT] = {"TYPE": "TIMESTAMP", "VALUE": diverted_ms}
+    if after is not None:
+        annotations[AFTER] = after
     return _copy(raw, header, properties, annotations, application)
 
 
@@ -330,7 +346,7 @@ def unwrap(message: ServiceBusMessage | AmqpAnnotatedMessage) -> tuple[Destinati
     raw = annotated(message)
     annotations = {text(k): _untyped(v) for k, v in (raw.annotations or {}).items()}
     carried = {text(k): _untyped(v) for k, v in (raw.application_properties or {}).items()}
-    destination = read_aliases(carried, annotations.get(DIVERTED_AT))
+    destination = read_aliases(carried, annotations)
     application = {k: _sendable(v) for k, v in carried.items() if k not in ALIASES and k not in _DEAD_LETTER_PROPERTIES}
     kept = {k: text(v) if isinstance(v, bytes) else v for k, v in annotations.items() if k not in _BROKER_ANNOTATIONS}
     header = _fields_of(raw.header)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import secrets
 import uuid
@@ -23,6 +24,7 @@ from tandem.client.paths import PathMonitor, PathSettings, PathStatus
 from tandem.client.provisioning import Provisioner, Provisioning
 from tandem.client.sdk import SdkNamespace, as_namespace
 from tandem.client.sender import PairedSender
+from tandem.client.session_order import SessionOrder
 from tandem.client.syphon import Syphon, SyphonSettings
 from tandem.client.transport import namespace_label
 from tandem.model.clock import SystemClock
@@ -62,6 +64,8 @@ class PairingOptions:
     creation_pause: Duration = datetime.timedelta(seconds=30)
     subtract_time_in_backlog: bool = False
     """Let time spent in the backlog count against a message's time-to-live. Off, as it always was: it starts again in the primary."""
+    keep_session_order: bool = False
+    """Messages of one session arrive in the order of their sends, outages or not. Needs Listen on the backlog queues, and a syphon."""
     paths_max: int = 10_000
     """Entity paths one pair keeps the health of."""
 
@@ -129,6 +133,10 @@ class PairedNamespaces:
         self.primary_namespace = self.options.primary_namespace or namespace_label(self.primary.host)
         self.backlog_message_bytes_max = 0
         self.rotation = self._make_rotation([])
+        self.order: SessionOrder | None = None
+        """Which sessions are still diverted after healing; only with `keep_session_order`."""
+        if self.options.keep_session_order:
+            self.order = SessionOrder(self.secondary, lambda: self.rotation, self.events, new_id, self.now_ms)
         self.syphon: Syphon | None = None
         self._coupling: Coupling | None = None
         self._provisioner: Provisioner | None = None
@@ -199,6 +207,8 @@ class PairedNamespaces:
             self._unpair()
             await self._close_administration()
             raise
+        if self.order is not None:
+            await self.order.look(self.rotation.names)
         self._paired = True
         if self.syphon is None and not self._provisioner.asking:
             await self._close_administration()
@@ -326,11 +336,15 @@ class PairedNamespaces:
     # -- looking at it, and by hand ------------------------------------------------------------------------------------
 
     def state(self, path: str) -> PathStatus:
-        return self.monitor(path).status()
+        return self._status(self.monitor(path))
+
+    def _status(self, monitor: PathMonitor) -> PathStatus:
+        status = monitor.status()
+        return status if self.order is None else dataclasses.replace(status, held_sessions=self.order.held_count(monitor.path))
 
     def states(self) -> list[PathStatus]:
         """Every path this process has sent to, with its state."""
-        return [monitor.status() for monitor in self._monitors.values()]
+        return [self._status(monitor) for monitor in self._monitors.values()]
 
     def subscribe(self, callback: Callback) -> Callable[[], None]:
         """Hear of every change: `callback(event)`, on the loop. Returns what ends it."""
@@ -366,6 +380,8 @@ class PairedNamespaces:
             self._provisioner.stop()
         for monitor in self._monitors.values():
             monitor.stop()
+        if self.order is not None:
+            self.order.stop()
         for sender in tuple(self._senders):
             await sender.close()
         if self.syphon is not None:

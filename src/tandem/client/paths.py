@@ -42,6 +42,8 @@ class PathStatus:
     failures: int
     last_error: BaseException | None
     held: bool
+    held_sessions: int = 0
+    """Sessions that are still diverted because their backlog is not home; only with `keep_session_order`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class PathMonitor:
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
         self.sunny = True
-        """Healthy, and the primary is open: what nearly every send finds, in one look."""
+        """Healthy, the primary open, no session held: what nearly every send finds, in one look."""
+        self._holding = False
         self.counters: PathCounters = counters.path(path.casefold())
         self.senders: set[Sender] = set()
         """To the primary. What they have under way is cut short the moment the path fails over, so that it can be diverted in time."""
@@ -97,9 +100,14 @@ class PathMonitor:
         self._look_at_the_sky(primary)
 
     def _look_at_the_sky(self, primary: Side) -> None:
-        self.sunny = self.health.state is PathState.HEALTHY and primary.state is SideState.OPEN
+        self.sunny = self.health.state is PathState.HEALTHY and primary.state is SideState.OPEN and not self._holding
         if primary.state is not SideState.OPEN:
             self.stop()
+
+    def hold(self, holding: bool) -> None:
+        """Sessions of this path go on being diverted although it may be healthy."""
+        self._holding = holding
+        self._look_at_the_sky(self._primary)
 
     def now(self) -> int:
         return int(self._loop.time() * 1000)
@@ -180,7 +188,7 @@ class PathMonitor:
             return
         now = self._loop.time()
         since = max(next(iter(self.unanswered.values())), self.answered_at)
-        if now < since + self._suspicious_after:  # the sum that the timer was set to: a difference may round to just below
+        if now < since + self._suspicious_after:  # the very sum that the timer was set to: another form may differ by a rounding
             self.watch()
             return
         if self.health.at_once:

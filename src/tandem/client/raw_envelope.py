@@ -17,12 +17,13 @@ _HEADER_FIELDS_KEPT: Final = 4
 class RawEnvelope:
     """What one walk over a payload finds."""
 
-    __slots__ = ("diverted_ms", "path", "payload", "session_id")
+    __slots__ = ("after", "diverted_ms", "path", "payload", "session_id")
 
-    def __init__(self, path: str, session_id: str | None, diverted_ms: int | None, payload: bytes) -> None:
+    def __init__(self, path: str, session_id: str | None, diverted_ms: int | None, after: str | None, payload: bytes) -> None:
         self.path = path
         self.session_id = session_id
         self.diverted_ms = diverted_ms
+        self.after = after
         self.payload = payload
 
 
@@ -30,7 +31,15 @@ class Names:
     """Which properties the envelope consists of, encoded as they stand in a payload."""
 
     def __init__(
-        self, path: str, session_id: str, others: tuple[str, ...], dropped: tuple[str, ...], annotations: frozenset[str], diverted: str
+        self,
+        path: str,
+        session_id: str,
+        others: tuple[str, ...],
+        dropped: tuple[str, ...],
+        annotations: frozenset[str],
+        diverted: str,
+        after: str,
+        fence: str,
     ) -> None:
         self.path = path.encode()
         self.session_id = session_id.encode()
@@ -39,6 +48,8 @@ class Names:
         self.dropped = frozenset(name.encode() for name in dropped)
         self.annotations = frozenset(name.encode() for name in annotations)
         self.diverted = diverted.encode()
+        self.after = after.encode()
+        self.fence = fence.encode()
 
 
 def take_off(payload: bytes, names: Names) -> RawEnvelope | None:
@@ -53,6 +64,7 @@ def _take_off(payload: bytes, names: Names) -> RawEnvelope | None:
     out: list[bytes] = []
     properties_at = -1
     diverted: int | None = None
+    kept_after: str | None = None
     found: tuple[bytes, str, str | None] | None = None
     at, end = 0, len(payload)
     while at < end:
@@ -69,7 +81,7 @@ def _take_off(payload: bytes, names: Names) -> RawEnvelope | None:
             annotations = _annotations(payload, at + 3, names)
             if annotations is None:
                 return None
-            section, diverted = annotations
+            section, diverted, kept_after = annotations
             out.append(section)
         elif code == 0x73:
             properties_at = len(out)
@@ -93,7 +105,7 @@ def _take_off(payload: bytes, names: Names) -> RawEnvelope | None:
         if with_session is None:
             return None
         out[properties_at] = with_session
-    return RawEnvelope(path, session, diverted, b"".join(out))
+    return RawEnvelope(path, session, diverted, kept_after, b"".join(out))
 
 
 def _content(payload: bytes, at: int) -> tuple[int, int]:
@@ -138,11 +150,12 @@ def _application_properties(payload: bytes, at: int, names: Names) -> tuple[byte
     return _map_section(b"\x00\x53\x74", kept), path, session
 
 
-def _annotations(payload: bytes, at: int, names: Names) -> tuple[bytes, int | None] | None:
-    """(section without what the backlog's broker and the diverting client put there, when it was diverted)."""
+def _annotations(payload: bytes, at: int, names: Names) -> tuple[bytes, int | None, str | None] | None:
+    """(section without what the backlog's broker and the diverting client put there, when it was diverted, after what it must come)."""
     count, at = _content(payload, at)
     kept: list[bytes] = []
     diverted: int | None = None
+    kept_after: str | None = None
     for _ in range(count >> 1):
         if payload[at] != 0xA3:
             return None
@@ -153,10 +166,16 @@ def _annotations(payload: bytes, at: int, names: Names) -> tuple[bytes, int | No
             if payload[value_at] != 0x83:
                 return None
             diverted = int.from_bytes(payload[value_at + 1 : after], "big", signed=True)
+        elif name == names.after:
+            if payload[value_at] != 0xA1:
+                return None
+            kept_after = payload[value_at + 2 : after].decode()
+        elif name == names.fence:
+            return None
         elif name not in names.annotations:
             kept.append(payload[at:after])
         at = after
-    return _map_section(b"\x00\x53\x72", kept), diverted
+    return _map_section(b"\x00\x53\x72", kept), diverted, kept_after
 
 
 def _map_section(descriptor: bytes, kept: list[bytes]) -> bytes:

@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tandem.client.errors import NamespaceClosedError
+from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
 from tandem.client.sdk_sender import GRACE_SECONDS, SdkSender, precise
 from tandem.client.transport import Delivery
@@ -219,6 +220,16 @@ class SdkReceiver:
         messages: list[ServiceBusReceivedMessage] = await self._current().peek_messages(max_message_count=count_max, timeout=timeout)
         return messages
 
+    async def browse(self, start: int, count_max: int, timeout: float) -> list[Place]:
+        peeking = self._current().peek_messages(max_message_count=count_max, sequence_number=max(start, 1), timeout=timeout)
+        try:
+            async with asyncio.timeout(timeout + GRACE_SECONDS):
+                found: list[ServiceBusReceivedMessage] = await peeking
+        except TimeoutError as error:
+            self._discard()
+            raise OperationTimeoutError(message=f"{self.path}: not seen within {timeout:.3g} s") from error
+        return [_place(message) for message in found]
+
     async def complete(self, delivery: Delivery) -> None:
         await self._settle(delivery, lambda r: r.complete_message(delivery.message))
 
@@ -250,6 +261,12 @@ class SdkReceiver:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             await _quietly(receiver.close(), self._namespace.host)
+
+
+def _place(message: ServiceBusReceivedMessage) -> Place:
+    raw, enqueued = message.raw_amqp_message, message.enqueued_time_utc
+    at_ms = int(enqueued.timestamp() * 1000) if enqueued else 0
+    return place_of(message.sequence_number or 0, at_ms, raw.application_properties, raw.annotations)
 
 
 def _keep_payloads(link: Any, payloads: dict[int, bytes]) -> None:

@@ -21,12 +21,14 @@ from tandem.client.errors import (
     describe,
 )
 from tandem.client.health import PathState
+from tandem.client.ordered_diversion import BacklogSenders, OrderedLetters, session_of, sessions_of
 from tandem.client.sdk_codec import encode_message, ensure_message_id, new_message_id
 from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tandem.client.pairing import PairedNamespaces
+    from tandem.client.session_order import PathOrder
     from tandem.client.transport import Outgoing, Sender, Single
 
 MESSAGE_BYTES_DEFAULT = 262_144
@@ -57,6 +59,8 @@ class PairedSender:
         self._primary: Sender = pair.primary.namespace.sender(path, **sdk_options)
         self._monitor.senders.add(self._primary)
         self._backlog: Sender | None = None
+        self._order = pair.order.path(path, self._monitor) if pair.order is not None else None
+        self._backlogs = BacklogSenders(lambda: pair.secondary.namespace)
         self._timeout = timeout
         self._primary_seconds = primary_share(timeout, self._monitor.interval_over_in())
         self._small_bytes_max = 0
@@ -109,7 +113,9 @@ class PairedSender:
             if not isinstance(single, ServiceBusMessage):
                 raise ValueError("only ServiceBusMessage can be scheduled")
             single.scheduled_enqueue_time_utc = schedule_time_utc
-        numbers = await self._route(lambda all, left: self._primary.schedule(all, schedule_time_utc, left), singles, self._seconds(timeout))
+        numbers = await self._route(
+            lambda all, left: self._primary.schedule(all, schedule_time_utc, left), singles, self._seconds(timeout), in_order=False
+        )
         if numbers is _DIVERTED:
             self._pair.events.tell(
                 "scheduled-diverted", self.entity_name, f"{len(singles)} scheduled message(s) carried as {SCHEDULED}; no sequence numbers"
@@ -155,6 +161,7 @@ class PairedSender:
             self._pair.forget(self)
             self._monitor.senders.discard(self._primary)
             await self._primary.close()
+            await self._backlogs.close()
             await self.drop_backlog()
 
     @property
@@ -247,11 +254,15 @@ class PairedSender:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def _route(self, to_primary: Callable[[Any, float], Awaitable[object]], outgoing: Outgoing, timeout: float) -> object:
+    async def _route(
+        self, to_primary: Callable[[Any, float], Awaitable[object]], outgoing: Outgoing, timeout: float, in_order: bool = True
+    ) -> object:
         """What the primary answers, or _DIVERTED. The send that makes the path fail over is diverted itself."""
         started = self._now()
         cause: BaseException | None = None
-        if not self._monitor.health.diverting:
+        order = self._order if in_order else None
+        behind = order is not None and order.holding and await order.must_divert(sessions_of(_flatten(outgoing)), timeout)
+        if not self._monitor.health.diverting and not behind:
             number = self._monitor.began(started)
             try:
                 # The transport keeps the time. It is interrupted when the path fails over meanwhile, and this can then be diverted.
@@ -305,7 +316,11 @@ class PairedSender:
             for single in _flatten(outgoing):
                 self._check_size(annotated(single))
         now_ms = self._pair.now_ms()
-        left = [wrap(single, self.entity_name, now_ms) for single in _flatten(outgoing)]
+        singles = _flatten(outgoing)
+        if self._order is not None:
+            await self._divert_in_order(self._order, singles, deadline, cause)
+            singles = [single for single in singles if session_of(single) is None]
+        left = [wrap(single, self.entity_name, now_ms) for single in singles]
         causes: list[BaseException] = [] if cause is None else [cause]
         tried: list[str] = []
         loop = asyncio.get_running_loop()
@@ -336,6 +351,54 @@ class PairedSender:
                 self._pair.counters.backlog_queue_failures += 1
                 if self._backlog is sender:
                     await self.drop_backlog()
+
+    async def _divert_in_order(self, order: PathOrder, singles: list[Single], deadline: float, cause: BaseException | None) -> None:
+        """Messages with a session: each into the queue where its session is, or into another that is told where the others are."""
+        letters = OrderedLetters(order, singles, self._pair.now_ms())
+        causes: list[BaseException] = [] if cause is None else [cause]
+        tried: list[str] = []
+        order.begin(letters.sessions)
+        try:
+            while letters.left:
+                remaining = deadline - self._now()
+                group = await letters.next_group(tried) if remaining > 0 else None
+                if group is None:
+                    self._count_failed()
+                    raise self._unavailable(causes, tried, remaining <= 0)
+                await self._send_group(letters, *group, remaining, causes, tried)
+        finally:
+            order.end(letters.sessions)
+
+    async def _send_group(
+        self,
+        letters: OrderedLetters,
+        queue: str,
+        left: list[AmqpAnnotatedMessage],
+        remaining: float,
+        causes: list[BaseException],
+        tried: list[str],
+    ) -> None:
+        rotation = self._pair.rotation
+        sender = self._backlogs.to(queue)
+        budget = remaining / 2 if len(tried) + 1 < len(rotation.names) else remaining
+        try:
+            while left:
+                chunk = _chunk(left, (sender.batch_bytes_max or MESSAGE_BYTES_DEFAULT))
+                await sender.send(chunk if len(chunk) > 1 else chunk[0], budget)
+                del left[: len(chunk)]
+                letters.stored(queue, len(chunk))
+                self._pair.counters.diverted += len(chunk)
+                self._monitor.counters.diverted += len(chunk)
+            rotation.succeeded(queue)
+        except Exception as error:
+            if classify(error) in _BACKLOG_FINAL and not _gone(error):
+                self._count_failed()
+                raise
+            causes.append(error)
+            tried.append(queue)
+            letters.failed()
+            rotation.failed(queue, error)
+            self._pair.counters.backlog_queue_failures += 1
 
     def _backlog_sender(self, tried: list[str]) -> Sender | None:
         """The queue this sender stays with, or another one if that has left the rotation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, Unwrapped, unwrap_payload
 from tandem.client.errors import classify, describe
+from tandem.client.lookout import ask_permission
+from tandem.client.precedence import Permission, Standing
 from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tandem.client.syphon")
 
 _BATCH_OVERHEAD_BYTES = 1_024
+_BEHIND_PAUSES = 8
+"""Of the first pause: the longest while others of a session have to go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,15 @@ class Item:
     delivery: Delivery
     unwrapped: Unwrapped
 
+    @property
+    def in_order(self) -> bool:
+        return self.unwrapped.destination.after is not None
+
+    def standing(self) -> Standing:
+        destination = self.unwrapped.destination
+        key = destination.path.casefold(), destination.session_id or ""
+        return Standing(self.delivery.sequence_number, self.delivery.enqueued_ms, key, destination.after)
+
 
 @dataclass(frozen=True, slots=True)
 class QueueMeasure:
@@ -73,6 +86,8 @@ class Round:
     dead_lettered: int = 0
     returned: int = 0
     blocked: set[str] = field(default_factory=set)
+    behind: int = 0
+    """Returned only because others of their session or path have to go first: it will not take long."""
 
 
 class Syphon:
@@ -189,7 +204,8 @@ class Syphon:
                     count = self._next_count(count, outcome)
                     if outcome.blocked and not outcome.moved:
                         await self._rest(pause, outcome.blocked)
-                        pause = min(settings.retry_pause_max, pause * 2)
+                        longest = _BEHIND_PAUSES * settings.retry_pause if outcome.behind else settings.retry_pause_max
+                        pause = min(longest, pause * 2)
                     else:
                         pause = settings.retry_pause
             except asyncio.CancelledError:
@@ -241,28 +257,59 @@ class Syphon:
     async def _move(self, receiver: Receiver, deliveries: list[Delivery]) -> Round:
         outcome = Round()
         lanes: dict[tuple[str, str | None], list[Item]] = {}
-        for delivery in deliveries:
+        fences: list[Item] = []
+        for delivery in sorted(deliveries, key=lambda one: one.sequence_number):
             try:
                 unwrapped = unwrap_payload(delivery.payload, self._now_ms() if self.settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
                 await self._dead_letter(receiver, delivery, error.reason, error.description, outcome)
                 continue
             destination = unwrapped.destination
-            lanes.setdefault((destination.path.casefold(), destination.session_id), []).append(Item(delivery, unwrapped))
+            lane = fences if destination.fence else lanes.setdefault((destination.path.casefold(), destination.session_id), [])
+            lane.append(Item(delivery, unwrapped))
+        permission = await self._ask_permission(receiver, lanes, fences)
         waiting = [item for lane in lanes.values() for item in lane]
         for lane in lanes.values():
             await self._keep_locks(receiver, waiting)
-            await self._move_lane(receiver, lane, outcome)
+            allowed = len(lane) if permission is None else permission.count([item.standing() for item in lane])
+            await self._move_lane(receiver, lane[:allowed], outcome)
+            if allowed < len(lane):
+                outcome.behind += len(lane) - allowed
+                await self._give_back(receiver, lane[allowed:], lane[0].unwrapped.destination.path, outcome)
             done = {id(item) for item in lane}
             waiting = [item for item in waiting if id(item) not in done]
+        if permission is not None:
+            await self._drop_fences(receiver, fences, permission, outcome)
         self._counters.syphon_moved += outcome.moved
         self._counters.syphon_returned += outcome.returned
         return outcome
 
+    async def _ask_permission(
+        self, receiver: Receiver, lanes: Mapping[tuple[str, str | None], list[Item]], fences: list[Item]
+    ) -> Permission | None:
+        """None if nothing here is kept in order."""
+        ordered = [[item.standing() for item in lane] for lane in lanes.values() if any(item.in_order for item in lane)]
+        if not ordered and not fences:
+            return None
+        numbers = [item.delivery.sequence_number for lane in (*lanes.values(), fences) for item in lane]
+        return await ask_permission(self._secondary.namespace, receiver, self.queues, ordered, numbers)
+
+    async def _drop_fences(self, receiver: Receiver, fences: list[Item], permission: Permission, outcome: Round) -> None:
+        """A fence goes when everything before it for its path has gone."""
+        blocked = {path.casefold() for path in outcome.blocked}
+        for fence in fences:
+            path = fence.unwrapped.destination.path
+            if path.casefold() in blocked or permission.earlier.before_fence(path.casefold()):
+                outcome.behind += 1
+                await self._give_back(receiver, [fence], path, outcome)
+            else:
+                await self._complete(receiver, fence, outcome)
+                outcome.moved -= 1
+
     async def _move_lane(self, receiver: Receiver, lane: list[Item], outcome: Round) -> None:
         """Messages of one path and session, in order, as many at a time as one batch holds."""
-        path = lane[0].unwrapped.destination.path
         left = list(lane)
+        path = lane[0].unwrapped.destination.path if lane else ""
         while left:
             if self._stopping.is_set() or self._is_resting(path):
                 await self._give_back(receiver, left, path, outcome)

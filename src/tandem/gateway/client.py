@@ -165,10 +165,8 @@ class Client(Flushed):
                     if grant.allows(right):
                         return
                     covered = True
-        found = "" if covered else " No valid token for it was put on this connection."
-        raise Unauthorized(
-            f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation. Resource: '{address.path}'.{found}"
-        )
+        what = f"'{right.value}' claim is" if covered else "A token with the claim '" + right.value + "' is"
+        raise Unauthorized(f"Unauthorized access. {what} required to perform this operation. Resource: '{address.path}'.")
 
     def drop_lapsed(self) -> None:
         """Links whose token has run out are detached."""

@@ -18,7 +18,7 @@ _SHARING: Final = frozenset({"shared", "global"})
 
 
 def milliseconds(buf: bytes, at: int, name: str) -> int:
-    """The value of an annotation that says when, or how much later."""
+    """The value of the annotation `x-opt-delivery-time` or `-delay`."""
     value, _ = decode_value(buf, at)
     if value is None:
         return 0

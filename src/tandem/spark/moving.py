@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tandem.client.blocking import BlockingClient, BlockingSender, Pending, TransportError
@@ -13,6 +13,7 @@ from tandem.spark.connections import connection, drop, patiently, unreachable
 from tandem.spark.lease_reading import Message, read_lease
 from tandem.spark.options import Where
 from tandem.spark.outlet import Senders, Transfer
+from tandem.spark.turns import Letter, Turns
 
 log = logging.getLogger("tandem.spark.syphon")
 
@@ -62,6 +63,7 @@ class Mover:
         self._settings = settings
         self._queue = queue
         self._now_ms = now_ms
+        self._turns = Turns(settings.secondary, queue)
         self._tallies: dict[str, Tally] = {}
         self._blocked: set[str] = set()
         self._primary_gone = ""
@@ -99,26 +101,37 @@ class Mover:
 
     def _move_page(self, page: list[Message]) -> Outcome:
         outcome = Outcome()
-        lanes: dict[str, list[tuple[int, bytes]]] = {}
-        names: dict[str, str] = {}
-        for (seq, _, _, _), payload in page:
+        letters: list[Letter] = []
+        for (seq, enqueued_at, _, _), payload in page:
             try:
                 unwrapped = unwrap_payload(payload, self._now_ms if self._settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
                 outcome.bury(seq, error.reason, error.description)
                 self._tally("").dead_lettered += 1
                 continue
-            key = unwrapped.destination.path.casefold()
-            names.setdefault(key, unwrapped.destination.path)
-            lanes.setdefault(key, []).append((seq, unwrapped.payload))
+            letters.append(Letter(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
+        go, wait = self._turns.sort(letters)
+        for letter in wait:
+            tally = self._tally(letter.destination.path)
+            tally.waiting += 1
+            tally.reason = tally.reason or "earlier messages of its session go first"
+        self._move_lanes(self._lanes(go), outcome)
+        return outcome
+
+    def _lanes(self, letters: list[Letter]) -> dict[str, _Lane]:
+        """By destination; what has to wait for its destination is left out."""
+        lanes: dict[str, list[tuple[int, bytes | None]]] = {}
+        names: dict[str, str] = {}
+        for letter in letters:
+            names.setdefault(letter.path, letter.destination.path)
+            lanes.setdefault(letter.path, []).append((letter.sequence_number, None if letter.destination.fence else letter.payload))
         under_way = {}
         for key, messages in lanes.items():
             if key in self._blocked or self._primary_gone:
                 self._tally(names[key]).waiting += len(messages)
             else:
                 under_way[key] = _Lane(names[key], messages, self._settings.batch_messages)
-        self._move_lanes(under_way, outcome)
-        return outcome
+        return under_way
 
     def _move_lanes(self, lanes: dict[str, _Lane], outcome: Outcome) -> None:
         """All destinations at once, each strictly in order."""
@@ -155,6 +168,7 @@ class Mover:
     def _next(self, key: str, lanes: dict[str, _Lane], outcome: Outcome) -> None:
         """Send the next transfer of this lane; a destination that refuses the link itself refuses all its messages."""
         lane = lanes[key]
+        outcome.completed.extend(lane.pass_fences())
         try:
             sender = self._sender(lane.path)
             transfer = lane.take(sender.message_bytes_max)
@@ -209,9 +223,12 @@ class Mover:
             tally.reason = said
             del lanes[key]
         elif whole_lane:
-            for seq in lane.all_left():
-                outcome.bury(seq, NOT_RETRYABLE, said)
-                tally.dead_lettered += 1
+            for seq, payload in lane.rest():
+                if payload is None:
+                    outcome.completed.append(seq)
+                else:
+                    outcome.bury(seq, NOT_RETRYABLE, said)
+                    tally.dead_lettered += 1
             del lanes[key]
         elif lane.transfer is not None and len(lane.transfer.payloads) > 1:
             # One of them is refused for good; singly, in order, it is found.
@@ -271,7 +288,8 @@ class Mover:
 class _Lane:
     """Messages for one destination, in order, one transfer at a time."""
 
-    def __init__(self, path: str, messages: list[tuple[int, bytes]], batch_messages: int) -> None:
+    def __init__(self, path: str, messages: list[tuple[int, bytes | None]], batch_messages: int) -> None:
+        """A message without a payload is a fence: passed when all before it have gone."""
         self.path = path
         self.transfer: Transfer | None = None
         self._messages = messages
@@ -283,15 +301,22 @@ class _Lane:
         """The next transfer; None when all have gone. What it holds stays ours until `accepted`."""
         transfer = Transfer(self.path)
         most = 1 if self._singly > 0 else self._batch_messages
-        for seq, payload in self._rest(most):
+        for seq, payload in self._messages[self._at : self._at + most]:
+            if payload is None:
+                break
             if transfer.payloads and transfer.size_bytes + len(payload) + 8 > bytes_max:
                 break
             transfer.add(payload, seq)
         self.transfer = transfer if transfer.payloads else None
         return self.transfer
 
-    def _rest(self, most: int) -> Iterator[tuple[int, bytes]]:
-        yield from self._messages[self._at : self._at + most]
+    def pass_fences(self) -> list[int]:
+        """Sequence numbers of the fences that come next."""
+        passed = []
+        while self._at < len(self._messages) and self._messages[self._at][1] is None:
+            passed.append(self._messages[self._at][0])
+            self._at += 1
+        return passed
 
     def accepted(self) -> list[int]:
         """The transfer under way is dealt with: its sequence numbers."""
@@ -311,5 +336,5 @@ class _Lane:
     def left(self) -> int:
         return len(self._messages) - self._at
 
-    def all_left(self) -> list[int]:
-        return [seq for seq, _ in self._messages[self._at :]]
+    def rest(self) -> list[tuple[int, bytes | None]]:
+        return self._messages[self._at :]

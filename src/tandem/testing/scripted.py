@@ -23,6 +23,7 @@ from tandem.client.cutting import Cut
 from tandem.client.errors import NamespaceClosedError
 from tandem.client.payload import Parts, join, split
 from tandem.client.ping import CONTENT_TYPE
+from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
 from tandem.client.transport import Delivery
 
@@ -309,6 +310,11 @@ class ScriptedReceiver:
     async def peek(self, count_max: int, timeout: float) -> list[ServiceBusReceivedMessage]:
         entity = await self._namespace.meet("peek", self.path, timeout)
         return [ServiceBusReceivedMessage.from_bytes(self._delivery(stored).payload) for stored in entity.messages[:count_max]]
+
+    async def browse(self, start: int, count_max: int, timeout: float) -> list[Place]:
+        entity = await self._namespace.meet("peek", self.path, timeout)
+        ahead = [stored for stored in entity.messages if stored.sequence_number >= start][:count_max]
+        return [place_of(s.sequence_number, s.enqueued_ms, s.parts.application_properties, s.parts.annotations) for s in ahead]
 
     async def _held(self, operation: str, delivery: Delivery) -> tuple[Entity, Stored]:
         entity = await self._namespace.meet(operation, self.path, 60.0)

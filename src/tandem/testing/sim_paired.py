@@ -21,6 +21,38 @@ _CALM = 90.0
 """Seconds without any fault after which a namespace has nothing to excuse itself with."""
 
 
+async def pair_up(house: House, dice: Random, *, enable_syphon: bool, keep_session_order: bool = False) -> PairedNamespaces:
+    """What a process does when it begins."""
+    options = PairingOptions(
+        backlog_queue_count=BACKLOGS,
+        failover_interval=dice.choice((0.0, 5.0, 15.0)),
+        enable_syphon=enable_syphon,
+        ping_primary_interval=dice.uniform(2.0, 20.0),
+        ping_timeout=20.0,
+        primary_namespace="primary",
+        creation_attempts=100,
+        creation_pause=5.0,
+        keep_session_order=keep_session_order,
+    )
+    ids = Random(dice.random())
+    pair = PairedNamespaces(
+        SimNamespace("primary", house.clock.now_ms),
+        SimNamespace("secondary", house.clock.now_ms),
+        options=options,
+        now_ms=house.clock.now_ms,
+        choose=dice.randrange,
+        new_id=lambda: ids.randbytes(16).hex(),
+    )
+    while True:
+        try:
+            await pair.pair()
+        except Exception as error:  # noqa: BLE001 - the secondary is away: a deployment tries again
+            house.trace.happened(f"pairing failed: {error!r}"[:200])
+            await asyncio.sleep(5.0)
+        else:
+            return pair
+
+
 class Paired(Story):
     """Senders of a pair, a syphon beside them, and a consumer at the primary. Duplicates of an unsure send are the primary's to drop."""
 
@@ -60,33 +92,7 @@ class Paired(Story):
         self.tasks.append(asyncio.ensure_future(self._send()))
 
     async def _pair(self) -> PairedNamespaces:
-        options = PairingOptions(
-            backlog_queue_count=BACKLOGS,
-            failover_interval=self.dice.choice((0.0, 5.0, 15.0)),
-            enable_syphon=True,
-            ping_primary_interval=self.dice.uniform(2.0, 20.0),
-            ping_timeout=20.0,
-            primary_namespace="primary",
-            creation_attempts=100,
-            creation_pause=5.0,
-        )
-        ids = Random(self.dice.random())
-        pair = PairedNamespaces(
-            SimNamespace("primary", self.house.clock.now_ms),
-            SimNamespace("secondary", self.house.clock.now_ms),
-            options=options,
-            now_ms=self.house.clock.now_ms,
-            choose=self.dice.randrange,
-            new_id=lambda: ids.randbytes(16).hex(),
-        )
-        while True:
-            try:
-                await pair.pair()
-            except Exception as error:  # noqa: BLE001 - the secondary is away: a deployment tries again
-                self.house.trace.happened(f"pairing failed: {error!r}"[:200])
-                await asyncio.sleep(5.0)
-            else:
-                return pair
+        return await pair_up(self.house, self.dice, enable_syphon=True)
 
     async def _send(self) -> None:
         self.pair = pair = await self._pair()

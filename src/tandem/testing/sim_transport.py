@@ -21,6 +21,7 @@ from azure.servicebus.exceptions import (
 from tandem import amqp
 from tandem.client.cutting import Cut
 from tandem.client.payload import join, split
+from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
 from tandem.client.transport import Delivery
 from tandem.testing import amqp_client
@@ -128,10 +129,23 @@ class SimSender(_Connected):
         await (link.send(payloads[0]) if len(payloads) == 1 else link.send_batch(payloads))
 
     async def schedule(self, messages: Sequence[Single], at: datetime.datetime, timeout: float) -> list[int]:
-        raise ServiceBusError(message="not part of this story")
+        due = amqp.Timestamp(int(at.timestamp() * 1000))
+        wanted: list[Any] = []
+        for message in messages:
+            parts = split(encode_message(message))
+            parts.annotations[amqp.Symbol("x-opt-scheduled-enqueue-time")] = due
+            wanted.append({"message-id": str(parts.properties["message_id"]), "message": join(parts)})
+        body = await self._manage("com.microsoft:schedule-message", {"messages": wanted}, timeout)
+        return [int(number) for number in body["sequence-numbers"].values]
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], timeout: float) -> None:
-        raise ServiceBusError(message="not part of this story")
+        numbers = amqp.Array(0x81, list(sequence_numbers))
+        await self._manage("com.microsoft:cancel-scheduled-message", {"sequence-numbers": numbers}, timeout)
+
+    async def _manage(self, operation: str, body: dict[str, Any], timeout: float) -> Any:
+        client = await as_the_sdk(self._connect(), timeout)
+        _, answer = await as_the_sdk(client.request(self.path, operation, body), timeout)
+        return answer
 
     def interrupt(self) -> None:
         for call in tuple(self._calls):
@@ -177,6 +191,12 @@ class SimReceiver(_Connected):
     async def peek(self, count_max: int, timeout: float) -> list[ServiceBusReceivedMessage]:
         raise ServiceBusError(message="not part of this story")
 
+    async def browse(self, start: int, count_max: int, timeout: float) -> list[Place]:
+        client = await as_the_sdk(self._connect(), timeout)
+        wanted = {"from-sequence-number": start, "message-count": amqp.Int(count_max)}
+        status, body = await as_the_sdk(client.request(self.path, "com.microsoft:peek-message", wanted), timeout)
+        return [_place(bytes(one["message"])) for one in body["messages"]] if status == 200 else []
+
     async def _settle(self, delivery: Delivery, state: bytes) -> None:
         link = self._link
         if link is None:
@@ -216,6 +236,12 @@ def _delivery(incoming: Incoming) -> Delivery:
         locked_until_ms=int(notes[_LOCKED]),
         handle=incoming,
     )
+
+
+def _place(payload: bytes) -> Place:
+    found = amqp.decode_message(payload)
+    notes: dict[Any, Any] = found.message_annotations
+    return place_of(int(notes[_NUMBER]), int(notes[_ENQUEUED]), found.application_properties, notes)
 
 
 class SimNamespace:

@@ -45,8 +45,8 @@ class HouseDisk(SimDisk):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.free: int | None = None
-        """Bytes that still fit on a full disk; None: as many as you like."""
+        self.full = False
+        """Nothing new fits; what was reserved before can still be written."""
         self.failing = False
         """Syncs fail."""
         self.latency: Callable[[], float] = lambda: 0.000_1
@@ -56,8 +56,7 @@ class HouseDisk(SimDisk):
         self.power_fails: Callable[[], None] = lambda: None
 
     def heal(self) -> None:
-        self.free = None
-        self.failing = False
+        self.full = self.failing = False
         self.stalled_until = 0.0
 
     def _called(self, name: str, path: str) -> int | None:
@@ -71,30 +70,14 @@ class HouseDisk(SimDisk):
         return None
 
     def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
-        self._grow(descriptor, offset + sum(map(len, buffers)))
+        if self.full and offset + sum(map(len, buffers)) > self.size(descriptor):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().pwritev(descriptor, buffers, offset)
 
     def fallocate(self, descriptor: int, size: int) -> bool:
-        self._grow(descriptor, size)
-        return super().fallocate(descriptor, size)
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        if self.free is not None:
-            self.free += max(self.size(descriptor) - size, 0)
-        super().truncate(descriptor, size)
-
-    def unlink(self, path: str) -> None:
-        if self.free is not None and path in self._names:
-            self.free += len(self._names[path].content)
-        super().unlink(path)
-
-    def _grow(self, descriptor: int, end: int) -> None:
-        more = end - self.size(descriptor)
-        if self.free is None or more <= 0:
-            return
-        if more > self.free:
+        if self.full and size > self.size(descriptor):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.free -= more
+        return super().fallocate(descriptor, size)
 
     def _sync(self, name: str, descriptor: int) -> None:
         if self.failing:
@@ -103,7 +86,7 @@ class HouseDisk(SimDisk):
         super()._sync(name, descriptor)
 
     def free_bytes(self, path: str) -> int:
-        return 1 << 40 if self.free is None else self.free
+        return 0 if self.full else 1 << 40
 
     def rot(self, dice: Random) -> Rot | None:
         """Flip a bit of a file that is complete: a sealed segment, an index, the manifest."""

@@ -20,6 +20,7 @@ from tandem.testing.amqp_client import Gone, Refused
 from tandem.testing.checker import Verdict
 from tandem.testing.house import Entities, House, PromiseBroken, SimBroker
 from tandem.testing.sim_journeys import ALL
+from tandem.testing.sim_ordered import InOrder
 from tandem.testing.sim_paired import Backlog, Paired
 from tandem.testing.sim_story import Story
 from tandem.testing.sim_weather import Weather
@@ -28,8 +29,8 @@ from tandem.testing.simloop import SimLoop
 STORY_SECONDS = 900.0
 DRAIN_SECONDS_MAX = 1_800.0
 _CHECK_SECONDS = 10.0
-_EVENTS_MAX = 8_000
-"""Between two checks; a busy story has a thousand."""
+_EVENTS_MAX = 16_000
+"""Between two checks; a busy story has a thousand, three syphons that give back what has to wait have ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class Simulation:
         paired = Paired(self.house, "primary", Random(dice.random()))
         chosen = dice.sample(ALL, dice.randint(4, 7))
         self.stories: list[Story] = [paired, Backlog(self.house, "secondary", Random(0), paired)]
+        self.stories.append(InOrder(self.house, "primary", Random(dice.random())))
         self.stories += [kind(self.house, dice.choice(("primary", "primary", "secondary")), Random(dice.random())) for kind in chosen]
         self.paired = paired
         self.house.furnish(
