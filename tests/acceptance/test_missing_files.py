@@ -298,3 +298,43 @@ def test_stores_with_the_metadata_of_others_are_not_opened(house: Path, tmp_path
     shutil.copy(other / "data/tandem/metadata.sqlite", house / "data/tandem/metadata.sqlite")
     said = refused_start(house)
     assert "belongs to the metadata" in said
+
+
+def test_metadata_is_rebuilt_from_the_journals_and_every_queue_finds_its_own_messages(house: Path) -> None:
+    remove_metadata(house)
+    (house / "tandem.toml").write_text(configuration(*reversed(QUEUES)))
+    done = tandem(house, "store", "recover-metadata", "data")
+    assert done.returncode == 0, done.stderr
+    assert "queue 'first' (number 1, store-0)" in done.stdout
+    with BrokerProcess(house, *ARGUMENTS) as broker:
+        assert [take(broker, name) for name in QUEUES] == [["of first"], ["of second"]]
+        broker.stop()
+    again = tandem(house, "store", "recover-metadata", "data/tandem")
+    assert again.returncode == 2
+    assert "move it away first" in again.stderr
+
+
+def test_metadata_that_is_older_than_a_journal_is_noticed(house: Path) -> None:
+    metadata = house / "data/tandem/metadata.sqlite"
+    shutil.copy(metadata, house / "old.sqlite")
+    (house / "tandem.toml").write_text(configuration(*QUEUES, "third", "fourth"))
+    with BrokerProcess(house, *ARGUMENTS) as broker:
+        send(broker, "third", "of third")
+        broker.stop()
+    remove_metadata(house)
+    shutil.copy(house / "old.sqlite", metadata)
+    (house / "tandem.toml").write_text(configuration(*QUEUES))
+    assert "older than the journal" in refused_start(house)
+
+
+def test_a_journal_is_not_read_with_metadata_that_means_other_entities(house: Path) -> None:
+    """The identity alone is not enough: somebody may have edited the file, or put a copy together."""
+    with sqlite3.connect(house / "data/tandem/metadata.sqlite") as db:
+        rows = db.execute("SELECT id, kind, path, topic_id, store, description FROM entities ORDER BY id").fetchall()
+        db.execute("DELETE FROM entities")
+        for (id_, kind, _, topic, store, _), (_, _, path, _, _, text) in zip(rows, reversed(rows), strict=True):
+            columns = (id_, kind, path, topic, store, text)
+            checksum = zlib.crc32("\x00".join(map(str, columns)).encode())
+            db.execute("INSERT INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", (*columns, checksum))
+    db.close()
+    assert "it is not the metadata of this store" in refused_start(house)

@@ -42,6 +42,13 @@ METERED: Final = 20
 METERS: Final = 21
 """All that was counted and is in no file yet, in place of every METERED before it: seq = file number, aux = bytes of that file."""
 
+ENTITY: Final = 22
+"""Which entity a number means: entity = four times its id, seq = the store, key = what it is, without keys. Before any other fact of it."""
+RULE: Final = 23
+"""A rule of a subscription: key = its folded name and its text."""
+ENDED: Final = 1
+"""Flag of ENTITY and RULE: it is gone; the key of a RULE is its folded name alone."""
+
 KIND_NAMES: Final = {
     ENQUEUED: "enqueued",
     SETTLED: "settled",
@@ -62,6 +69,8 @@ KIND_NAMES: Final = {
     PREPARED: "prepared",
     COMMITTED: "committed",
     TRANSACTION_ENDED: "transaction-ended",
+    ENTITY: "entity",
+    RULE: "rule",
 }
 
 # flags of ENQUEUED
@@ -132,6 +141,18 @@ def pack_session_state(session_id: str, state: bytes | None) -> bytes:
 def unpack_session_state(key: bytes, flags: int) -> tuple[str, bytes | None]:
     (length,) = _LENGTH.unpack_from(key)
     return key[2 : 2 + length].decode(), key[2 + length :] if flags else None
+
+
+def pack_rule(name: str, text: bytes) -> bytes:
+    """The key of RULE."""
+    encoded = name.encode()
+    return _LENGTH.pack(len(encoded)) + encoded + text
+
+
+def unpack_rule(key: bytes) -> tuple[str, bytes]:
+    """(folded name, text)."""
+    (length,) = _LENGTH.unpack_from(key)
+    return key[2 : 2 + length].decode(), key[2 + length :]
 
 
 _TARGET: Final = Struct("<IQQ")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
+from tandem.broker.entity_facts import Roll
 from tandem.broker.facts import FRAGMENT_BITS
 from tandem.broker.forwarding import hold_back, settle_transfers
 from tandem.broker.journal import Journal
@@ -19,6 +20,7 @@ from tandem.broker.transactions import resolve
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
 from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
 from tandem.model.limits import Limits
 
@@ -93,6 +95,7 @@ class Namespace:
         """For entities that do not say it themselves."""
         self.stores: list[StoreTenant] = []
         self.entities: dict[str, QueueEntity | AnyTopic] = {}
+        self.roll = Roll()
         self.in_doubt: list[tuple[int, int, list[int]]] = []
         """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
         self._unread: set[int] = set()
@@ -102,7 +105,7 @@ class Namespace:
     # -- stores ------------------------------------------------------------------------------
 
     def attach_store(self, journal: Journal) -> StoreTenant:
-        tenant = StoreTenant(journal, HotBudget(self.limits.hot_bytes_max), self.turn.now)
+        tenant = StoreTenant(journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, len(self.stores))
         self.stores.append(tenant)
         self.turn.add_journal(journal)
         return tenant
@@ -123,6 +126,7 @@ class Namespace:
                 tenant.take_out_of_service()
             else:
                 tenant.finish()
+                tenant.entities.tell_all(self.turn.now)
         for tenant in self.stores:
             if tenant.available:
                 hold_back(self, tenant, self._unread)
@@ -142,7 +146,7 @@ class Namespace:
 
     def blank_tenant(self, store: int) -> StoreTenant:
         """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
-        tenant = StoreTenant(self.stores[store].journal, HotBudget(self.limits.hot_bytes_max), self.turn.now)
+        tenant = StoreTenant(self.stores[store].journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, store)
         for entity in self.entities.values():
             if entity.store == store:
                 self._renew(tenant, entity)
@@ -203,6 +207,7 @@ class Namespace:
         self._swap_fragments(tenant)
         self.stores[store] = tenant
         tenant.finish()
+        tenant.entities.tell_all(self.turn.now)
         self._unread.discard(store)
         hold_back(self, tenant, self._unread)
         self._settle_between()
@@ -236,11 +241,27 @@ class Namespace:
 
     # -- entities ----------------------------------------------------------------------------
 
+    def enter(self, id_: int, store: int, description: EntityDescription) -> None:
+        """The metadata has this entity, or has it as it is now: its stores are told, before anything else they are told of it."""
+        self.roll.enter(id_, store, description)
+        self._tell(id_)
+
+    def _tell(self, id_: int) -> None:
+        for tenant in self.stores:
+            if tenant.available:
+                tenant.entities.tell(id_, self.turn.now)
+        self.turn.schedule()
+
+    def _leave(self, id_: int) -> None:
+        self.roll.leave(id_)
+        self._tell(id_)
+
     def add_queue(self, id_: int, store: int, description: QueueDescription) -> QueueEntity:
         if description.partition_count > 1:
             entity = self._build_partitioned(id_, description.name, description)
         else:
             entity = self._build(self.stores[store], id_, store, description.name, description)
+        self.enter(id_, entity.store, description)
         self.entities[description.name.casefold()] = entity
         return entity
 
@@ -299,6 +320,7 @@ class Namespace:
             topic = PartitionedTopic(id_, topics, description, self._new_nonce(), limit)
         else:
             topic = self._build_topic(self.stores[store], id_, store, description)
+        self.enter(id_, topic.store, description)
         self.entities[description.name.casefold()] = topic
         return topic
 
@@ -317,6 +339,7 @@ class Namespace:
     def add_subscription(self, id_: int, description: SubscriptionDescription) -> Subscription:
         """In the store of its topic, so that a message for all subscriptions is one write; fragments likewise."""
         topic = self.topic(description.topic)
+        self.enter(id_, topic.store, description)
         if isinstance(topic, Topic):
             return self._build_subscription(self.stores[topic.store], topic, id_, description)
         wish = dataclasses.replace(queue_of_subscription(description), partition_count=len(topic.topics))
@@ -373,6 +396,7 @@ class Namespace:
             return
         for subscription in list(entity.subscriptions):
             self.remove_subscription(entity, subscription)
+        self._leave(entity.id)
         for topic in entity.topics if isinstance(entity, PartitionedTopic) else [entity]:
             for tenant in self.stores:
                 tenant.discard(topic)
@@ -382,6 +406,7 @@ class Namespace:
         self.dismantle(topic.remove_subscription(name).entity)
 
     def dismantle(self, entity: QueueEntity) -> None:
+        self._leave(entity.id)
         gone = EntityNotFound(f"The messaging entity '{entity.main.path}' has been deleted.")
         for queue in entity.queues.values():
             parts = queue.fragments if isinstance(queue, PartitionedQueue) else [queue]

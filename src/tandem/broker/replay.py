@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts, operations
 from tandem.broker.between_stores import BetweenStores
+from tandem.broker.entity_facts import EntityFacts
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, GONE, HELD, LOCKED, READY, SCHEDULED
 from tandem.broker.journal import Unplugged
 from tandem.broker.leases import Lease
@@ -15,6 +16,7 @@ from tandem.broker.meters import MeterBook
 from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
+    from tandem.broker.entity_facts import Roll
     from tandem.broker.journal import Journal
     from tandem.broker.namespace import QueueEntity
     from tandem.broker.queue import Queue
@@ -34,8 +36,10 @@ def _stays(queue: Queue, seq: int) -> bool:
 class StoreTenant(BetweenStores):
     """Owns the queues whose facts are in one journal. Facts of entities that no longer exist are dropped."""
 
-    def __init__(self, journal: Journal, budget: HotBudget, now: int) -> None:
+    def __init__(self, journal: Journal, budget: HotBudget, now: int, roll: Roll, store: int) -> None:
         super().__init__(journal, now)
+        self.roll = roll
+        self.entities = EntityFacts(journal, roll, store)
         self.budget = budget
         self.fresh: dict[int, QueueEntity | Topic] = {}
         """Entities made for this tenant and not yet in service."""
@@ -84,13 +88,17 @@ class StoreTenant(BetweenStores):
             self._replay_published(flags, entity, seq, at, key, location, body_bytes)
             return
         if kind >= facts.METERED:
-            self.meters.replayed(kind, seq, at, aux, key)
+            if kind >= facts.ENTITY:
+                self.entities.replayed(kind, flags, entity, key, location)
+            else:
+                self.meters.replayed(kind, seq, at, aux, key)
             return
         if kind >= facts.TRANSFERRED and self.replay_between(kind, flags, entity, seq, aux, key, location):
             return
         queue = self.queues.get(entity)
         if queue is None:
             if body_bytes:
+                self.roll.must_have_given(facts.id_of(entity), "messages of an entity")
                 self.journal.forget(location)
             return
         if kind == facts.ENQUEUED:
@@ -228,6 +236,9 @@ class StoreTenant(BetweenStores):
     def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
         if kind == facts.PUBLISHED:
             self._relocate_published(flags, entity, seq, at, key, body, location)
+            return
+        if kind >= facts.ENTITY:
+            self.entities.relocate(kind, flags, entity, seq, at, key, location)
             return
         if kind >= facts.TRANSFERRED and self.relocate_between(kind, flags, entity, seq, at, aux, key, body, location):
             return

@@ -16,6 +16,7 @@ from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import inspect
 from tandem.stores.engines import METADATA, stores_in
 from tandem.stores.metadata import Beside, Metadata
+from tandem.stores.recover_metadata import described, recover_metadata
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into messaging stores, copy them, put them right.")
 
@@ -126,6 +127,34 @@ def reset(directory: Annotated[Path, typer.Argument(help="The store: <data>/<nam
             raise ConfigurationError(f"{directory.parent} has never had a store of this number; one is begun when the broker is given it")
         catalog.give_up_store(int(number), time.time_ns() // 1_000_000)
     print(f"{directory}: given up; it is begun anew when a broker opens it next")
+
+
+@app.command(name="recover-metadata")
+def recover(
+    directory: Annotated[Path, typer.Argument(help="<data>/<namespace>, or <data> for all that lack metadata.", metavar="DIR")],
+) -> None:
+    """Rebuild metadata.sqlite from the journals beside it: entities, their numbers, descriptions and rules.
+
+    The broker must not be running. Says what journals do not know; keys, for one. Exit code 1 when a journal is damaged.
+
+    Example: tandem store recover-metadata tandem-data/tandem
+    """
+    namespaces = [directory] if stores_in(directory) else sorted(path for path in directory.glob("*/") if stores_in(path))
+    lacking = [path for path in namespaces if not (path / METADATA).exists() or not (path / METADATA).stat().st_size]
+    if not namespaces:
+        raise ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
+    for path in lacking or namespaces[:1]:
+        try:
+            found = recover_metadata(path)
+        except Corrupt as error:
+            print(f"{path}: a journal is damaged, nothing was written: {error.description}")
+            raise typer.Exit(1) from error
+        print(f"{path / METADATA}: rebuilt with {len(found.entities)} entities from {len(found.stores)} stores")
+        for line in described(found):
+            print(f"  {line}")
+        print("  not known to the journals:")
+        for line in found.unknown:
+            print(f"    {line}")
 
 
 def _copy_catalog(source: Path, target: Path) -> None:

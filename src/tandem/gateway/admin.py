@@ -73,6 +73,7 @@ class NamespaceAdmin:
     async def load(self, wish: NamespaceSettings) -> None:
         """What is stored, then what the configuration asks for and is not there yet."""
         snapshot = await asyncio.to_thread(self._catalog.load)
+        self._namespace.roll.highest_id = snapshot.highest_id
         for stored in snapshot.entities:
             description = stored.description
             if isinstance(description, QueueDescription):
@@ -184,6 +185,7 @@ class NamespaceAdmin:
             kept = administration.validate_queue(wish, entity.description, self._limits, now=now, find=self._lookup)
             await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
             entity.configure(kept)
+            self._namespace.enter(entity.id, entity.store, kept)
             return kept
 
     async def list_queues(self, page: Page) -> list[QueueDescription]:
@@ -213,6 +215,7 @@ class NamespaceAdmin:
             kept = administration.validate_topic(wish, topic.topic_description, self._limits, now=now)
             await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
             topic.reconfigure(kept)
+            self._namespace.enter(topic.id, topic.store, kept)
             return kept
 
     async def list_topics(self, page: Page) -> list[TopicDescription]:
@@ -262,6 +265,7 @@ class NamespaceAdmin:
     async def _keep(self, subscription: Subscription, kept: SubscriptionDescription) -> None:
         await self._write(lambda: self._catalog.put_entity(kept, store=subscription.entity.store))
         subscription.configure(kept, self._limits)
+        self._namespace.enter(subscription.entity.id, subscription.entity.store, kept)
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
         return self._namespace.subscription(topic, name).description

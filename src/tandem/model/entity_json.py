@@ -79,6 +79,40 @@ def load_entity(kind: Kind, text: str, rules: tuple[RuleDescription, ...] = ()) 
     return description
 
 
+def path_of(description: EntityDescription) -> str:
+    """As clients name it."""
+    return f"{description.topic}/Subscriptions/{description.name}" if isinstance(description, SubscriptionDescription) else description.name
+
+
+def dump_without_keys(description: EntityDescription) -> str:
+    """All of an entity that is no secret: of its authorization rules the names alone. Rules of a subscription are kept one by one."""
+    names: list[str] = []
+    if not isinstance(description, SubscriptionDescription):
+        names = [rule.key_name for rule in description.authorization_rules]
+        description = dataclasses.replace(description, authorization_rules=())
+    return _to_text({"kind": kind_of(description).value, "keys_of": names, "description": dump_entity(description)})
+
+
+def load_without_keys(text: str) -> tuple[EntityDescription, tuple[str, ...]]:
+    """(the entity without authorization rules, the names of those)."""
+    fields = _from_text(text)
+    try:
+        return load_entity(Kind(fields["kind"]), fields["description"]), tuple(map(str, fields["keys_of"]))
+    except (KeyError, TypeError) as error:
+        raise NotADescription(f"not an entity without keys: {error!r}") from error
+
+
+def kind_and_path_in(text: str) -> tuple[str, str]:
+    """Of what `dump_without_keys` wrote, also in a later version that describes entities in more words."""
+    try:
+        fields = _from_text(text)
+        described = _from_text(fields["description"])
+        name = str(described["name"])
+        return str(fields["kind"]), f"{described['topic']}/Subscriptions/{name}" if "topic" in described else name
+    except (KeyError, TypeError) as error:
+        raise NotADescription(f"not an entity without keys: {error!r}") from error
+
+
 def dump_rule(rule: RuleDescription) -> str:
     action = None
     if rule.action is not None:

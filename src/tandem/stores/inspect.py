@@ -9,6 +9,7 @@ from pathlib import Path
 from struct import error as StructError
 
 from tandem.broker import facts
+from tandem.model.entity_json import kind_and_path_in
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk, write_file, write_fully
@@ -125,6 +126,8 @@ def _row(record: tuple[int, ...], key: bytes) -> dict[str, object]:
         row["message_id"] = _text(message_id)
         row["session_id"] = session_id
         row["delivery_count"] = count
+    elif kind == facts.ENTITY and not flags & facts.ENDED:
+        row["entity_kind"], row["path"] = kind_and_path_in(key.decode())
     return row
 
 

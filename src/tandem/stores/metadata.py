@@ -105,6 +105,8 @@ class Snapshot:
 
     entities: tuple[StoredEntity, ...]
     authorization_rules: tuple[AuthorizationRule, ...]
+    highest_id: int = 0
+    """That was ever given to an entity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Metadata:
             for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM authorization_rules ORDER BY name"):
                 self._verify(checksum, f"authorization rule {name}", name, text)
                 authorization_rules.append(load_authorization_rule(text))
-            return Snapshot(entities=tuple(entities), authorization_rules=tuple(authorization_rules))
+            return Snapshot(entities=tuple(entities), authorization_rules=tuple(authorization_rules), highest_id=self._highest_id())
 
     def put_entity(self, description: EntityDescription, *, store: int) -> StoredEntity:
         """Insert, or replace the description of the same name. The store of an entity never changes."""
@@ -245,6 +247,23 @@ class Metadata:
     def give_up_store(self, number: int, begins_at: int) -> None:
         """The store is lost: it is begun anew when it is opened next, unless it is found again before."""
         self._write(lambda: self._put_store(number, KnownStore(b"", begins_at, self._highest_id())))
+
+    def rebuild(self, entities: list[StoredEntity], stores: dict[int, bytes], highest_id: int) -> None:
+        """In a new file: what journals know of one that was lost, under the ids they know it by. Topics come before their subscriptions."""
+
+        def put_all() -> None:
+            for stored in entities:
+                self._give_ids_from(stored.id)
+                self._put(stored.description, stored.store)
+            self._give_ids_from(max(highest_id, max((stored.id for stored in entities), default=0)) + 1)
+            for number, store_id in stores.items():
+                self._put_store(number, KnownStore(store_id))
+
+        self._write(put_all)
+
+    def _give_ids_from(self, id_: int) -> None:
+        self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'entities'")
+        self._db.execute("INSERT INTO sqlite_sequence VALUES ('entities', ?)", (id_ - 1,))
 
     def _put_store(self, number: int, known: KnownStore) -> None:
         values = (number, known.store_id.hex(), known.begins_at, known.entity_max)

@@ -10,9 +10,12 @@ from random import Random
 
 from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
+from tandem.model.entity import SubscriptionDescription
+from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys
 from tandem.stores.belonging import Registered
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
+from tandem.stores.recover_metadata import read_journals
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
 from tandem.testing.agenda import Agenda, PowerCut, SimWorker
@@ -109,6 +112,11 @@ class _Kept(Metadata):
         """The next life opens it again."""
 
 
+def _without_keys(description: EntityDescription) -> tuple[str, list[str]]:
+    rules = description.rules if isinstance(description, SubscriptionDescription) else ()
+    return dump_without_keys(description), sorted(map(dump_rule, rules))
+
+
 class SimEngines:
     """What one simulated broker remembers with; lives longer than the broker."""
 
@@ -135,6 +143,21 @@ class SimEngines:
             lambda: self._dice.randbytes(16),
             Registered(self._catalog, index, lambda text: None),
         )
+
+    def unlike_metadata(self) -> list[str]:
+        """Where the journals, read for themselves, know other entities than the metadata does."""
+        found = read_journals({number: (disk, f"store-{number}") for number, disk in enumerate(self.disks)})
+        snapshot = self._catalog.load()
+        known = {stored.id: _without_keys(stored.description) for stored in snapshot.entities}
+        told = {id_: _without_keys(one.description) for id_, one in found.entities.items()}
+        wrong = [
+            f"entity {id_}: {known.get(id_)} is in the journals as {told.get(id_)}"
+            for id_ in known | told
+            if known.get(id_) != told.get(id_)
+        ]
+        if found.highest_id > snapshot.highest_id:
+            wrong.append(f"the journals name entity {found.highest_id}; {snapshot.highest_id} was the last that was given")
+        return wrong
 
     def open_meters(self, namespace: str, index: int) -> NoMeterFiles:
         return NoMeterFiles()

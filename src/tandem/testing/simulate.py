@@ -142,6 +142,9 @@ class Simulation:
             story.ended = True
         watch.cancel()
         self._look_for_mishaps()
+        for broker in brokers:
+            for wrong in broker.engines.unlike_metadata():
+                house.broken(f"{broker.host}: {wrong}")
 
     def _crashed(self, host: str) -> None:
         for story in self.stories:
