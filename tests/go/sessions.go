@@ -69,14 +69,13 @@ func lostSession(ctx context.Context, client *azservicebus.Client, entity string
 	time.Sleep(time.Until(lost.LockedUntil()) + 200*time.Millisecond)
 	holder := must(client.AcceptSessionForQueue(ctx, entity, "s", nil))
 	check(holder.SetSessionState(ctx, []byte("of the new holder"), nil))
-	until := holder.LockedUntil()
 	result := seen{
-		"renew":    failure(lost.RenewSessionLock(ctx, nil)),
-		"set":      failure(lost.SetSessionState(ctx, []byte("overwritten"), nil)),
-		"complete": failure(lost.CompleteMessage(ctx, message, nil)),
+		"renew": failure(lost.RenewSessionLock(ctx, nil)),
+		"set":   failure(lost.SetSessionState(ctx, []byte("overwritten"), nil)),
+		"state": string(must(holder.GetSessionState(ctx, nil))),
+		"again": bodies(receive(ctx, holder, 1)),
 	}
-	result["state"] = string(must(holder.GetSessionState(ctx, nil)))
-	result["still"] = holder.LockedUntil().Equal(until)
-	result["again"] = bodies(receive(ctx, holder, 1))
+	// Last: the client takes seconds to give up, and the new holder's lock is short too.
+	result["complete"] = failure(lost.CompleteMessage(ctx, message, nil))
 	return result
 }
