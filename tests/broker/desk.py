@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tandem.broker.dispatch import Consumer
+from tandem.broker.consumer import Consumer
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, LOCKED, READY
 from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock

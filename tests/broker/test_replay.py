@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.broker import facts
-from tandem.broker.dispatch import Consumer
+from tandem.broker.consumer import Consumer
 from tandem.broker.locks import Lock
 from tandem.broker.queue import Queue
 from tandem.broker.replay import StoreTenant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.broker import transactions
-from tandem.broker.dispatch import Consumer
+from tandem.broker.consumer import Consumer
 from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock
 from tandem.broker.transactions import COMPLETE, DEAD_LETTER, DEFER, Sent, Settled, Step

@@ -10,11 +10,11 @@ import pytest
 
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.house import ROOT_KEY, ROOT_NAME
-from tests.conformance.jvm import needs_java, seen, tell
+from tests.conformance.jvm import needs_java, run_page, seen, tell
 
 pytestmark = needs_java
 
-QUEUES = ("plain", "tls", "websocket", "commit-in", "commit-out", "rollback", "recover", "delay", "select", "browse")
+QUEUES = ("orders", "plain", "tls", "websocket", "commit-in", "commit-out", "rollback", "recover", "delay", "select", "browse")
 CONFIG = "".join(f'[[queue]]\nname = "{name}"\nlock_duration = "5m"\n' for name in QUEUES) + (
     '[[topic]]\nname = "events"\n[[topic.subscription]]\nname = "eu"\n'
 )
@@ -53,6 +53,17 @@ def test_a_delivery_delay_schedules_the_message(told: dict[str, Any]) -> None:
     assert seen(told, "delayed") == ["now", "later", True, True]
 
 
+def test_selectors_choose_by_headers_and_properties_and_leave_the_rest(told: dict[str, Any]) -> None:
+    found = seen(told, "selected")
+    assert "Syntax" in found["wrong"] or "selector" in found["wrong"].lower()
+    del found["wrong"]
+    assert list(found.values()) == ["m0", True, "m1", "m5", "m2", "m4", "m3"]
+
+
+def test_a_browser_looks_and_takes_nothing(told: dict[str, Any]) -> None:
+    assert seen(told, "browsed") == ["one", "two", "three"] * 2
+
+
 def test_what_only_an_administrator_can_make_is_refused_in_words_that_help_and_the_session_lives_on(told: dict[str, Any]) -> None:
     found = seen(told, "refused")
     for wish in ("temporary_queue", "temporary_topic"):
@@ -60,6 +71,11 @@ def test_what_only_an_administrator_can_make_is_refused_in_words_that_help_and_t
     for wish in ("topic", "shared", "durable"):
         assert "events/Subscriptions/<name>" in found[wish] and "amqp:not-implemented" in found[wish]
     assert found["after"] == ["one", "two"]
+
+
+def test_the_program_of_the_guide_runs_as_it_stands(broker: BrokerProcess) -> None:
+    environ = {"HOST": f"localhost:{broker.port}", "KEY_NAME": ROOT_NAME, "KEY": ROOT_KEY}
+    assert run_page(broker, "jms.md", "Orders", environ) == ["to fr", "to fr", "to it"]
 
 
 def test_a_subscription_is_received_from_as_a_queue(told: dict[str, Any]) -> None:

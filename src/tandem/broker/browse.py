@@ -12,7 +12,7 @@ from tandem.broker.settlement import Settler
 from tandem.model.errors import MessageNotFound, NotAllowed, SessionCannotBeLocked, SessionLockLost
 
 if TYPE_CHECKING:
-    from tandem.broker.dispatch import Consumer
+    from tandem.broker.consumer import Consumer
     from tandem.broker.locks import Lock
     from tandem.broker.message_sessions import MessageSession
 

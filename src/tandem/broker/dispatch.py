@@ -7,9 +7,8 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
-
 from tandem.broker import facts
+from tandem.broker.consumer import Consumer
 from tandem.broker.index import HELD, LOCKED, READY
 from tandem.broker.journal import Effect
 from tandem.broker.message_sessions import MessageSession, SessionTable
@@ -19,7 +18,7 @@ from tandem.model.errors import BusError, SessionLockLost
 
 if TYPE_CHECKING:
     from tandem.broker.journal import Journal
-    from tandem.broker.locks import Lock
+    from tandem.broker.selective import Selective
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
     from tandem.model.message import Message
@@ -28,43 +27,9 @@ PUMP_MAX: Final = 128
 """Messages one queue delivers in one turn: a millisecond or two, then sockets are looked at again."""
 PUMP_BYTES_MAX: Final = 2_097_152
 """… and bytes, about: whether a peer reads is seen between turns, so this is what one that does not can cost."""
-HELD_BYTES_MAX: Final = 2_097_152
-"""Bytes chosen for one receive-and-delete consumer that may wait for the disk, about."""
 _PAGE_ROWS: Final = 512
 _PAGE_BYTES: Final = 2_097_152
 _SEQ: Final = Struct("<Q")
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Consumer:
-    """A receiver as the queue sees it. The gateway subclasses it per link."""
-
-    __slots__ = ("peek_lock", "reserved", "reserved_bytes", "session", "waiting")
-
-    def __init__(self, peek_lock: bool) -> None:
-        self.peek_lock: bool = peek_lock
-        self.session: MessageSession | None = None
-        self.waiting: bool = False
-        self.reserved: int = 0
-        """Receive-and-delete deliveries that wait for the disk: room already spent."""
-        self.reserved_bytes: int = 0
-
-    def room(self) -> int:
-        """How many messages it can take now."""
-        return 0
-
-    def room_left(self) -> int:
-        """The same, less what is on its way; none while as many bytes are as may be."""
-        return self.room() - self.reserved if self.reserved_bytes < HELD_BYTES_MAX else 0
-
-    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
-        """One message; `lock` is None when it is already gone from the queue."""
-
-    def caught_up(self) -> None:
-        """What kept the queue from delivering to it (the disk, a body to be read) is over: answer a drain now."""
-
-    def lost(self, error: BusError) -> None:
-        """The queue takes something away from it: its session, or itself."""
 
 
 class Dispatcher(QueueState):
@@ -91,6 +56,8 @@ class Dispatcher(QueueState):
         """What the last call of `deliver_ready` or of its like for sessions gave away."""
         self.front: Dispatcher | None = None
         """The partitioned queue this one is a fragment of."""
+        self.selective: Selective | None = None
+        """Receivers that want only some messages, or only look."""
 
     def consumer_ready(self, consumer: Consumer) -> None:
         """The consumer has room: it queues up behind those who asked before."""
@@ -101,7 +68,7 @@ class Dispatcher(QueueState):
             self.ready_here(consumer)
 
     def ready_here(self, consumer: Consumer) -> None:
-        if not consumer.waiting:
+        if not consumer.waiting and consumer.selector is None:
             consumer.waiting = True
             self.waiting.append(consumer)
         self.turn.touch_queue(self)
@@ -121,6 +88,8 @@ class Dispatcher(QueueState):
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.pop(consumer, None)
+        if consumer.selector is not None and self.selective is not None:
+            self.selective.remove(consumer)
         if consumer.waiting:
             consumer.waiting = False
             self.leave_line(consumer)
@@ -151,6 +120,8 @@ class Dispatcher(QueueState):
         if self.front is not None:
             self.front.pump(now)
             return
+        if self.selective is not None:
+            self.selective.pump(now)
         waiting = self.waiting
         left = PUMP_MAX
         left_bytes = PUMP_BYTES_MAX
@@ -200,7 +171,7 @@ class Dispatcher(QueueState):
         sent = 0
         given = 0
         taken: list[bytes] = []
-        held: _Held | None = None
+        held: Held | None = None
         chunks = self.index.chunks
         by_state = self.index.by_state
         hot = self.hot
@@ -246,7 +217,7 @@ class Dispatcher(QueueState):
                 consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
             else:
                 if held is None:
-                    held = _Held(self, consumer)
+                    held = Held(self, consumer)
                 by_state[HELD] += 1
                 chunk.states[row] = HELD
                 self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
@@ -260,10 +231,10 @@ class Dispatcher(QueueState):
             self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
             self.wake_for_locks()
         if held is not None:
-            self._hold(held)
+            self.hold(held)
         return sent
 
-    def _hold(self, held: _Held) -> None:
+    def hold(self, held: Held) -> None:
         held.consumer.reserved += len(held.seqs)
         held.consumer.reserved_bytes += held.size_bytes
         self.when_durable(held)
@@ -384,7 +355,7 @@ class Dispatcher(QueueState):
                 self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
             return
         taken: list[bytes] = []
-        held: _Held | None = None
+        held: Held | None = None
         while room > 0 and self.given_bytes < PUMP_BYTES_MAX:
             seq = session.first(self.index)
             if seq == 0:
@@ -411,7 +382,7 @@ class Dispatcher(QueueState):
                 consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
             else:
                 if held is None:
-                    held = _Held(self, consumer)
+                    held = Held(self, consumer)
                 self.index.set_state(seq, HELD)
                 self.drop_hot(seq)
                 self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
@@ -420,7 +391,7 @@ class Dispatcher(QueueState):
         if taken:
             self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
         if held is not None:
-            self._hold(held)
+            self.hold(held)
 
     def _page_session(self, session: MessageSession) -> None:
         if self.paging:
@@ -449,7 +420,7 @@ class _Page(Loaded):
         self.queue.paged(self.seqs, messages, error)
 
 
-class _Held(Effect):
+class Held(Effect):
     """Receive-and-delete: the messages go out once the disk knows that they are gone."""
 
     __slots__ = ("consumer", "messages", "queue", "seqs", "size_bytes")

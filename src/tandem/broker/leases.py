@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 
 from tandem.broker import facts
 from tandem.broker.browse import Browser
-from tandem.broker.dispatch import Consumer
+from tandem.broker.consumer import Consumer
 from tandem.broker.index import LEASED, READY
 from tandem.broker.state import HotBudget
 from tandem.model.errors import ArgumentRefused, EntityDisabled, LeaseLost

@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from tandem.broker.index import READY, Index
 
 if TYPE_CHECKING:
-    from tandem.broker.dispatch import Consumer
+    from tandem.broker.consumer import Consumer
     from tandem.broker.locks import Lock
 
 

@@ -195,6 +195,13 @@ class MessageView:
         return key
 
 
+def exact_view(load_user: Callable[[], dict[str, object]]) -> MessageView:
+    """For selectors: there is one scope, and names differ if their case does."""
+    view = MessageView(dict, load_user)
+    view._folded = {}
+    return view
+
+
 def view_of(system: dict[str, object], user: dict[str, object]) -> MessageView:
     """A view of properties that are already at hand."""
     return MessageView(lambda: system, lambda: user)

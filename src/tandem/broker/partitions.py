@@ -17,7 +17,7 @@ from tandem.model.errors import BusError, MessageNotFound, StoreFull, StoreUnava
 
 if TYPE_CHECKING:
     from tandem.broker.between_stores import RowId
-    from tandem.broker.dispatch import Consumer
+    from tandem.broker.consumer import Consumer
     from tandem.broker.leases import Lease, LeaseWaiter
     from tandem.broker.locks import Lock
     from tandem.model.entity import QueueDescription
@@ -213,9 +213,6 @@ class PartitionedQueue(Queue):
 
     # -- receiving ---------------------------------------------------------------------------
 
-    def add_consumer(self, consumer: Consumer) -> None:
-        self.consumers[consumer] = None
-
     def consumer_ready(self, consumer: Consumer) -> None:
         session = consumer.session
         if session is not None:
@@ -235,6 +232,8 @@ class PartitionedQueue(Queue):
         """Fragments take turns, so that none starves and one that is down is simply not asked."""
         if not self.may_receive or self.deleted or self.has_sessions:
             return
+        if self.selective is not None:
+            self.selective.pump(now)
         waiting = self.waiting
         left = PUMP_MAX
         left_bytes = PUMP_BYTES_MAX

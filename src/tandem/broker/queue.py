@@ -12,6 +12,7 @@ from tandem.broker.index import READY, SCHEDULED
 from tandem.broker.journal import Effect
 from tandem.broker.leases import Leaser
 from tandem.broker.meters import DUPLICATE, OK, PING, SCHEDULE, SEND
+from tandem.broker.selective import Selective
 from tandem.broker.state import HotBudget, Loaded
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import EntityDisabled, MessageNotFound, MessageSizeExceeded, NotAllowed, QuotaExceeded, SessionLockLost, StoreFull
@@ -19,6 +20,7 @@ from tandem.model.message import NO_TTL, OVERHEAD_BYTES, Message, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.between_stores import RowId
+    from tandem.broker.consumer import Consumer
     from tandem.broker.journal import Journal
     from tandem.broker.locks import Lock
     from tandem.broker.namespace import Namespace
@@ -213,6 +215,13 @@ class Queue(Leaser):
     def release_lock(self, lock: Lock) -> None:
         """Its holder is done with it; what becomes of the message is decided elsewhere."""
         self._drop_lock(lock)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        super().add_consumer(consumer)
+        if consumer.selector is not None:
+            if self.selective is None:
+                self.selective = Selective(self)
+            self.selective.add(consumer)
 
     def in_service(self) -> bool:
         """False once it was deleted, or replaced when its store was reopened."""

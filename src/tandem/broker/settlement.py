@@ -193,8 +193,11 @@ class Settler(Dispatcher):
         if session is not None and self.sessions is not None:
             session.give_back(seq)
             self.session_has_more(session)
-        elif seq < self.cursor:
-            heapq.heappush(self.returned, seq)
+        else:
+            if seq < self.cursor:
+                heapq.heappush(self.returned, seq)
+            if self.selective is not None:
+                self.selective.returned(self, seq)
         self.turn.touch_queue(self)
 
     def _delay(self, seq: int, until: int, count: int, now: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 from tandem.model.errors import ArgumentRefused
 
@@ -55,6 +55,10 @@ class Token:
 
 class Lexer:
     """One pass over the text; `tokens_max` bounds what an operator's raised length limit would let in."""
+
+    keywords: ClassVar[frozenset[str]] = KEYWORDS
+    name_signs: ClassVar[str] = "_"
+    """May stand in a name, besides letters and digits."""
 
     def __init__(self, text: str, tokens_max: int) -> None:
         self._text = text
@@ -109,7 +113,7 @@ class Lexer:
 
     def _word_end(self, at: int) -> int:
         text = self._text
-        while at < len(text) and (text[at] == "_" or text[at].isalpha() or text[at].isdecimal()):
+        while at < len(text) and (text[at] in self.name_signs or text[at].isalpha() or text[at].isdecimal()):
             at += 1
         return at
 
@@ -117,7 +121,7 @@ class Lexer:
         end = self._word_end(at)
         word = self._text[at:end]
         capitals = word.upper()
-        if capitals in KEYWORDS:
+        if capitals in self.keywords:
             return self._token(KEYWORD, capitals, None, at, end)
         return self._token(NAME, word, None, at, end)
 

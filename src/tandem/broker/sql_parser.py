@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 from uuid import UUID
 
 from tandem.broker import sql_lexer
@@ -64,6 +64,8 @@ def check_value(value: object, what: str) -> object:
 class Parser:
     """Recursive descent; conditions and values share one descent, so that a parenthesis is read once whichever it holds."""
 
+    lexer: ClassVar[type[Lexer]] = Lexer
+
     def __init__(self, text: str, parameters: Parameters, limits: Limits) -> None:
         if len(text) > limits.sql_expression_chars_max:
             # Not a position: the text is too long as a whole, and is not even looked at.
@@ -72,7 +74,7 @@ class Parser:
         self._limits = limits
         self._nesting_max = min(limits.sql_expression_nesting_max, NESTING_CEILING)
         self._parameters = {fold(name.removeprefix("@")): check_value(value, f"parameter {name!r}") for name, value in parameters}
-        self._tokens = Lexer(text, 4 * limits.sql_expression_terms_max).tokens()
+        self._tokens = self.lexer(text, 4 * limits.sql_expression_terms_max).tokens()
         self._next = 0
         self._depth = 0
         self._terms = 0
@@ -121,36 +123,32 @@ class Parser:
     # Conditions.
 
     def filter(self) -> Node:
-        node = self._disjunction()
-        if not is_predicate(node):
-            self._expected(_WANTED_COMPARISON)
+        node = self._condition(self._disjunction())
         if self._peek().kind != sql_lexer.END:
             self._expected("AND, OR or the end")
         return node
 
     def _disjunction(self) -> Node:
-        first = self._conjunction()
-        items = [first]
+        items = [self._conjunction()]
         while self._peek().is_keyword("OR"):
-            self._condition(items[-1])
+            items[-1] = self._condition(items[-1])
             self._take()
             items.append(self._conjunction())
         if len(items) == 1:
-            return first
-        self._condition(items[-1])
-        return Or(first.at, self._end(), tuple(items))
+            return items[0]
+        items[-1] = self._condition(items[-1])
+        return Or(items[0].at, self._end(), tuple(items))
 
     def _conjunction(self) -> Node:
-        first = self._negation()
-        items = [first]
+        items = [self._negation()]
         while self._peek().is_keyword("AND"):
-            self._condition(items[-1])
+            items[-1] = self._condition(items[-1])
             self._take()
             items.append(self._negation())
         if len(items) == 1:
-            return first
-        self._condition(items[-1])
-        return And(first.at, self._end(), tuple(items))
+            return items[0]
+        items[-1] = self._condition(items[-1])
+        return And(items[0].at, self._end(), tuple(items))
 
     def _negation(self) -> Node:
         at = self._peek().at
@@ -160,14 +158,15 @@ class Parser:
         node = self._comparison()
         if count == 0:
             return node
-        self._condition(node)
+        node = self._condition(node)
         # Twice is not at all, also for unknown.
         return Not(at, self._end(), node) if count % 2 else node
 
-    def _condition(self, node: Node) -> None:
+    def _condition(self, node: Node) -> Node:
         """The parser stands just behind the node."""
         if not is_predicate(node):
             self._expected(_WANTED_COMPARISON)
+        return node
 
     def _value(self, node: Node) -> Node:
         if is_predicate(node):
@@ -195,9 +194,16 @@ class Parser:
             return self._in(left, negated)
         if self._take_keyword("LIKE"):
             return self._like(left, negated)
+        between = self._between(left, negated)
+        if between is not None:
+            return between
         if negated:
             self._expected("IN or LIKE after NOT")
         return left
+
+    def _between(self, left: Node, negated: bool) -> Node | None:
+        """Not in this grammar; selectors have it."""
+        return None
 
     def _exists(self) -> Node:
         at = self._take().at

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tandem.amqp.sections import DATA, encode_message
 from tandem.amqp.types import Symbol, Timestamp
-from tandem.broker.dispatch import Consumer
+from tandem.broker.consumer import Consumer
 from tandem.broker.locks import Lock
 from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.queue import Queue

@@ -21,7 +21,7 @@ from tandem.amqp.outcomes import (
     encode_modified,
     encode_rejected,
 )
-from tandem.broker.dispatch import Consumer
+from tandem.broker.consumer import Consumer
 from tandem.broker.gathering import AllOf
 from tandem.broker.journal import Effect
 from tandem.broker.locks import Lock
@@ -301,6 +301,8 @@ class Receiving(LinkHandler):
             queue.pump(self.client.turn.now)
             while queue.has_more:
                 queue.pump(self.client.turn.now)
+            if not consumer.link.drain or consumer.searching:
+                return  # answered meanwhile, or will be when everything was looked at
             if consumer.reserved == 0 and not queue.paging and consumer.link.attached:
                 self._receive_ended()
                 consumer.link.drained()

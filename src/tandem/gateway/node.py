@@ -9,6 +9,7 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.terminus import Coordinator, Terminus
 from tandem.amqp.types import Described, Symbol
+from tandem.broker.consumer import Selector
 from tandem.broker.message_sessions import MessageSession, SessionAcceptor
 from tandem.broker.queue import Queue
 from tandem.gateway.cbs import TokenNode
@@ -17,11 +18,12 @@ from tandem.gateway.jms import DELAYED_DELIVERY, check_wishes
 from tandem.gateway.links import LinkConsumer, Receiving, Sending
 from tandem.gateway.management import ManagementNode
 from tandem.gateway.requests import ReplyLinks, Requests
+from tandem.gateway.selectors import take_selector
 from tandem.gateway.transactions import CoordinatorLink
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, OperationTimeout
+from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, NotImplementedByBroker, OperationTimeout
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _SESSION_DESCRIPTORS: Final = (0x0000_0013_7000_000C, SESSION_FILTER)
@@ -29,6 +31,8 @@ _TIMEOUT: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 _EPOCH_TICKS: Final = 621_355_968_000_000_000
 _SETTLED_MODE: Final = 1
+_COPY: Final = "copy"
+"""The distribution mode of a receiver that only looks."""
 _TOKEN_BYTES_MAX: Final = 65_536
 """A request to `$cbs`, which anybody may make: a token and its envelope, generously."""
 _MESSAGES_PER_REQUEST: Final = 16
@@ -151,10 +155,17 @@ class Node:
         peek_lock = link.snd_settle_mode != _SETTLED_MODE
         consumer = LinkConsumer(client, link, peek_lock)
         if SESSION_FILTER in source.filter:
+            if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), client.site.limits) is not None:
+                raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
             self._attach_session(link, address, source, queue, consumer)
             return
         if queue.has_sessions:
             raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
+        consumer.selector = take_selector(source, client.site.limits)
+        if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
+            consumer.copies, consumer.peek_lock = True, False
+            consumer.selector = consumer.selector or Selector()
+            link.snd_settle_mode = _SETTLED_MODE
         self._serve(link, address, queue, consumer, None)
 
     def _serve(self, link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, session: MessageSession | None) -> None:

@@ -6,9 +6,11 @@ import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
 import jakarta.jms.Queue;
+import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -37,6 +39,8 @@ public final class JmsStories {
         stories.add("rolled_back", () -> connected("amqp://" + address, JmsStories::rolledBack));
         stories.add("recovered", () -> connected("amqp://" + address, JmsStories::recovered));
         stories.add("delayed", () -> connected("amqp://" + address, JmsStories::delayed));
+        stories.add("selected", () -> connected("amqp://" + address, JmsStories::selected));
+        stories.add("browsed", () -> connected("amqp://" + address, JmsStories::browsed));
         stories.add("refused", () -> connected("amqp://" + address, JmsStories::refused));
         stories.add("subscription", () -> connected("amqp://" + address, JmsStories::subscription));
         stories.tellAll();
@@ -133,6 +137,57 @@ public final class JmsStories {
         String first = text(consumer.receive(PATIENCE_MS));
         Message second = consumer.receive(PATIENCE_MS);
         return List.of(first, text(second), System.currentTimeMillis() - sent >= 2_000, second.getJMSDeliveryTime() >= sent + 2_000);
+    }
+
+    /** One receiver per selector; what none of them wants is left for the one without. */
+    private static Object selected(Connection connection) throws JMSException {
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        Queue queue = session.createQueue("select");
+        MessageProducer producer = session.createProducer(queue);
+        String id = null;
+        for (int i = 0; i < 6; i++) {
+            TextMessage message = session.createTextMessage("m" + i);
+            message.setIntProperty("number", i);
+            message.setStringProperty("color", i % 2 == 0 ? "red" : "blue");
+            message.setJMSType(i == 5 ? "last" : "one of many");
+            message.setJMSCorrelationID("order-" + i);
+            producer.send(message, Message.DEFAULT_DELIVERY_MODE, i == 1 ? 9 : 4, 0);
+            if (i == 0) {
+                id = message.getJMSMessageID();
+            }
+        }
+        Map<String, Object> seen = new LinkedHashMap<>();
+        for (String selector : List.of(
+            "JMSMessageID = '" + id + "'",
+            "JMSPriority > 8 AND JMSTimestamp > 0",
+            "JMSType LIKE 'l_st' AND JMSDeliveryMode = 'PERSISTENT'",
+            "JMSCorrelationID IN ('order-2', 'order-x')",
+            "color = 'red' AND number BETWEEN 3 AND 5")) {
+            MessageConsumer consumer = session.createConsumer(queue, selector);
+            seen.put(selector.equals("JMSMessageID = '" + id + "'") ? "JMSMessageID" : selector, text(consumer.receive(PATIENCE_MS)));
+            seen.merge("more", consumer.receiveNoWait() == null, (before, now) -> (Boolean) before && (Boolean) now);
+            consumer.close();
+        }
+        seen.put("rest", text(session.createConsumer(queue).receive(PATIENCE_MS)));
+        seen.put("wrong", complaint(() -> session.createConsumer(queue, "color ==")));
+        return seen;
+    }
+
+    private static Object browsed(Connection connection) throws JMSException {
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        send(session, "browse", "one", "two", "three");
+        Queue queue = session.createQueue("browse");
+        List<Object> seen = new ArrayList<>();
+        QueueBrowser browser = session.createBrowser(queue);
+        for (Object message : Collections.list(browser.getEnumeration())) {
+            seen.add(text((Message) message));
+        }
+        browser.close();
+        MessageConsumer consumer = session.createConsumer(queue);
+        for (int i = 0; i < 3; i++) {
+            seen.add(text(consumer.receive(PATIENCE_MS)));
+        }
+        return seen;
     }
 
     private static String complaint(Stories.Story story) {
