@@ -17,7 +17,7 @@ SEED   ?= 1
 ARGS   ?=
 WORKERS ?= 3
 
-SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' \) 2>/dev/null)
+SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' -o -name '*.properties' \) 2>/dev/null)
 
 # Compiled where a C compiler is; if the headers of Python are not, setup.py says so.
 HOW := $(shell if [ "$${TANDEM_COMPILE:-auto}" = 0 ]; then echo pure; elif command -v "$${CC:-cc}" >/dev/null; then echo compiled; else echo pure; fi)

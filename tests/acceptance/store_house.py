@@ -35,8 +35,8 @@ ARGUMENTS = ("--port", "0", "--dev", "--data", "data", "--config", "tandem.toml"
 
 
 class House:
-    def __init__(self, directory: Path) -> None:
-        (directory / "tandem.toml").write_text(CONFIG)
+    def __init__(self, directory: Path, config: str = CONFIG) -> None:
+        (directory / "tandem.toml").write_text(config)
         self.directory = directory
         self.seen: set[str] = set()
         self.start()

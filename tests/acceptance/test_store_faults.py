@@ -13,7 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.acceptance.store_house import House, eventually, flip
+from tests.acceptance.store_house import CONFIG, House, eventually, flip
 
 
 @pytest.fixture
@@ -83,6 +83,53 @@ def test_a_disk_without_a_single_byte_left_loses_nothing(small_disk: Path) -> No
         (small_disk / "ballast").unlink()
         house.await_states("up", "up")
         assert house.receive("first", accepted + 5) >= accepted
+        house.send("first", 3)
+    finally:
+        house.stop()
+
+
+def fill(directory: Path) -> Path:
+    """A file that takes the last byte."""
+    ballast = directory / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (65_536, 4_096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"z" * size) == size:
+                    pass
+    return ballast
+
+
+@pytest.mark.timeout(180)
+def test_a_disk_that_fills_up_at_once_degrades_its_stores_and_everything_can_be_received_and_settled_also_after_a_crash(
+    small_disk: Path,
+) -> None:
+    house = House(small_disk, CONFIG.replace("free_bytes_min = 3145728", "free_bytes_min = 0"))  # full is full
+    states: set[str] = set()
+    accepted = {"first": 0, "second": 0}
+    try:
+        ballast = fill(small_disk)
+        for queue in accepted:
+            with house.client.get_queue_sender(queue) as sender, contextlib.suppress(ServiceBusError):
+                for number in range(2_000):
+                    sender.send_messages(ServiceBusMessage(b"y" * 20_000, message_id=f"{queue} {number}"))
+                    accepted[queue] += 1
+                    states.update(house.states() if number % 10 == 0 else ())
+            assert 40 < accepted[queue] < 2_000, "it took what was reserved, and then no more"
+        house.await_states("degraded", "degraded")
+        assert house.receive("first", 10) == 10
+        for _ in range(2):
+            house.kill()
+            house.start()
+            house.await_states("degraded", "degraded")
+            assert house.receive("first", 10) == 10, "the disk is still full"
+            states.update(house.states())
+        for queue, count in accepted.items():
+            house.receive(queue, count)
+            states.update(house.states())
+        assert house.seen == {f"{queue} {number}" for queue, count in accepted.items() for number in range(count)}
+        assert states <= {"up", "degraded"}
+        ballast.unlink()
+        house.await_states("up", "up")
         house.send("first", 3)
     finally:
         house.stop()

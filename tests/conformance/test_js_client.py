@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not FOUND, reason="MISSING: Node.js 20 and the packages of tests/js. Install Node.js, then run `make js`"),
 ]
 
-STORIES = ("send", "batch", "subscribe", "settle", "peek", "errors", "admin", "websocket", "tls")
+STORIES = ("send", "resend", "batch", "subscribe", "settle", "peek", "errors", "admin", "websocket", "tls")
 CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in STORIES) + (
     '[[queue]]\nname = "sessions"\nrequires_session = true\n[[topic]]\nname = "events"\n[[topic.subscription]]\nname = "eu"\n'
 )
@@ -99,6 +99,14 @@ def test_peek_schedule_and_cancel(broker: BrokerProcess) -> None:
     ]
     assert (seen["found"], seen["numbers"], seen["soon"]) == (["one", "two", "soon"], 2, 1)
     assert seen["unknown"]["code"] == "MessageNotFound"
+
+
+def test_a_received_message_is_sent_again(broker: BrokerProcess) -> None:
+    seen = tell(broker, "resend", "resend")  # as a message, in a batch, and raw
+    assert [(one["id"], one["number"], one["deliveryCount"]) for one in seen["found"]] == [("m", n, 0) for n in (2, 3, 4)]
+    assert [one["body"] for one in seen["found"][:2]] == ["again", "again"]
+    assert all(one["properties"]["text"] == "t" for one in seen["found"])
+    assert (seen["keys"], seen["ids"]) == (["key"] * 3, ["c"] * 3)
 
 
 def test_sessions_by_id_and_next(broker: BrokerProcess) -> None:

@@ -17,7 +17,7 @@ from tests.conformance.house import TOPIC
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, bodies, text
 
-QUEUES = {"plain": 40, "dedup": 1, "short-sessions": 2, "sessions": 10, "disabled": 1, "small": 2, "mebibyte": 2, "roomy": 2}
+QUEUES = {"plain": 48, "dedup": 1, "short-sessions": 2, "sessions": 10, "disabled": 1, "small": 2, "mebibyte": 2, "roomy": 2}
 KIB = 1024
 
 
@@ -170,6 +170,20 @@ def test_an_id_that_came_back_as_binary_is_the_same_id(raw: Raw, broker: Any) ->
     assert [entry.properties["message-id"] for entry in raw.peek(queue)] == ["abc", b"\xff", 5, b"def"]
     raw.sender(TOPIC).send(message("to the topic", properties={"subject": "s", "message-id": b"abc"}))
     assert [a.text for a in raw.receiver(f"{TOPIC}/Subscriptions/by-id", delete=True).receive()] == ["to the topic"]
+
+
+@pytest.mark.parametrize("kind", [amqp.Timestamp, amqp.ULong, int, amqp.UInt], ids=lambda kind: kind.__name__)
+def test_a_schedule_that_came_back_as_a_number_is_an_instant(raw: Raw, broker: Any, kind: Any) -> None:
+    queue = broker.queue("plain")
+    raw.sender(queue).send(message("x", message_annotations={"x-opt-scheduled-enqueue-time": kind(4_000_000_000)}))
+    received = raw.receiver(queue).receive()[0].message.message_annotations["x-opt-scheduled-enqueue-time"]
+    assert (type(received), received) == (amqp.Timestamp, 4_000_000_000)
+
+
+@pytest.mark.parametrize("value", ["tomorrow", True], ids=["text", "boolean"])
+def test_a_schedule_that_is_no_instant_is_refused(raw: Raw, broker: Any, value: object) -> None:
+    with pytest.raises(Refused, match=r"amqp:invalid-field.*x-opt-scheduled-enqueue-time must be a timestamp"):
+        raw.sender(broker.queue("plain")).send(message("x", message_annotations={"x-opt-scheduled-enqueue-time": value}))
 
 
 @pytest.mark.parametrize("key", [b"\xff", amqp.Symbol("symbol")], ids=["bytes", "symbol"])

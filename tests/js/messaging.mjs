@@ -133,6 +133,24 @@ const stories = {
     return { peeked: peeked.map(seen), found: bodies(found), numbers: numbers.length, soon: soon.length, unknown };
   },
 
+  async resend(client) {
+    const sender = client.createSender(entity);
+    await sender.sendMessages({
+      body: "again", messageId: "m", correlationId: "c", partitionKey: "key", subject: "s", to: "t", replyTo: "r", replyToSessionId: "rs",
+      timeToLive: 60000, scheduledEnqueueTimeUtc: new Date(), applicationProperties: { text: "t", number: 1, when: new Date(0) },
+    });
+    const receiver = client.createReceiver(entity);
+    const [first] = await receiveAll(receiver, 1);
+    await receiver.completeMessage(first);
+    await sender.sendMessages(first);
+    const batch = await sender.createMessageBatch();
+    batch.tryAddMessage(first);
+    await sender.sendMessages(batch);
+    await sender.sendMessages(first._rawAmqpMessage);
+    const found = await receiveAll(receiver, 3);
+    return { found: found.map(seen), keys: found.map((message) => message.partitionKey), ids: found.map((message) => message.correlationId) };
+  },
+
   async sessions(client) {
     const sender = client.createSender(entity);
     await sender.sendMessages([

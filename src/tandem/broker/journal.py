@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -70,6 +71,9 @@ class Unplugged:
     def short_of_room(self) -> str:
         return ""
 
+    def when_room_changes(self, tell: Callable[[], None]) -> None:
+        """It has none."""
+
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
         raise StoreUnavailable(self._cause)
 
@@ -133,6 +137,10 @@ class Journal(Protocol):
     @property
     def short_of_room(self) -> str:
         """Why no new messages should be taken although the store works: the room that is left is for settling. Empty: take them."""
+        ...
+
+    def when_room_changes(self, tell: Callable[[], None]) -> None:
+        """`tell` is called on the loop whenever `short_of_room` may have changed: a disk fills up faster than anybody looks."""
         ...
 
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int: ...

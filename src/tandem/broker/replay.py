@@ -112,7 +112,7 @@ class StoreTenant(BetweenStores):
             self._replay_state(queue, flags, seq, aux, key)
         elif kind == facts.DELIVERED:
             for (one,) in _U64.iter_unpack(key):
-                if queue.index.state(one):
+                if queue.index.state(one) and not queue.is_dead_letter:
                     queue.index.set_count(one, queue.index.count(one) + 1)
         elif kind == facts.SESSION_STATE:
             self._replay_session_state(queue, flags, at, key)

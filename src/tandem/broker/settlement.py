@@ -123,7 +123,7 @@ class Settler(Dispatcher):
         self.require(lock, now)
         self._drop_lock(lock)
         self.meter.add(SETTLE, ABANDONED, 1, 0)
-        count = lock.count + 1
+        count = self.count_failed(lock)
         if properties:
             self._rewrite(lock.seq, lock, properties, deliver_at if deliver_at > now else 0, count, effect)
             return
@@ -148,7 +148,7 @@ class Settler(Dispatcher):
         self._drop_lock(lock)
         self.meter.add(SETTLE, meters.DEFERRED, 1, 0)
         seq = lock.seq
-        count = lock.count + 1
+        count = self.count_failed(lock)
         self.index.set_count(seq, count)
         if properties:
             self._rewrite(seq, lock, properties, -1, count, effect)
@@ -165,14 +165,16 @@ class Settler(Dispatcher):
         self.require(lock, now)
         self._drop_lock(lock)
         self.meter.add(SETTLE, DEAD_LETTERED, 1, 0)
-        if self.dead_letters is None:  # it stays, and DELIVERED must not count it when this is replayed
-            self.journal.append(facts.STATE, READY, self.entity_id, lock.seq, now, lock.count, b"", b"")
         changes: dict[str, object] = dict(properties)
         if reason:
             changes["DeadLetterReason"] = reason
         if description:
             changes["DeadLetterErrorDescription"] = description
         self.move_dead(lock.seq, changes, effect)
+
+    def count_failed(self, lock: Lock) -> int:
+        """The message's delivery count after a failed delivery. Among dead letters none is counted: nothing would follow from it."""
+        return lock.count if self.is_dead_letter else lock.count + 1
 
     # -- giving back -------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class Settler(Dispatcher):
         """Its time is over, or its holder vanished: the message is back at its old place, the delivery counts."""
         if lock.held:  # it may have stood in line twice
             self._drop_lock(lock)
-            self._give_back(lock, lock.count + 1, now)
+            self._give_back(lock, self.count_failed(lock), now)
 
     def lose_locks(self, error: BusError, now: int) -> None:
         """Every lock is gone at once, as after its time: deliveries in hand count, holders of sessions are told."""

@@ -99,7 +99,7 @@ class Settled(Step):
                 Operation(operations.REMOVE, queue.entity_id, seq, facts.DEAD_LETTERED),
                 Operation(operations.TAKE, shelf.entity_id, 0, queue.index.enqueued_at(seq), lock.count, body),
             ]
-        count = lock.count if self.how == DEAD_LETTER else lock.count + 1
+        count = lock.count if self.how == DEAD_LETTER else queue.count_failed(lock)
         state = DEFERRED if self.how == DEFER or lock.deferred else READY
         if self.changed is not None:
             return [Operation(operations.REWRITE, queue.entity_id, seq, state, count, encode_body(self.changed))]

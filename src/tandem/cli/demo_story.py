@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +68,6 @@ class Verdict:
 
 async def play(plan: Plan, directory: Path, view: View) -> Verdict:
     """The whole story; brokers and Spark are gone when it returns."""
-    warnings.filterwarnings("ignore", category=FutureWarning)
     primary = Broker(directory, PRIMARY, QUEUES)
     secondary = Broker(directory, SECONDARY, ())
     session = _Session(plan.master, directory / "spark.log")

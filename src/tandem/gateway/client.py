@@ -165,8 +165,10 @@ class Client(Flushed):
                     if grant.allows(right):
                         return
                     covered = True
-        what = f"'{right.value}' claim is" if covered else "A token with the claim '" + right.value + "' is"
-        raise Unauthorized(f"Unauthorized access. {what} required to perform this operation. Resource: '{address.path}'.")
+        found = "" if covered else " No valid token for it was put on this connection."
+        raise Unauthorized(
+            f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation. Resource: '{address.path}'.{found}"
+        )
 
     def drop_lapsed(self) -> None:
         """Links whose token has run out are detached."""

@@ -18,7 +18,7 @@ _SHARING: Final = frozenset({"shared", "global"})
 
 
 def milliseconds(buf: bytes, at: int, name: str) -> int:
-    """The value of the annotation `x-opt-delivery-time` or `-delay`."""
+    """The value of an annotation that says when, or how much later."""
     value, _ = decode_value(buf, at)
     if value is None:
         return 0

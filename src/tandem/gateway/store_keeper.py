@@ -43,6 +43,8 @@ class StoreKeeper:
         """Stores that were given a fault on purpose."""
         self._told: list[tuple[str, ...]] = [()] * len(site.namespace.stores)
         """What each store found when it was opened, as far as it was told."""
+        for tenant in site.namespace.stores:
+            tenant.journal.when_room_changes(self._look_at_room)
 
     def health(self) -> list[StoreHealth]:
         return [
@@ -81,13 +83,17 @@ class StoreKeeper:
         for index, health in enumerate(self.health()):
             self._tell_notes(index, health)
 
+    def _look_at_room(self) -> None:
+        for tenant in self._site.namespace.stores:
+            tenant.budget.short_of_room = tenant.journal.short_of_room
+
     def look_after(self, now: int) -> None:
+        self._look_at_room()
         for index, tenant in enumerate(self._site.namespace.stores):
             if index in self._reopening:
                 continue
             journal = tenant.journal
             journal.check_stalled(self._stall_ms_max)
-            tenant.budget.short_of_room = journal.short_of_room
             health = journal.health
             if health.notes is not self._told[index]:
                 self._tell_notes(index, health)

@@ -14,7 +14,7 @@ from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
 from tandem.amqp.sections import scan
-from tandem.amqp.types import Symbol
+from tandem.amqp.types import Symbol, Timestamp
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
@@ -68,7 +68,6 @@ _STAMPED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq")
 _STAMPED_LOCKED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq{len(_K_UNTIL)}sq")
 _MAP32: Final = Struct(">BII")
 _U32: Final = Struct(">I")
-_I64: Final = Struct(">q")
 
 _HEADERS: Final = {
     b"": b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43",
@@ -182,7 +181,12 @@ def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> No
             changed = True
             continue
         if name == _SCHEDULED:
-            found.scheduled_at = _timestamp(buf, value_at)
+            found.scheduled_at = milliseconds(buf, value_at, "x-opt-scheduled-enqueue-time")
+            if buf[value_at] != 0x83 and found.scheduled_at:
+                # The JavaScript SDK writes the timestamp of a received message, which it has as a number, as a ulong.
+                kept.append(buf[key_at:value_at] + encode_value(Timestamp(found.scheduled_at)))
+                changed = True
+                continue
         elif name == _DELIVERY_TIME:
             found.scheduled_at = max(found.scheduled_at, milliseconds(buf, value_at, "x-opt-delivery-time"))
         elif name == _DELIVERY_DELAY:
@@ -217,16 +221,6 @@ def _text(buf: bytes, at: i64, what: str) -> str:
     if not isinstance(value, str) or isinstance(value, Symbol):
         raise InvalidField(f"The {what} must be a string, found {type(value).__name__}.")
     return value
-
-
-def _timestamp(buf: bytes, at: i64) -> int:
-    code: i64 = buf[at]
-    if code == 0x83:
-        at_ms: int = _I64.unpack_from(buf, at + 1)[0]
-        return max(at_ms, 0)
-    if code == 0x40:
-        return 0
-    raise InvalidField(f"The annotation x-opt-scheduled-enqueue-time must be a timestamp, found type 0x{code:02x}.")
 
 
 def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> None:

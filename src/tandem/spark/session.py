@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +45,57 @@ def open_session(name: str, master: str | None = None, conf: Mapping[str, str] |
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _quiet_start():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+_LOGGING = "LOG4J_CONFIGURATION_FILE"
+_HARMLESS = b"WARNING: Using incubator modules"
+"""Java says so of a module that Spark asks for, and has no setting that keeps it from saying it."""
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """The Java that is started meanwhile reports errors only, unless the user configured its logging."""
+    conf = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME") or _spark_home()) / "conf")
+    own = _LOGGING not in os.environ and not list(Path(conf).glob("log4j2*"))
+    if own:
+        os.environ[_LOGGING] = str(Path(__file__).with_name("log4j2.properties"))
+    try:
+        with _without_harmless_lines():
+            yield
+    finally:
+        if own:
+            del os.environ[_LOGGING]
+
+
+def _spark_home() -> str:
+    import pyspark
+
+    return str(Path(pyspark.__file__).parent)
+
+
+@contextlib.contextmanager
+def _without_harmless_lines() -> Iterator[None]:
+    """Programs started meanwhile write to standard error through a pipe of ours for as long as they live; it drops that one line."""
+    kept = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_hand_on, args=(reading, kept), name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+
+
+def _hand_on(reading: int, to: int) -> None:
+    with os.fdopen(reading, "rb") as lines, os.fdopen(to, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(_HARMLESS):
+                out.write(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from tandem.broker.journal import Effect
@@ -104,14 +105,24 @@ class BlockWriter:
             self._segment = group.segment
             self._entries = []
             self._entry_bytes = 0
-        disk, descriptor = self._disk, self._descriptor
-        if disk.pwritev(descriptor, [header, payload], group.offset) != BLOCK_BYTES + len(payload):
-            write_fully(disk, descriptor, [header, payload], group.offset)
+        self._put(header, payload, group.offset)
         self.syncs += 1
-        disk.fdatasync(descriptor)
+        self._disk.fdatasync(self._descriptor)
         crc = int.from_bytes(header[4:8], "little")
         totals.add(group.number, group.offset, end, crc, count, bodies, len(payload) - count * RECORD_BYTES - len(keys))
         return pack_entry(group.number, group.offset, count, len(payload), crc, heads, keys)
+
+    def _put(self, header: bytes, payload: bytes, offset: int) -> None:
+        disk, descriptor = self._disk, self._descriptor
+        size = BLOCK_BYTES + len(payload)
+        try:
+            if disk.pwritev(descriptor, [header, payload], offset) != size:
+                write_fully(disk, descriptor, [header, payload], offset)
+        except OSError as error:
+            # The last block of a segment may reach beyond what was reserved. Nothing was synced yet, so it can be written again.
+            if error.errno != errno.ENOSPC or not self._files.give_room(size):
+                raise
+            write_fully(disk, descriptor, [header, payload], offset)
 
     def _keep(self, group: Group, entry: bytes, totals: Totals) -> None:
         """After the announcement, when nobody waits any more: the mark moves on, the index of the segment grows."""

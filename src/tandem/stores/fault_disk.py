@@ -19,7 +19,7 @@ class FaultDisk(Disk):
         self.failing = False
         """Syncs fail."""
         self.full = False
-        """Writes find no space."""
+        """Nothing new fits; what was reserved before can still be written."""
         self.sync_delay_ms = 0
         self._never = threading.Event()
 
@@ -39,9 +39,19 @@ class FaultDisk(Disk):
 
     def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
         self._check()
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC) + " (injected)")
+        self._check_room(descriptor, offset + sum(map(len, buffers)))
         return self._inner.pwritev(descriptor, buffers, offset)
+
+    def fallocate(self, descriptor: int, size: int) -> bool:
+        self._check_room(descriptor, size)
+        return self._inner.fallocate(descriptor, size)
+
+    def _check_room(self, descriptor: int, end: int) -> None:
+        if self.full and end > self._inner.size(descriptor):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC) + " (injected)")
+
+    def free_bytes(self, path: str) -> int:
+        return 0 if self.full else self._inner.free_bytes(path)
 
     def fdatasync(self, descriptor: int) -> None:
         if self.sync_delay_ms:
@@ -64,9 +74,6 @@ class FaultDisk(Disk):
 
     def fsync(self, descriptor: int) -> None:
         self._inner.fsync(descriptor)
-
-    def fallocate(self, descriptor: int, size: int) -> bool:
-        return self._inner.fallocate(descriptor, size)
 
     def truncate(self, descriptor: int, size: int) -> None:
         self._inner.truncate(descriptor, size)
@@ -91,9 +98,6 @@ class FaultDisk(Disk):
 
     def identity(self, path: str) -> tuple[int, int]:
         return self._inner.identity(path)
-
-    def free_bytes(self, path: str) -> int:
-        return self._inner.free_bytes(path)
 
     def mkdir(self, path: str) -> None:
         self._inner.mkdir(path)

@@ -32,9 +32,9 @@ class Keeper:
     def prepare(self, segment: int) -> None:
         """Makes the segment that will be needed next, while there is time."""
         try:
-            self._files.take(segment)
+            self._files.prepare(segment)
         except OSError as error:
-            self._trouble("room", f"no room for segment {segment}: {error}")
+            self._trouble("room", f"no room for segment {segment} and a spare: {error}")
         else:
             self._trouble("room", "")
 
@@ -81,6 +81,7 @@ class Keeper:
 
     def _index_failed(self, segment: int, error: OSError) -> None:
         self._drop_writer()
+        self._files.drop_unfinished_index(segment)
         self._spoiled = segment
         self._trouble("index", f"no index for segment {segment}: {error}")
 

@@ -76,6 +76,9 @@ class MemoryStore:
     def short_of_room(self) -> str:
         return ""
 
+    def when_room_changes(self, tell: Callable[[], None]) -> None:
+        """It does not look."""
+
     @property
     def health(self) -> StoreHealth:
         return StoreHealth(self._state, self._cause)

@@ -62,6 +62,7 @@ class SegmentStore:
         self._lock_descriptor = -1
         self.recovery = RecoveryReport()
         self._healthy = HEALTHY
+        self._room_changed: Callable[[], None] | None = None
         self._mark: SyncedMark | None = None
         # the pending block
         self._parts: list[bytes] = []
@@ -273,6 +274,7 @@ class SegmentStore:
         self._healthy = StoreHealth(StoreState.UP, "", recovery.report.told())
         self._belonging.settle(files)
         upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
+        upkeep.room_changed = self._room_changed
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
         self._writer = BlockWriter(
@@ -471,8 +473,12 @@ class SegmentStore:
         """The segment in use was reserved before room ran out, so what settles messages still fits; new messages would use it up."""
         if self._state is not StoreState.UP:
             return ""
-        troubles = self._upkeep.troubles
-        return troubles.get("room") or troubles.get("space") or ""
+        return self._upkeep.short_of_room
+
+    def when_room_changes(self, tell: Callable[[], None]) -> None:
+        self._room_changed = tell
+        if self._workers_made:
+            self._upkeep.room_changed = tell
 
     @property
     def sync_count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES, SEGMENT_MAX, VERSION, pack_segment_header, parse_segment_header, seed_of
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, read_file, write_file, write_fully
+from tandem.stores.spare import Spare
 
 MANIFEST: Final = "store.json"
 LOCK: Final = "lock"
@@ -98,6 +100,7 @@ class SegmentFiles:
         self._mutex = threading.Lock()
         self._open: dict[int, int] = {}
         """Segments being written, or about to be."""
+        self._spare = Spare(disk, directory, segment_bytes)
         self.manifest = Manifest(b"", 1, 0, 1)
         self.seed = 0
 
@@ -154,15 +157,24 @@ class SegmentFiles:
         return descriptor
 
     def take(self, segment: int) -> int:
-        """The descriptor to write `segment` with; the file is made, with its room reserved, if it is not there yet."""
+        """The descriptor to write `segment` with, now: if it is not there yet it is made, on a full disk out of what was set aside."""
         with self._mutex:
-            while self.manifest.last < segment:  # none may be left out, also not one that could not be made when it was due
-                made = self._create(self.manifest.last + 1)
-                self._open[self.manifest.last] = made
-            descriptor = self._open.get(segment)
-            if descriptor is None:
-                descriptor = self._open[segment] = self.open_segment(segment, os.O_RDWR)
-            return descriptor
+            return self._take(segment, urgent=True)
+
+    def prepare(self, segment: int) -> None:
+        """Makes the segment, with its room reserved, and the spare whole: ahead of need, so OSError when the disk is full."""
+        with self._mutex:
+            self._take(segment, urgent=False)
+            self._spare.keep()
+
+    def _take(self, segment: int, urgent: bool) -> int:
+        while self.manifest.last < segment:  # none may be left out, also not one that could not be made when it was due
+            made = self._create(self.manifest.last + 1, urgent)
+            self._open[self.manifest.last] = made
+        descriptor = self._open.get(segment)
+        if descriptor is None:
+            descriptor = self._open[segment] = self.open_segment(segment, os.O_RDWR)
+        return descriptor
 
     def put_back(self, segment: int) -> None:
         """Nobody writes `segment` any more."""
@@ -178,13 +190,12 @@ class SegmentFiles:
             for descriptor in descriptors:
                 self.disk.close(descriptor)
 
-    def _create(self, segment: int) -> int:
+    def _create(self, segment: int, urgent: bool) -> int:
         if segment > SEGMENT_MAX:
             raise StoreUnavailable(f"the store has used up its {SEGMENT_MAX} segment numbers")
         disk, path = self.disk, self.path(segment)
-        descriptor = disk.open(path + ".tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        descriptor, allocated = self._reserve(path + ".tmp", urgent)
         try:
-            allocated = self._segment_bytes if disk.fallocate(descriptor, self._segment_bytes) else 0
             header = pack_segment_header(segment, self.manifest.store_id, self._clock.now_ms(), allocated)
             write_fully(disk, descriptor, [header], 0)
             disk.fsync(descriptor)
@@ -196,10 +207,33 @@ class SegmentFiles:
             raise
         return descriptor
 
+    def _reserve(self, path: str, urgent: bool) -> tuple[int, int]:
+        """(descriptor, bytes reserved) of a new file. What is urgent and finds no room gets the spare, or grows as it is written."""
+        disk = self.disk
+        descriptor = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            return descriptor, self._segment_bytes if disk.fallocate(descriptor, self._segment_bytes) else 0
+        except OSError as error:
+            disk.close(descriptor)
+            disk.unlink(path)  # a part of what was asked for may have been reserved
+            if not urgent or error.errno != errno.ENOSPC:
+                raise
+        allocated = self._spare.become(path)
+        return disk.open(path, os.O_RDWR | os.O_CREAT), allocated
+
+    def give_room(self, size: int) -> bool:
+        """Something that cannot wait found the disk full: True if it is worth another try."""
+        with self._mutex:
+            return self._spare.give_up(size)
+
     def drop_index(self, segment: int) -> None:
         """The segment is read instead. Durable on return."""
         self._unlink_if_there(self.index_path(segment))
         self.disk.sync_directory(self.directory)
+
+    def drop_unfinished_index(self, segment: int) -> None:
+        """It would only take up room."""
+        self._unlink_if_there(self.index_path(segment) + ".tmp")
 
     def adopt(self, segment: int) -> None:
         """A segment that was made just before a crash, and not yet named in the manifest."""
@@ -244,7 +278,14 @@ class SegmentFiles:
                 self._unlink_if_there(f"{directory}/{name}")
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        write_file(self.disk, self.directory, MANIFEST, manifest.encode())
+        content = manifest.encode()
+        try:
+            write_file(self.disk, self.directory, MANIFEST, content)
+        except OSError as error:
+            # a segment can neither come nor go without it, and going is what makes room
+            if error.errno != errno.ENOSPC or not self._spare.give_up(len(content)):
+                raise
+            write_file(self.disk, self.directory, MANIFEST, content)
         self.manifest = manifest
 
     def _unlink_if_there(self, path: str) -> None:

@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from tandem.stores.disk import Disk
+from tandem.stores.scan import only_zeros
 
 SPARE: Final = "spare"
 SPARE_BYTES_MAX: Final = 16_777_216
@@ -40,7 +41,17 @@ class Spare:
         size = self._size()
         if size:
             self._disk.rename(self._path, path)
+            if not self._is_clean(path):
+                self._disk.unlink(path)  # zeros are what tells the end of a segment
+                return 0
         return size
+
+    def _is_clean(self, path: str) -> bool:
+        descriptor = self._disk.open(path, os.O_RDONLY)
+        try:
+            return only_zeros(self._disk, descriptor, 0)
+        finally:
+            self._disk.close(descriptor)
 
     def give_up(self, size: int) -> bool:
         """At least so many bytes are free again; False if it had none to give."""

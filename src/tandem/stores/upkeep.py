@@ -20,6 +20,9 @@ from tandem.stores.worker import Worker
 CHUNK_BYTES: Final = 1_048_576
 """Read at a time from the segment being compacted."""
 
+_WORTH_IT: Final = 8
+"""Short of room, a segment is compacted as soon as all but this part of it comes free; otherwise there is no hurry."""
+
 Blocks = list[tuple[int, int, bytes]]
 
 
@@ -51,6 +54,7 @@ class Upkeep:
         self.carried = Carried()
         self.troubles: dict[str, str] = {}
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
+        self.room_changed: Callable[[], None] | None = None
 
     def fetch(self, fetch: Fetch) -> None:
         def read() -> None:
@@ -60,7 +64,14 @@ class Upkeep:
         self._reading.submit(read)
 
     def prepare(self, segment: int) -> None:
-        self._keeping.submit(lambda: self._keeper.prepare(segment))
+        """What it takes is counted at once: a disk may fill up between two looks."""
+
+        def make() -> None:
+            self._keeper.prepare(segment)
+            if self._settings.free_bytes_min:
+                self._look_at_free_space()
+
+        self._keeping.submit(make)
 
     def seal(self, segment: int, entries: list[bytes] | None, totals: Totals) -> None:
         self._keeping.submit(lambda: self._keeper.seal(segment, entries, totals))
@@ -85,7 +96,16 @@ class Upkeep:
             live += stats.live_bytes()
         live += self.carried.bytes
         excess = total - 2 * live - 2 * self._settings.segment_bytes
-        return (head, excess // self._settings.segment_bytes) if excess > 0 else (0, 0)
+        if excess > 0:
+            return head, excess // self._settings.segment_bytes
+        if self.short_of_room and self._stats[head].live_bytes() * _WORTH_IT < self._settings.segment_bytes:
+            return head, 0
+        return 0, 0
+
+    @property
+    def short_of_room(self) -> str:
+        """Why what is left should be kept for settling."""
+        return self.troubles.get("room") or self.troubles.get("space") or ""
 
     def read_blocks(self, segment: int, begin: bool, done: Callable[[Blocks, Exception | None], None]) -> None:
         """`done` is called on the keeper's thread."""
@@ -180,6 +200,8 @@ class Upkeep:
             self.troubles[what] = why
         else:
             self.troubles.pop(what, None)
+        if what in ("room", "space") and self.room_changed is not None:
+            self.room_changed()
 
     def end(self, timeout_seconds: float) -> bool:
         """False if a call to the disk did not return in time."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -109,6 +111,8 @@ class SimBroker:
         self.house.trace.happened(f"{self.host}: {text}")
         if " is down" in text or " is corrupt" in text:
             self.epoch += 1
+        if " is down" in text and os.strerror(errno.ENOSPC) in text:
+            self.house.broken(f"{self.host}: a full disk degrades a store, it does not take it down: {text}")
 
     def _power_failed(self) -> None:
         """A disk call found no power: everything on this machine stops between two instructions."""

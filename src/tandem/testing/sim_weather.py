@@ -121,9 +121,14 @@ class Weather:
 
     async def _full_disk(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
-        disk.full = True
+        disk.free = self._dice.choice((0, 0, 5_000, 60_000))
         await self._pause(5.0, 90.0)
-        disk.full = False
+        if self._dice.random() < 0.3:  # started again on the full disk, it is to be emptied as before
+            broker.die(told=True, power=False)
+            await asyncio.sleep(0.05)
+            await broker.start()
+            await self._pause(5.0, 30.0)
+        disk.free = None
 
     async def _short_stall(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)

@@ -48,8 +48,8 @@ class HouseDisk(SimDisk):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.full = False
-        """Nothing new fits; what was reserved before can still be written."""
+        self.free: int | None = None
+        """Bytes that still fit on a full disk; None: as many as you like."""
         self.failing = False
         """Syncs fail."""
         self.latency: Callable[[], float] = lambda: 0.000_1
@@ -59,7 +59,8 @@ class HouseDisk(SimDisk):
         self.power_fails: Callable[[], None] = lambda: None
 
     def heal(self) -> None:
-        self.full = self.failing = False
+        self.free = None
+        self.failing = False
         self.stalled_until = 0.0
 
     def _called(self, name: str, path: str) -> int | None:
@@ -73,14 +74,30 @@ class HouseDisk(SimDisk):
         return None
 
     def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
-        if self.full and offset + sum(map(len, buffers)) > self.size(descriptor):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._grow(descriptor, offset + sum(map(len, buffers)))
         return super().pwritev(descriptor, buffers, offset)
 
     def fallocate(self, descriptor: int, size: int) -> bool:
-        if self.full and size > self.size(descriptor):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._grow(descriptor, size)
         return super().fallocate(descriptor, size)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        if self.free is not None:
+            self.free += max(self.size(descriptor) - size, 0)
+        super().truncate(descriptor, size)
+
+    def unlink(self, path: str) -> None:
+        if self.free is not None and path in self._names:
+            self.free += len(self._names[path].content)
+        super().unlink(path)
+
+    def _grow(self, descriptor: int, end: int) -> None:
+        more = end - self.size(descriptor)
+        if self.free is None or more <= 0:
+            return
+        if more > self.free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.free -= more
 
     def _sync(self, name: str, descriptor: int) -> None:
         if self.failing:
@@ -89,7 +106,7 @@ class HouseDisk(SimDisk):
         super()._sync(name, descriptor)
 
     def free_bytes(self, path: str) -> int:
-        return 0 if self.full else 1 << 40
+        return 1 << 40 if self.free is None else self.free
 
     def rot(self, dice: Random) -> Rot | None:
         """Flip a bit of a file that is complete: a sealed segment, an index, the manifest."""
