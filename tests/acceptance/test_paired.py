@@ -204,7 +204,7 @@ async def test_3_a_message_with_session_ttl_and_schedule_comes_home_through_the_
 
 
 async def test_4_what_cannot_go_home_is_dead_lettered_with_the_documented_reasons(make_pair, west, east):
-    pair = await make_pair(backlog_queue_count=1)
+    pair = await make_pair(backlog_queue_count=1, destination_wait=0)
     async with ServiceBusClient.from_connection_string(east.connection_string) as client, client.get_queue_sender(BACKLOG[0]) as sender:
         await sender.send_messages(ServiceBusMessage("1", application_properties={"x-ms-path": "q", "x-ms-timetolive": "never"}))
         await sender.send_messages(ServiceBusMessage("2", application_properties={"other": 1}))

@@ -7,6 +7,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessageLockLostError,
+    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
@@ -125,10 +126,95 @@ async def test_messages_that_cannot_be_translated_are_dead_lettered_with_the_doc
 async def test_an_unknown_destination_is_dead_lettered_with_path_error_type_and_text(make_syphon, primary, secondary):
     put(secondary, "gone", "x")
     primary.behave("gone", raising(lambda: MessagingEntityNotFoundError(message="no such queue")))
-    await make_syphon().drain(0.01)
+    await make_syphon(settings=SyphonSettings(destination_wait=0)).drain(0.01)
     ((_, reason, description),) = secondary.entity(QUEUES[0]).dead
     assert reason == "not retryable"
     assert "gone" in description and "MessagingEntityNotFoundError" in description and "no such queue" in description
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MessagingEntityNotFoundError(message="gone"),
+        MessagingEntityDisabledError(message="disabled"),
+        ServiceBusQuotaExceededError(message="full"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_destination_that_is_missing_disabled_or_full_is_waited_for_and_told(make_syphon, primary, secondary, clock, error):
+    for body in "abc":
+        put(secondary, "orders", body)
+    put(secondary, "other", "x")
+    primary.behave("orders", raising(lambda: error))
+    syphon = make_syphon(settings=SyphonSettings(retry_pause=0.01, destination_wait=3_600))
+    for _ in range(3):
+        await syphon.drain(0.01)
+        await asyncio.sleep(0.05)
+        clock.ms += 1_000_000
+    assert secondary.entity(QUEUES[0]).dead == [] and len(secondary.entity(QUEUES[0]).messages) == 3
+    assert bodies(primary, "other") == ["x"]
+    assert syphon._counters.destinations_waiting == 1
+    primary.recover("orders")
+    await asyncio.sleep(0.1)
+    await syphon.drain(0.01)
+    assert bodies(primary, "orders") == list("abc") and syphon._counters.destinations_waiting == 0
+    told = [(event.kind, event.path) for event in syphon._events.recent if event.kind.startswith("destination-")]
+    assert told == [("destination-waiting", "orders"), ("destination-back", "orders")]
+
+
+async def test_what_waited_for_its_destination_too_long_is_dead_lettered_and_comes_home_when_told_to(
+    make_syphon, primary, secondary, clock
+):
+    for body in "abc":
+        put(secondary, "orders", body)
+    primary.behave("orders", raising(lambda: MessagingEntityDisabledError(message="disabled")))
+    syphon = make_syphon(settings=SyphonSettings(retry_pause=0.01, destination_wait=60))
+    await syphon.drain(0.01)
+    assert secondary.entity(QUEUES[0]).dead == []
+    clock.ms += 60_000
+    await asyncio.sleep(0.02)
+    await syphon.drain(0.01)
+    assert [reason for _, reason, _ in secondary.entity(QUEUES[0]).dead] == ["not retryable"] * 3
+    assert empty(secondary)
+
+
+async def test_an_outage_that_is_over_soon_is_bridged_with_the_batch_in_hand(make_syphon, primary, secondary):
+    for n in range(30):
+        put(secondary, "orders", f"{n:02d}", session_id=str(n % 10))
+    flaps = 0
+
+    async def flap(operation: str) -> None:
+        nonlocal flaps
+        flaps += 1
+        if flaps % 3:
+            raise ServiceBusConnectionError(message="away for a moment")
+
+    primary.behave("orders", flap)
+    primary.entity("orders")
+    syphon = make_syphon()
+    syphon._moving["orders"] = None
+    syphon.start()
+    async with asyncio.timeout(5):
+        while not empty(secondary):
+            await asyncio.sleep(0.01)
+    await syphon.stop()
+    assert sorted(bodies(primary, "orders")) == [f"{n:02d}" for n in range(30)]
+    assert secondary.operations["abandon", QUEUES[0]] == 0 and secondary.operations["receive", QUEUES[0]] <= 3
+
+
+async def test_what_is_under_way_to_a_path_that_fails_over_is_cut_short(make_syphon, primary, secondary):
+    put(secondary, "orders", "x")
+    primary.hang()
+    syphon = make_syphon()
+    syphon.start()
+    async with asyncio.timeout(5):
+        while not primary.operations["send", "orders"]:
+            await asyncio.sleep(0.01)
+        primary.up()
+        syphon.interrupt("Orders")
+        while not empty(secondary):
+            await asyncio.sleep(0.01)
+    await syphon.stop()
 
 
 async def test_one_refused_message_does_not_take_its_neighbours_with_it(make_syphon, primary, secondary):

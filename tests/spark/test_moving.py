@@ -43,8 +43,8 @@ class Backlog:
         self.leases.append((share.lease, share.count))
         return share.count
 
-    def move(self) -> dict[str, Tally]:
-        mover = Mover(self.settings, self.queue, 0)
+    def move(self, now_ms: int = 0, refusing: dict[str, int] | None = None) -> dict[str, Tally]:
+        mover = Mover(self.settings, self.queue, now_ms, refusing)
         found = {tally.path: tally for tally in mover.run(self.leases)}
         self.trouble = mover.trouble
         return found
@@ -107,6 +107,7 @@ def test_poison_is_buried_with_its_reason_and_stops_nothing(west: Broker, east: 
         ],
         per_transfer=1,
     )
+    backlog.settings = dataclasses.replace(backlog.settings, destination_wait_ms=0)
     backlog.lease()
     backlog.move()
     assert ids(take_all(west, f"{name}-to")) == [f"good{n}" for n in range(10)]
@@ -123,6 +124,31 @@ def test_poison_is_buried_with_its_reason_and_stops_nothing(west: Broker, east: 
     said = dict(zip(ids(dead), dead.column("dead_letter_description") or [], strict=True))
     assert "no/such/queue" in said["nowhere"] and "amqp:not-found" in said["nowhere"]
     assert "x-ms-timetolive" in said["bad-ttl"]
+
+
+@pytest.mark.parametrize("how", ["disabled", "missing"])
+def test_a_destination_that_is_disabled_or_missing_is_waited_for_as_long_as_the_setting_says(
+    west: Broker, east: Broker, backlog: Backlog, name: str, how: str
+) -> None:
+    create_queue(west, f"{name}-up")
+    if how == "disabled":
+        create_queue(west, f"{name}-to", status="SendDisabled")
+    send(east, name, diverted(30, f"{name}-to", "m"))
+    send(east, name, diverted(5, f"{name}-up", "u"))
+    backlog.settings = dataclasses.replace(backlog.settings, destination_wait_ms=60_000)
+    backlog.lease()
+    tallies = backlog.move(now_ms=1_000_000)
+    assert tallies[f"{name}-up"].moved == 5
+    waiting = tallies[f"{name}-to"]
+    assert (waiting.moved, waiting.waiting, waiting.dead_lettered, waiting.trouble) == (0, 30, 0, "destination")
+    assert backlog.move(1_059_999, {f"{name}-to": 1_000_000})[f"{name}-to"].waiting == 30
+    if how == "missing":
+        create_queue(west, f"{name}-to")
+        assert backlog.move(1_060_000, {f"{name}-to": 1_000_000})[f"{name}-to"].moved == 30
+        assert ids(take_all(west, f"{name}-to")) == [f"m{n}" for n in range(30)]
+    else:
+        assert backlog.move(1_060_000, {f"{name}-to": 1_000_000})[f"{name}-to"].dead_lettered == 30
+        assert len(take_all(east, f"{name}/$DeadLetterQueue")) == 30
 
 
 def test_one_refused_message_of_a_transfer_is_found_and_the_order_of_the_others_kept(

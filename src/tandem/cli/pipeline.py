@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -38,6 +39,12 @@ def syphon(
     ca: Annotated[Path | None, typer.Option(help="CA file for both namespaces.", metavar="FILE")] = None,
     give_up: Annotated[int, typer.Option(help="--once: end, with code 1, when nothing moved for so many seconds; 0 = never.", min=0)] = 0,
     batch: Annotated[int, typer.Option(help="Messages per backlog queue and batch.", min=1, max=100_000)] = 20_000,
+    destination_wait: Annotated[
+        int, typer.Option(help="Seconds to wait for a destination that is missing, disabled or full before dead-lettering.", min=0)
+    ] = 86_400,
+    dead_letters: Annotated[
+        bool, typer.Option("--dead-letters", help="Carry home what was dead-lettered in the backlog, once, without Spark.")
+    ] = False,
     subtract: Annotated[bool, typer.Option("--subtract-time", help="Time in the backlog counts against the time-to-live.")] = False,
     metrics: Annotated[Path | None, typer.Option(help="Prometheus text file to keep up to date.", metavar="FILE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print progress as one JSON object per line.")] = False,
@@ -46,6 +53,9 @@ def syphon(
 
     Example: tandem syphon --primary "$WEST" --secondary "$EAST" --once
     """
+    if dead_letters:
+        _carry_dead_letters(primary, secondary, name, queue or [], queues, ca, as_json)
+        return
     _need_spark()
     from tandem.spark.options import OptionError
     from tandem.spark.syphon import SyphonSettings, run
@@ -60,6 +70,7 @@ def syphon(
         secondary_ca_file=str(ca) if ca else None,
         max_messages_per_trigger=batch,
         give_up_seconds=give_up,
+        destination_wait_seconds=destination_wait,
         subtract_time_in_backlog=subtract,
     )
     stop = threading.Event()
@@ -82,6 +93,43 @@ def syphon(
         raise ConfigurationError(f"--{_FLAGS.get(error.option, error.option)}: {error}") from error
     if once and last.remaining:
         print(f"{last.remaining} messages remain in the backlog", file=sys.stderr)
+        raise typer.Exit(_DID_NOT_HOLD)
+
+
+def _carry_dead_letters(
+    primary: str, secondary: str, name: str | None, queue: list[str], queues: int, ca: Path | None, as_json: bool
+) -> None:
+    """Ends with code 1 when some were left."""
+    from azure.servicebus.exceptions import ServiceBusError
+
+    from tandem.client.backlog import queue_name
+    from tandem.client.dead_letters import Carried, carry_home
+    from tandem.client.sdk import SdkNamespace
+    from tandem.client.transport import namespace_label
+
+    options: dict[str, Any] = {"connection_verify": str(ca)} if ca else {}
+    logging.getLogger("azure").setLevel(logging.CRITICAL)  # what goes wrong is said below, once
+
+    async def carry() -> Carried:
+        west, east = SdkNamespace(primary, **options), SdkNamespace(secondary, **options)
+        try:
+            names = queue or [queue_name(name or namespace_label(west.host), index) for index in range(queues)]
+            return await carry_home(west, east, names)
+        finally:
+            await west.close()
+            await east.close()
+
+    try:
+        carried = asyncio.run(carry())
+    except (ValueError, ServiceBusError) as error:
+        raise ConfigurationError(f"the dead letters cannot be carried home: {error}") from error
+    if as_json:
+        print(json.dumps(asdict(carried)))
+    else:
+        print(f"carried home {carried.moved}  left {carried.left}")
+        for reason, count in carried.reasons.most_common(20):
+            print(f"  {count} x {reason}", file=sys.stderr)
+    if carried.left:
         raise typer.Exit(_DID_NOT_HOLD)
 
 

@@ -24,6 +24,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
+from tandem.client.destinations import Trouble, trouble_of
 from tandem.client.verdicts import REFUSED_CONDITIONS, UNAUTHORIZED_CONDITIONS, Verdict
 
 if TYPE_CHECKING:
@@ -115,6 +116,18 @@ def _classify_unnamed(error: ServiceBusError, condition: str) -> Verdict:
             return Verdict.UNREACHABLE
         return classify(inner)
     return Verdict.REFUSED
+
+
+_ENTITY_CONDITIONS: tuple[tuple[type[BaseException], str], ...] = (
+    (MessagingEntityNotFoundError, "amqp:not-found"),
+    (MessagingEntityDisabledError, "com.microsoft:entity-disabled"),
+)
+
+
+def trouble_with(error: BaseException) -> Trouble:
+    """Whether it is the destination of a message that is in the way, the message itself, or everything."""
+    condition = next((name for kind, name in _ENTITY_CONDITIONS if isinstance(error, kind)), condition_of(error))
+    return trouble_of(classify(error), condition)
 
 
 def is_unreachable(error: BaseException) -> bool:

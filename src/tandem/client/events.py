@@ -37,6 +37,7 @@ _LEVELS = {
     "backlog-unavailable": logging.WARNING,
     "roles-switched": logging.WARNING,
     "dead-lettered": logging.WARNING,
+    "destination-waiting": logging.WARNING,
     "ping-failed": logging.INFO,
 }
 
@@ -88,6 +89,8 @@ class Counters:
     syphon_moved: int = 0
     syphon_dead_lettered: int = 0
     syphon_returned: int = 0
+    destinations_waiting: int = 0
+    """Destinations that the syphon waits for now: missing, disabled or full."""
     by_path: dict[str, PathCounters] = field(default_factory=dict)
 
     def path(self, key: str) -> PathCounters:

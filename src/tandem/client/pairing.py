@@ -19,7 +19,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from tandem.client.backlog import Administration, Rotation, SdkAdministration, queue_name
 from tandem.client.coupling import Coupling, Side
 from tandem.client.errors import NamespaceClosedError, is_unreachable
-from tandem.client.events import Callback, Counters, EventHub
+from tandem.client.events import Callback, Counters, Event, EventHub
 from tandem.client.paths import PathMonitor, PathSettings, PathStatus
 from tandem.client.provisioning import Provisioner, Provisioning
 from tandem.client.sdk import SdkNamespace, as_namespace
@@ -62,6 +62,8 @@ class PairingOptions:
     ping_timeout: Duration = datetime.timedelta(minutes=2)
     creation_attempts: int = 3
     creation_pause: Duration = datetime.timedelta(seconds=30)
+    destination_wait: Duration = datetime.timedelta(days=1)
+    """How long the syphon waits for a destination that is missing, disabled or full before it dead-letters what is for it; 0: at once."""
     subtract_time_in_backlog: bool = False
     """Let time spent in the backlog count against a message's time-to-live. Off, as it always was: it starts again in the primary."""
     keep_session_order: bool = False
@@ -76,6 +78,7 @@ class PairingOptions:
         self._within("syphon_retry_interval", seconds(self.syphon_retry_interval), 1, 120)
         self._within("creation_attempts", self.creation_attempts, 1, 100)
         self._within("creation_pause", seconds(self.creation_pause), 0, 600)
+        self._within("destination_wait", seconds(self.destination_wait), 0, 366 * 86_400)
         for name in ("operation_timeout", "ping_timeout"):
             if seconds(getattr(self, name)) <= 0:
                 raise ValueError(f"{name} must be greater than 0")
@@ -261,7 +264,9 @@ class PairedNamespaces:
             self.secondary,
             [],
             settings=SyphonSettings(
-                retry_pause=seconds(self.options.syphon_retry_interval), subtract_time_in_backlog=self.options.subtract_time_in_backlog
+                retry_pause=seconds(self.options.syphon_retry_interval),
+                destination_wait=seconds(self.options.destination_wait),
+                subtract_time_in_backlog=self.options.subtract_time_in_backlog,
             ),
             events=self.events,
             counters=self.counters,
@@ -270,7 +275,14 @@ class PairedNamespaces:
             failed_over=self._failed_over,
         )
         syphon = self.syphon
-        self.events.subscribe(lambda event: syphon.wake(event.path) if event.kind == "path-healthy" else None)
+
+        def heard(event: Event) -> None:
+            if event.kind == "path-healthy":
+                syphon.wake(event.path)
+            elif event.kind == "path-failed-over":
+                syphon.interrupt(event.path)
+
+        self.events.subscribe(heard)
         self._coupling = Coupling(self.primary, self.secondary, self.syphon.stop, self.events.tell)
 
     def _failed_over(self, path: str) -> bool:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
+from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, Unwrapped, unwrap_payload
-from tandem.client.errors import classify, describe
+from tandem.client.errors import describe, trouble_with
 from tandem.client.lookout import ask_permission
 from tandem.client.precedence import Permission, Standing
-from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration
@@ -36,9 +36,13 @@ class SyphonSettings:
     batch_max: int = 100
     read_ahead_max: int = 1_000
     """Messages read at a time when those at the head of a queue cannot be delivered yet."""
-    send_timeout: float = 60.0
+    send_timeout: float = 30.0
     retry_pause: float = 1.0
-    retry_pause_max: float = 60.0
+    retry_pause_max: float = 10.0
+    hold: float = 5.0
+    """How long a batch is kept in hand when its destination goes away: a short outage is bridged, and the batch goes on where it was."""
+    destination_wait: float = WAIT_SECONDS
+    """How long messages wait for a destination that is missing, disabled or full before they are dead-lettered."""
     stop_grace: float = 4.0
     lock_margin_ms: int = 20_000
     """Locks with less than this left are renewed before the next step."""
@@ -88,6 +92,10 @@ class Round:
     blocked: set[str] = field(default_factory=set)
     behind: int = 0
     """Returned only because others of their session or path have to go first: it will not take long."""
+    paths: frozenset[str] = frozenset()
+    """Every destination of the batch."""
+    hold_until: float = 0.0
+    """Of the loop's time; 0 while nothing is in the way."""
 
 
 class Syphon:
@@ -123,6 +131,9 @@ class Syphon:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._resting: dict[asyncio.Event, None] = {}
+        self._moving: dict[str, None] = {}
+        """Paths that took messages until they went away, if they did: worth a moment's wait."""
+        self._destinations = Destinations(int(settings.destination_wait * 1000))
 
     @property
     def running(self) -> bool:
@@ -132,6 +143,12 @@ class Syphon:
         """A pump for each queue, and for those found since."""
         self.queues += [queue for queue in queues if queue not in self.queues]
         self._tasks += [asyncio.ensure_future(self._pump(queue)) for queue in self.queues[len(self._tasks) :]]
+
+    def interrupt(self, path: str) -> None:
+        """The path has failed over: what is under way to it would only run into its timeout."""
+        sender = self._senders.get(path.casefold())
+        if sender is not None:
+            sender.interrupt()
 
     def wake(self, path: str) -> None:
         """The path can be reached again: end every pause now."""
@@ -267,6 +284,7 @@ class Syphon:
             destination = unwrapped.destination
             lane = fences if destination.fence else lanes.setdefault((destination.path.casefold(), destination.session_id), [])
             lane.append(Item(delivery, unwrapped))
+        outcome.paths = frozenset(path for path, _ in lanes)
         permission = await self._ask_permission(receiver, lanes, fences)
         waiting = [item for lane in lanes.values() for item in lane]
         for lane in lanes.values():
@@ -311,7 +329,7 @@ class Syphon:
         left = list(lane)
         path = lane[0].unwrapped.destination.path if lane else ""
         while left:
-            if self._stopping.is_set() or self._is_resting(path):
+            if self._stopping.is_set() or (self._is_resting(path) and not await self._hold(left, path, outcome)):
                 await self._give_back(receiver, left, path, outcome)
                 return
             chunk = self._chunk(path, left)
@@ -320,21 +338,22 @@ class Syphon:
                 for item in chunk:
                     await self._complete(receiver, item, outcome)
                 del left[: len(chunk)]
-                continue
-            verdict = classify(error)
-            if verdict is Verdict.REFUSED and len(chunk) > 1:
+                outcome.hold_until = 0.0
+            elif (fate := self._fate(path, error)) is Fate.WAIT:
+                self._pause_path(path, error)
+            elif fate is Fate.DEAD_LETTER_ALL:
+                for item in left:
+                    await self._refuse(receiver, path, item, error, outcome)
+                return
+            elif len(chunk) > 1:
                 # One of them is refused for good; send singly to find out which.
                 if not await self._move_singly(receiver, path, chunk, outcome):
                     await self._give_back(receiver, left[len(chunk) :], path, outcome)
                     return
                 del left[: len(chunk)]
-            elif verdict is Verdict.REFUSED:
+            else:
                 await self._refuse(receiver, path, chunk[0], error, outcome)
                 del left[:1]
-            else:
-                self._pause_path(path, error)
-                await self._give_back(receiver, left, path, outcome)
-                return
 
     async def _move_singly(self, receiver: Receiver, path: str, items: list[Item], outcome: Round) -> bool:
         """True if every item was settled one way or the other."""
@@ -342,7 +361,7 @@ class Syphon:
             error = await self._send(path, [item])
             if error is None:
                 await self._complete(receiver, item, outcome)
-            elif classify(error) is Verdict.REFUSED:
+            elif self._fate(path, error) is not Fate.WAIT:
                 await self._refuse(receiver, path, item, error, outcome)
             else:
                 self._pause_path(path, error)
@@ -367,6 +386,10 @@ class Syphon:
         except Exception as error:  # noqa: BLE001 - the caller decides by its kind what becomes of the messages
             return error
         self._pauses.pop(path.casefold(), None)
+        self._moving[path.casefold()] = None
+        if self._destinations.took(path):
+            self._counters.destinations_waiting = len(self._destinations.refusing)
+            self._events.tell("destination-back", path, "takes messages again")
         return None
 
     async def _sender(self, path: str) -> Sender:
@@ -376,11 +399,38 @@ class Syphon:
         if sender is None:
             if len(self._senders) >= self.settings.senders_max:
                 oldest = next(iter(self._senders))
+                self._moving.pop(oldest, None)
                 await self._senders.pop(oldest).close()
             sender = self._senders[key] = self._primary.namespace.sender(path)
         return sender
 
     # -- paths that cannot be reached ----------------------------------------------------------------------------------
+
+    def _fate(self, path: str, error: BaseException) -> Fate:
+        known = len(self._destinations.refusing)
+        fate = self._destinations.judge(trouble_with(error), path, self._now_ms())
+        if len(self._destinations.refusing) != known:
+            self._counters.destinations_waiting = len(self._destinations.refusing)
+            patience = f"its messages wait up to {self.settings.destination_wait:.0f} s"
+            self._events.tell("destination-waiting", path, f"{patience}: {describe(error)}", error)
+        return fate
+
+    async def _hold(self, items: list[Item], path: str, outcome: Round) -> bool:
+        """Keep the batch for a moment while its path is left alone, if nothing else in it could be moved; whether to try it now."""
+        now = asyncio.get_running_loop().time
+        outcome.hold_until = outcome.hold_until or now() + self.settings.hold
+        while self._is_resting(path):
+            safe = all(item.delivery.locked_until_ms - self._now_ms() > self.settings.lock_margin_ms for item in items)
+            left = outcome.hold_until - now()
+            alone = path.casefold() in self._moving and all(map(self._is_resting, outcome.paths))
+            if left <= 0 or not safe or self._stopping.is_set() or not self._tasks or not alone:
+                self._moving.pop(path.casefold(), None)
+                return False
+            pause = self._pauses.get(path.casefold())
+            # Woken when the path is healthy; a path that no sender here watches is tried when its pause is over.
+            wait = left if pause is None or self._failed_over(path) else min(left, max(0.001, pause.until - now()))
+            await self._rest(wait, {path})
+        return True
 
     def _is_resting(self, path: str) -> bool:
         if self._failed_over(path):
@@ -391,7 +441,9 @@ class Syphon:
     def _pause_path(self, path: str, error: BaseException) -> None:
         settings = self.settings
         known = self._pauses.get(path.casefold())
-        length = min(settings.retry_pause_max, known.seconds * 2) if known is not None else settings.retry_pause
+        length = settings.retry_pause
+        if known is not None and path.casefold() not in self._moving:
+            length = min(settings.retry_pause_max, known.seconds * 2)
         if len(self._pauses) >= settings.senders_max and known is None:
             self._pauses.pop(next(iter(self._pauses)))
         self._pauses[path.casefold()] = Pause(asyncio.get_running_loop().time() + length, length)

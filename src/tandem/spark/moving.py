@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tandem.client.blocking import BlockingClient, BlockingSender, Pending, TransportError
+from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate, trouble_of_condition
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
-from tandem.client.verdicts import Verdict, classify_condition
 from tandem.spark.connections import connection, drop, patiently, unreachable
 from tandem.spark.lease_reading import Message, read_lease
 from tandem.spark.options import Where
@@ -30,6 +30,7 @@ class MoveSettings:
     secondary: Where
     batch_messages: int
     subtract_time_in_backlog: bool
+    destination_wait_ms: int = WAIT_SECONDS * 1_000
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class Tally:
     waiting: int = 0
     size_bytes: int = 0
     reason: str = ""
+    trouble: str = ""
+    """What its messages wait for, in a word."""
 
 
 @dataclass(slots=True)
@@ -59,13 +62,15 @@ class Mover:
     """Messages of one backlog queue, in the order they lie there. Order holds per destination: at most one transfer to each is under way,
     and once a message has to wait, all behind it with the same destination wait too, in their lease, until the next attempt."""
 
-    def __init__(self, settings: MoveSettings, queue: str, now_ms: int) -> None:
+    def __init__(self, settings: MoveSettings, queue: str, now_ms: int, refusing: Mapping[str, int] | None = None) -> None:
+        """`refusing`: destinations that refused everything in earlier attempts, and since when."""
         self._settings = settings
         self._queue = queue
         self._now_ms = now_ms
         self._turns = Turns(settings.secondary, queue)
         self._tallies: dict[str, Tally] = {}
         self._blocked: set[str] = set()
+        self._destinations = Destinations(settings.destination_wait_ms, refusing)
         self._primary_gone = ""
         self._senders: Senders | None = None
         self._settling: tuple[dict[str, object], Pending, BlockingClient] | None = None
@@ -200,6 +205,7 @@ class Mover:
             tally.moved += len(lane.transfer.payloads)
             tally.size_bytes += sum(map(len, lane.transfer.payloads))
             outcome.completed.extend(lane.accepted())
+            self._destinations.took(lane.path)
             self._next(key, lanes, outcome)
         elif failed:
             error = failed[0][1]
@@ -216,13 +222,15 @@ class Mover:
         lane = lanes[key]
         said = f"{lane.path}: {condition}: {description}"
         tally = self._tally(lane.path)
-        if classify_condition(condition) is not Verdict.REFUSED:
-            # Away, busy, full, or not for us: left where it is, tried again.
+        trouble = trouble_of_condition(condition)
+        fate = self._destinations.judge(trouble, lane.path, self._now_ms)
+        if fate is Fate.WAIT:
             self._blocked.add(key)
+            tally.trouble = trouble.value
             tally.waiting += lane.left()
             tally.reason = said
             del lanes[key]
-        elif whole_lane:
+        elif whole_lane or fate is Fate.DEAD_LETTER_ALL:
             for seq, payload in lane.rest():
                 if payload is None:
                     outcome.completed.append(seq)

@@ -26,6 +26,8 @@ class Progress:
     dead_lettered: int = 0
     waiting: int = 0
     """Tried in the last batch and not deliverable yet."""
+    destinations_waiting: int = 0
+    """Destinations that are missing, disabled or full, and waited for."""
     remaining: int = 0
     """In the backlog queues, whoever holds them."""
     oldest_age_seconds: float | None = None
@@ -122,6 +124,7 @@ def write_metrics(path: Path, progress: Progress) -> None:
         ("batches_total", "counter", progress.batches),
         ("restarts_total", "counter", progress.restarts),
         ("waiting", "gauge", progress.waiting),
+        ("destinations_waiting", "gauge", progress.destinations_waiting),
         ("remaining", "gauge", progress.remaining),
         ("oldest_age_seconds", "gauge", progress.oldest_age_seconds or 0.0),
         ("rate", "gauge", progress.rate),

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.client.backlog import queue_name
 from tandem.client.blocking import BlockingClient, Endpoint, TransportError
+from tandem.client.destinations import WAIT_SECONDS
 from tandem.client.transport import namespace_label
+from tandem.model.clock import SystemClock
 from tandem.spark.connections import unreachable
 from tandem.spark.options import OptionError, Where
 from tandem.spark.progress import Meter, Progress, write_metrics
+from tandem.spark.refusing import Refusing
 from tandem.spark.session import open_session
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ class SyphonSettings:
     """Messages of a backlog queue that may wait for their destination while others pass; they are read again at every attempt."""
     give_up_seconds: int = 0
     """`once` ends, with messages remaining, when nothing moved for so long; 0 = never."""
+    destination_wait_seconds: int = WAIT_SECONDS
+    """How long messages wait for a destination that is missing, disabled or full before they are dead-lettered."""
     operation_timeout_seconds: int = 30
     subtract_time_in_backlog: bool = False
     stop_grace_seconds: float = 30.0
@@ -98,13 +103,17 @@ def run(
         place = str(checkpoint) if checkpoint is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-syphon-"))
         session = spark if spark is not None else stack.enter_context(open_session("tandem syphon", master))
         state = _Run(meter.begin())
+        refusing_file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-syphon-"))) / "refusing.json"
+        refusing = Refusing(refusing_file)
+        options = _spark_options(sides, queues, settings) | {"refusingFile": str(refusing_file)}
 
         def told(rows: Sequence[Mapping[str, Any]]) -> None:
+            waited_for = refusing.learn(rows, SystemClock().now_ms())
             with state.lock:
-                state.progress = meter.add(state.progress, rows)
+                state.progress = replace(meter.add(state.progress, rows), destinations_waiting=len(waited_for))
             _publish(state.progress, on_progress, metrics_file)
 
-        _supervise(_Job(session, _spark_options(sides, queues, settings), place, once), settings, state, told, stop)
+        _supervise(_Job(session, options, place, once), settings, state, told, stop)
         state.progress = replace(meter.measured(state.progress), finished=True)
         _publish(state.progress, on_progress, metrics_file)
     return state.progress
@@ -185,6 +194,7 @@ def _spark_options(sides: Mapping[str, Where], queues: Sequence[str], settings: 
         "retryMs": str(settings.retry_ms),
         "parkedMax": str(settings.parked_max),
         "giveUpSeconds": str(settings.give_up_seconds),
+        "destinationWaitSeconds": str(settings.destination_wait_seconds),
         "operationTimeoutSeconds": str(settings.operation_timeout_seconds),
         "subtractTimeInBacklog": "true" if settings.subtract_time_in_backlog else "false",
     }

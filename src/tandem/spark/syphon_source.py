@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tandem.client.blocking import TransportError
+from tandem.client.destinations import WAIT_SECONDS
 from tandem.model.clock import SystemClock
 from tandem.spark.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
 from tandem.spark.connections import unreachable
@@ -22,6 +23,7 @@ from tandem.spark.lease_desk import LEASE_LOST, LeaseDesk
 from tandem.spark.moving import Mover, MoveSettings, Tally
 from tandem.spark.offsets import Share
 from tandem.spark.options import OptionError, Options, Where
+from tandem.spark.refusing import Refusing
 
 log = logging.getLogger("tandem.spark.syphon")
 
@@ -34,13 +36,14 @@ SCHEMA: Final = StructType(
         StructField("waiting", LongType(), True),
         StructField("size_bytes", LongType(), True),
         StructField("reason", StringType(), True),
+        StructField("trouble", StringType(), True),
     ]
 )
 """One row per backlog queue and destination of a batch."""
 _ARROW: Final = pa.schema(
     [("queue", pa.string()), ("path", pa.string())]
     + [(name, pa.int64()) for name in ("moved", "dead_lettered", "waiting", "size_bytes")]
-    + [("reason", pa.string())]
+    + [("reason", pa.string()), ("trouble", pa.string())]
 )
 RETRY_SECONDS_MAX: Final = 60.0
 
@@ -61,6 +64,8 @@ class SyphonOptions:
     """While so many messages of a queue wait for their destination, no more are leased."""
     give_up_seconds: int
     """Once: how long to go on when what is left cannot be delivered. 0 = for ever."""
+    refusing_file: str
+    """Where the driver keeps which destinations refuse everything; empty: nowhere."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SyphonOptions:
@@ -78,6 +83,7 @@ class SyphonOptions:
             secondary=where("secondary"),
             batch_messages=options.number("messagesPerTransfer", 250, 1, 4_500),
             subtract_time_in_backlog=options.flag("subtractTimeInBacklog", False),
+            destination_wait_ms=1_000 * options.number("destinationWaitSeconds", WAIT_SECONDS, 0, 366 * 86_400),
         )
         return cls(
             move=move,
@@ -90,6 +96,7 @@ class SyphonOptions:
             retry_ms=options.number("retryMs", 1_000, 10, 600_000),
             parked_max=options.number("parkedMax", 50_000, 1, 10_000_000),
             give_up_seconds=options.number("giveUpSeconds", 0, 0, 86_400),
+            refusing_file=options.text("refusingFile", ""),
         )
 
 
@@ -97,6 +104,7 @@ class SyphonOptions:
 class Moving(InputPartition):  # type: ignore[misc]
     queue: str
     leases: tuple[tuple[str, int], ...]
+    refusing: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +324,13 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
             if not unreachable(error):
                 raise _explained(error, self.options) from error
             self._lost()
-        return [Moving(queue, standing.leases[queue]) for queue in standing.tried if queue in standing.leases]
+        refusing = tuple(Refusing(self.options.refusing_file).read().items())
+        return [Moving(queue, standing.leases[queue], refusing) for queue in standing.tried if queue in standing.leases]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
         assert isinstance(partition, Moving)
-        mover = Mover(self.options.move, partition.queue, SystemClock().now_ms())
+        mover = Mover(self.options.move, partition.queue, SystemClock().now_ms(), dict(partition.refusing))
         tallies = mover.run(partition.leases)
         if mover.trouble:
             tallies.append(Tally("", reason=mover.trouble))
@@ -334,6 +343,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
                 "waiting": one.waiting,
                 "size_bytes": one.size_bytes,
                 "reason": one.reason,
+                "trouble": one.trouble,
             }
             for one in tallies
         ]
