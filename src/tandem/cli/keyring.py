@@ -14,6 +14,7 @@ from tandem.cli.settings import is_loopback
 from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
+from tandem.stores.disk import LocalDisk, make_directory, sync_name
 
 ROOT_RULE: Final = "RootManageSharedAccessKey"
 WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
@@ -50,7 +51,7 @@ class KeyRing:
         """Whole or not at all, and never readable by others for a moment."""
         if self._file is None or not self._changed:
             return
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(LocalDisk(), str(self._file.parent))
         temporary = self._file.with_name(self._file.name + ".new")
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -60,6 +61,7 @@ class KeyRing:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._file)
+        sync_name(self._file)
         self._changed = False
 
 

@@ -125,8 +125,10 @@ def workplace(configuration: Configuration) -> Iterator[Path]:
         return
     import fcntl
 
+    from tandem.stores.disk import LocalDisk, make_directory
+
     try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(LocalDisk(), str(data))
         descriptor = os.open(data / "broker.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigurationError(f"data: {data} cannot be used: {error.strerror}") from error

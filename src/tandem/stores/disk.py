@@ -241,7 +241,10 @@ def make_directory(disk: Disk, path: str) -> None:
         except FileNotFoundError:
             make_directory(disk, parent)
     disk.mkdir(path)
-    disk.sync_directory(parent)
+    try:
+        disk.sync_directory(parent)
+    except PermissionError:
+        pass  # somebody else's directory, which we may not read: the name in it was made by its owner
 
 
 def sync_name(path: Path) -> None:

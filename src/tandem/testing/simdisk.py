@@ -13,6 +13,14 @@ from tandem.testing.agenda import PowerCut
 SECTOR_BYTES = 512
 
 
+def _parent(path: str) -> str:
+    return os.path.dirname(path) or "."
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + "/")
+
+
 class Inode:
     """What the file shows, what the medium holds, and what is between them."""
 
@@ -76,6 +84,8 @@ class SimDisk(Disk):
         self._renames: list[tuple[str, str | None, Inode | None]] = []
         """Changes of names since the directory was last synced: (path, path it had before, inode or None when unlinked)."""
         self._directories: set[str] = set()
+        self._durable_directories: set[str] = set()
+        """Those whose name was synced: any other may be gone after a power cut, with all that is in it."""
         self._open: dict[int, tuple[Inode, str]] = {}
         self._locked: set[str] = set()
         self._next_descriptor = 1_000
@@ -87,15 +97,23 @@ class SimDisk(Disk):
         if random is not None:
             for change in self._surviving_renames(random):
                 self._rename_in(self._durable_names, change)
+            self._lose_directories(random)
             self._names = dict(self._durable_names)
             for inode in self._names.values():
                 inode.lose_power(random)
         self._renames.clear()
         self._durable_names = dict(self._names)
+        self._durable_directories = set(self._directories)
         self._open.clear()
         self._locked.clear()
         self.dead = False
         self.before = None
+
+    def _lose_directories(self, random: Random) -> None:
+        for directory in sorted(self._directories - self._durable_directories):
+            if random.random() < 0.5:
+                self._directories = {path for path in self._directories if not _is_in(path, directory)}
+                self._durable_names = {path: inode for path, inode in self._durable_names.items() if not _is_in(path, directory)}
 
     def _surviving_renames(self, random: Random) -> list[tuple[str, str | None, Inode | None]]:
         """The first few, as a journalling file system keeps them, or any of them, as POSIX allows; on one path never out of order."""
@@ -139,6 +157,7 @@ class SimDisk(Disk):
         for path in self.paths():
             twin.put(path, self.content(path))
         twin._directories = set(self._directories)
+        twin._durable_directories = set(self._directories)
         return twin
 
     def paths(self) -> list[str]:
@@ -282,14 +301,21 @@ class SimDisk(Disk):
 
     def mkdir(self, path: str) -> None:
         self._called("mkdir", path)
-        self._directories.add(path)
+        while path not in ("", ".", "/"):
+            self._directories.add(path)
+            path = os.path.dirname(path)
 
     def sync_directory(self, path: str) -> None:
+        """The names in this directory are durable, no others: that is all that is promised, whatever a file system does."""
         self._called("sync_directory", path)
-        # a journalling file system keeps the order of such changes, whatever the directory
+        later: list[tuple[str, str | None, Inode | None]] = []
         for change in self._renames:
-            self._rename_in(self._durable_names, change)
-        self._renames.clear()
+            if _parent(change[0]) == path:
+                self._rename_in(self._durable_names, change)
+            else:
+                later.append(change)
+        self._renames = later
+        self._durable_directories |= {directory for directory in self._directories if _parent(directory) == path}
 
     def lock(self, path: str) -> int:
         if path in self._locked:

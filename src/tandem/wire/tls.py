@@ -268,7 +268,7 @@ def _certificate_bytes(certificate: x509.Certificate) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all, and never readable by others for a moment."""
+    """Whole or not at all, never readable by others for a moment, and found again after a power cut."""
     temporary = path.with_name(path.name + ".new")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
@@ -278,6 +278,11 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _tighten(*private: Path) -> None:
