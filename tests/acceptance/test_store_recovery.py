@@ -82,6 +82,6 @@ def test_a_torn_tail_is_cut_off_and_told_in_the_log_as_an_event_as_a_metric_and_
     metrics = house.page("metrics").splitlines()
     assert [line.rpartition(" ")[2] for line in metrics if line.startswith("tandem_store_notes{")] == ["1", "0"]
     assert house.receive("first", 5) == 5
-    assert f"store-0 was opened: {note}" in house.stop()
+    assert f"store-0 has found and put in order: {note}" in house.stop()
     house.start()
     assert house.health()[0]["notes"] == []

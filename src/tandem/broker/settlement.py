@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts, meters
 from tandem.broker.dispatch import Dispatcher
-from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, MOVING, READY
+from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, MOVING, READY, SCHEDULED
 from tandem.broker.meters import ABANDONED, DEAD_LETTERED, OK, RENEW, SETTLE
 from tandem.broker.state import HotBudget, Loaded, Rewriter
 from tandem.model.errors import BusError, MessageLockLost, SessionLockLost, StoreUnavailable
@@ -323,6 +323,34 @@ class Settler(Dispatcher):
             self.when_durable(effect)
         else:
             self.turn.schedule()
+
+    def set_aside(self, seq: int, message: Message) -> None:
+        """Nobody may get it: it is dead-lettered without its body, with the reason. What somebody holds is met again when it comes back."""
+        index = self.index
+        state = index.state(seq)
+        if state not in (READY, DEFERRED, DELAYED, SCHEDULED, MOVING):
+            return
+        now = self.turn.now
+        reason: dict[str, object] = {
+            "DeadLetterReason": "MessageDamaged",
+            "DeadLetterErrorDescription": message.bare.decode(errors="replace"),
+        }
+        changed = self.rewriter.with_properties(self.rewriter.damaged(message), reason)
+        count, enqueued_at = index.count(seq), index.enqueued_at(seq)
+        if self.dead_letters is not None:
+            self.settle(seq, facts.DEAD_LETTERED, now)
+            self.dead_letters.take_over(changed, enqueued_at, count)
+        else:
+            # it is a dead letter already, and stays where it is
+            flags = facts.RELOCATED | (facts.DEFERRED if state == DEFERRED else facts.SCHEDULED if state == SCHEDULED else 0)
+            body = encode_body(changed)
+            old = index.location(seq)
+            location = self.append_message(seq, flags, changed, body, enqueued_at, index.expires_at(seq), count)
+            index.set_body(seq, location, len(body))
+            self.release(old)
+            if state == MOVING:
+                self.make_ready(seq)
+        self.turn.schedule()
 
     def take_over(self, message: Message, enqueued_at: int, count: int) -> int:
         """A message that moves in from another (sub-)queue, in the same block as its leaving there."""

@@ -16,7 +16,7 @@ from tandem.broker.meters import Meter
 from tandem.broker.turn import Pumped, Turn
 from tandem.model.entity import EntityStatus, QueueDescription
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.model.message import Message, decode_body
+from tandem.model.message import DAMAGED_TTL, Message, decode_body
 
 if TYPE_CHECKING:
     from tandem.broker.index import Chunk
@@ -65,6 +65,10 @@ class Rewriter:
     def forwarded(self, message: Message, seq: int, dead_letter_source: str) -> Message:
         """A copy that says under which number it was first known, and, given a source, where it was dead-lettered."""
         return message
+
+    def damaged(self, message: Message) -> Message:
+        """What stands for a message whose body was lost: its id and session, and no body."""
+        return message.with_bare(b"")
 
     def view(self, message: Message, now: int) -> MessageView:
         """The message as rules see it."""
@@ -196,6 +200,9 @@ class QueueState(Pumped):
         except (ValueError, IndexError) as error:
             raise Corrupt(f"message {seq} of '{self.path}' cannot be read back: {error}") from error
 
+    def set_aside(self, seq: int, message: Message) -> None:
+        """Its body was lost to damage; `message` says where. Settled above."""
+
     # -- facts -----------------------------------------------------------------------------
 
     def settle(self, seq: int, reason: int, now: int) -> None:
@@ -272,12 +279,19 @@ class _Loading(FetchEffect):
             self.then.loaded([], error)
             return
         found = self.warm
+        damaged: list[tuple[int, Message]] = []
         try:
             for seq, body in zip(self.missing, bodies, strict=True):
-                found[seq] = queue.decode(seq, body)
+                message = queue.decode(seq, body)
+                if message.ttl_ms == DAMAGED_TTL:
+                    damaged.append((seq, message))
+                else:
+                    found[seq] = message
         except Corrupt as damage:
             self.then.loaded([], damage)
             return
+        for seq, lost in damaged:
+            queue.set_aside(seq, lost)
         messages: list[Message | None] = []
         for seq in self.seqs:
             messages.append(found.get(seq) if queue.index.state(seq) else None)

@@ -105,10 +105,10 @@ class StoreKeeper:
 
     def _tell_notes(self, index: int, health: StoreHealth) -> None:
         """What a store did to its files while it was opened is news, whatever its state: each note is an event and a line."""
-        if health.notes != self._told[index]:
-            for note in health.notes:
+        for note in health.notes:
+            if note not in self._told[index]:
                 self._note_event(f"store-{index}", "recovered", note)
-                self._site.note(f"{self._site.namespace.name} store-{index} was opened: {note}")
+                self._site.note(f"{self._site.namespace.name} store-{index} has found and put in order: {note}")
         self._told[index] = health.notes
 
     def _changed(self, index: int, health: StoreHealth) -> None:

@@ -394,6 +394,14 @@ class Translator(Rewriter):
     def with_changes(self, message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
         return changed_message(message, changes)
 
+    def damaged(self, message: Message) -> Message:
+        """Properties with what is known, and an empty body, so that every client can read it."""
+        fields = message.message_id or b"\x40"
+        session = b"\x40" * 9 + encode_value(message.session_id) if message.session_id is not None else b""
+        counted = (11 if session else 1).to_bytes(4, "big") + fields + session
+        bare = b"\x00\x53\x73\xd0" + len(counted).to_bytes(4, "big") + counted + b"\x00\x53\x75\xa0\x00"
+        return Message(bare, message.message_id, message.session_id, NO_TTL, 0, b"", 0, b"", 0, b"", None, False)
+
     def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
         """The same message with application properties added or replaced."""
         bare = message.bare

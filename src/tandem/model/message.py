@@ -6,6 +6,8 @@ from struct import Struct
 from typing import Final
 
 NO_TTL: Final = -1
+DAMAGED_TTL: Final = -(1 << 62)
+"""In place of a time to live: the message's body was lost to damage, and `bare` says in words where."""
 
 _FIXED: Final = Struct("<qHHHIIHH")
 """ttl, header bytes (hops above them), annotation counts (delivery, message), annotation bytes (the same), id bytes, session id bytes."""
@@ -129,6 +131,11 @@ def encode_body(m: Message) -> bytes:
             m.bare,
         )
     )
+
+
+def damaged_body(message_id: bytes, session_id: str | None, why: str) -> bytes:
+    """What stands for a body that fails its checksum: whoever loads it sets the message aside."""
+    return encode_body(Message(why.encode(), message_id, session_id, DAMAGED_TTL, 0, b"", 0, b"", 0, b"", None, False))
 
 
 def decode_body(body: bytes) -> Message:

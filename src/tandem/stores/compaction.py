@@ -9,6 +9,7 @@ from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
+from tandem.stores.salvage import Salvaged, substitute
 from tandem.stores.upkeep import Blocks, Upkeep
 
 STEP_RECORDS_MAX: Final = 2_048
@@ -57,8 +58,9 @@ class Compaction:
         self.blocked = False
         """Waits for the committer; whoever sees a commit through asks for another turn."""
         self._error: Exception | None = None
-        self._blocks: deque[tuple[int, int, bytes]] = deque()
+        self._blocks: deque[tuple[int, Salvaged]] = deque()
         self._payload = b""
+        self._damaged: frozenset[int] = frozenset()
         self._at = 0
         self._location = 0
         self._entities: set[int] = set()
@@ -118,7 +120,8 @@ class Compaction:
             elif not self._reading:
                 self._read(begin=False)
             return False
-        offset, _, self._payload = self._blocks.popleft()
+        offset, block = self._blocks.popleft()
+        self._payload, self._damaged = block.payload, block.damaged
         self._at = 0
         self._location = self._segment << 32 | offset + BLOCK_BYTES
         if not self._blocks and not self._exhausted and not self._reading:
@@ -143,9 +146,17 @@ class Compaction:
             # what a settlement buried stood before it, so it is gone or going with this segment: it has nothing left to say
             if kind != SETTLED:
                 key = payload[key_at:body_at]
+                body = payload[body_at:body_end]
+                where = ""
+                if self._damaged and at in self._damaged:
+                    where = f"segment {self._segment}, offset {self._location + at & 0xFFFF_FFFF}"
+                    body = substitute(kind, key, where)
                 before = host.pending_bytes
-                relocate(kind, flags, entity, seq, instant, aux, key, payload[body_at:body_end], self._location + at)
-                carried.note(host.active_segment, host.pending_bytes - before, body_bytes)
+                relocate(kind, flags, entity, seq, instant, aux, key, body, self._location + at)
+                grown = host.pending_bytes - before
+                carried.note(host.active_segment, grown, body_bytes)
+                if where and grown:
+                    self._upkeep.tell((f"{where}: the body of message {seq} of entity {entity >> 2} fails its checksum: set aside",))
             at = body_end
         if at > end:
             raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")

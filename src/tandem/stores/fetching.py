@@ -12,7 +12,7 @@ from tandem.stores.reader import Reader
 class Fetch:
     """`delivered` is called on the loop, once."""
 
-    __slots__ = ("_count", "_delivered", "bodies", "effect", "error", "found", "wanted")
+    __slots__ = ("_count", "_delivered", "bodies", "damaged", "effect", "error", "found", "wanted")
 
     def __init__(self, count: int, effect: FetchEffect, delivered: Callable[[Fetch], None]) -> None:
         self._count = count
@@ -21,12 +21,14 @@ class Fetch:
         self.wanted: list[int] = []
         self.found: dict[int, bytes] = {}
         self.bodies: list[bytes] = []
+        self.damaged: list[str] = []
+        """A line for each body that fails its checksum."""
         self.error: Exception | None = None
 
     def read(self, reader: Reader) -> None:
         """On the reader's thread."""
         try:
-            self.bodies = reader.read(self.wanted)
+            self.bodies = reader.read(self.wanted, self.damaged)
         except (OSError, Corrupt) as error:
             self.error = error
 

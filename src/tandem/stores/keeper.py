@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 from tandem.model.errors import Corrupt
-from tandem.stores.blocks import BLOCK_BYTES, SEGMENT_HEADER_BYTES, BadBlock, BlockHeader
+from tandem.stores.blocks import BLOCK_BYTES
 from tandem.stores.index import IndexWriter, Totals, columns_of, pack_entry
-from tandem.stores.scan import scan_blocks
+from tandem.stores.salvage import Salvaged, walk_sealed
 from tandem.stores.segment_files import SegmentFiles
 
 Trouble = Callable[[str, str], None]
@@ -26,8 +25,7 @@ class Keeper:
         self._writer_segment = 0
         self._spoiled = 0
         """The segment whose index lacks entries because of an error; it is read instead once it is full."""
-        self._walk: Iterator[tuple[int, BlockHeader, bytes]] | None = None
-        self._walk_descriptor = -1
+        self._walk: Iterator[tuple[int, Salvaged]] | None = None
 
     def prepare(self, segment: int) -> None:
         """Makes the segment that will be needed next, while there is time."""
@@ -86,49 +84,40 @@ class Keeper:
         self._trouble("index", f"no index for segment {segment}: {error}")
 
     def _index_by_reading(self, segment: int, totals: Totals) -> None:
-        descriptor = self._files.open_segment(segment, os.O_RDONLY)
         writer = IndexWriter(self._disk, self._files.index_path(segment), segment, self._files.manifest.store_id)
+        number = totals.first_number
         try:
-            blocks = scan_blocks(self._disk, descriptor, self._files.seed, segment, totals.first_number, SEGMENT_HEADER_BYTES)
-            for offset, header, payload in blocks:
-                heads, keys, _ = columns_of(payload, header.count)
-                writer.add([pack_entry(header.number, offset, header.count, header.payload_bytes, header.crc, heads, keys)])
+            for offset, block in walk_sealed(self._files, segment, number):
+                heads, keys, _ = columns_of(block.payload, block.count)
+                writer.add([pack_entry(number, offset, block.count, len(block.payload), block.crc, heads, keys)])
+                number += 1
             writer.finish(totals)
-        except BadBlock as bad:
-            raise Corrupt(f"{self._files.path(segment)}: {bad}") from bad
         except ValueError as error:
             raise Corrupt(f"{self._files.path(segment)}: {error}") from error
         finally:
             writer.close()
-            self._disk.close(descriptor)
 
-    def read_blocks(self, segment: int, first_number: int, bytes_wanted: int, begin: bool) -> list[tuple[int, int, bytes]]:
-        """The next blocks of the segment being compacted, as (offset, record count, payload); none at its end."""
+    def read_blocks(self, segment: int, first_number: int, bytes_wanted: int, begin: bool) -> list[tuple[int, Salvaged]]:
+        """The next blocks of the segment being compacted, with their offsets; none at its end."""
         if begin:
             self.end_walk()
-            self._walk_descriptor = self._files.open_segment(segment, os.O_RDONLY)
-            self._walk = scan_blocks(self._disk, self._walk_descriptor, self._files.seed, segment, first_number, SEGMENT_HEADER_BYTES)
-        blocks: list[tuple[int, int, bytes]] = []
+            self._walk = walk_sealed(self._files, segment, first_number)
+        blocks: list[tuple[int, Salvaged]] = []
         if self._walk is None:
             return blocks
         size = 0
-        try:
-            for offset, header, payload in self._walk:
-                blocks.append((offset, header.count, payload))
-                size += BLOCK_BYTES + header.payload_bytes
-                if size >= bytes_wanted:
-                    return blocks
-        except BadBlock as bad:
-            raise Corrupt(f"{self._files.path(segment)}: {bad}") from bad
+        for block in self._walk:
+            blocks.append(block)
+            size += BLOCK_BYTES + len(block[1].payload)
+            if size >= bytes_wanted:
+                return blocks
         if not blocks:
             self.end_walk()
         return blocks
 
     def end_walk(self) -> None:
-        if self._walk_descriptor >= 0:
-            descriptor, self._walk_descriptor = self._walk_descriptor, -1
-            self._walk = None
-            self._disk.close(descriptor)
+        """A walk that is given up closes its file."""
+        self._walk = None
 
     def close(self) -> None:
         self.end_walk()

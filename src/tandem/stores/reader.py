@@ -9,6 +9,7 @@ from typing import Final
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import RECORD, RECORD_BYTES
 from tandem.stores.checksum import crc32
+from tandem.stores.salvage import substitute
 from tandem.stores.scan import read_exactly
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.settings import StoreSettings
@@ -26,7 +27,8 @@ class Reader:
         self._settings = settings
         self._open: OrderedDict[int, int] = OrderedDict()
 
-    def read(self, locations: list[int]) -> list[bytes]:
+    def read(self, locations: list[int], damaged: list[str]) -> list[bytes]:
+        """In the order asked for. One that fails its checksum is replaced by what says so, and a line is added to `damaged`."""
         bodies: list[bytes] = []
         count = len(locations)
         begin = 0
@@ -43,11 +45,11 @@ class Reader:
                     break
                 previous = location
                 end += 1
-            self._read_run(locations, begin, end, bodies)
+            self._read_run(locations, begin, end, bodies, damaged)
             begin = end
         return bodies
 
-    def _read_run(self, locations: list[int], begin: int, end: int, bodies: list[bytes]) -> None:
+    def _read_run(self, locations: list[int], begin: int, end: int, bodies: list[bytes], damaged: list[str]) -> None:
         start = locations[begin]
         segment, offset = start >> 32, start & 0xFFFF_FFFF
         descriptor = self._descriptor(segment)
@@ -59,13 +61,15 @@ class Reader:
             at = locations[i] - start
             if at + RECORD_BYTES > size:
                 raise Corrupt(f"{self._files.path(segment)}: offset {offset + at}: the record is cut off")
-            kind, _, _, _, _, _, key_bytes, body_bytes, crc = unpack(raw, at)
+            kind, _, entity, seq, _, _, key_bytes, body_bytes, crc = unpack(raw, at)
             body_at = at + RECORD_BYTES + key_bytes
             body = raw[body_at : body_at + body_bytes]
             if len(body) < body_bytes and offset + body_at + body_bytes <= disk.size(descriptor):
                 body = read_exactly(disk, descriptor, body_bytes, offset + body_at)
             if kind == 0 or crc32(body) != crc or len(body) != body_bytes:
-                raise Corrupt(f"{self._files.path(segment)}: offset {offset + at}: the record's body fails its checksum")
+                where = f"{self._files.path(segment)}: offset {offset + at}"
+                body = substitute(kind, raw[at + RECORD_BYTES : min(body_at, size)] if body_at <= size else b"", where)
+                damaged.append(f"{where}: the body of message {seq} of entity {entity >> 2} fails its checksum: set aside")
             bodies.append(body)
 
     def _descriptor(self, segment: int) -> int:

@@ -6,10 +6,12 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
+from tandem.broker.facts import ENQUEUED, PUBLISHED
 from tandem.broker.journal import Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
 from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of
+from tandem.stores.salvage import Salvaged, salvage_block
 from tandem.stores.scan import block_is_whole, find_later_block, may_be_torn, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.synced import Synced
@@ -195,26 +197,52 @@ class Recovery:
             self._disk.close(descriptor)
 
     def _replay_scan(self, segment: int, stats: SegmentStats) -> None:
-        files, disk = self._files, self._disk
-        descriptor = files.open_segment(segment, os.O_RDWR)
+        disk = self._disk
+        descriptor = self._files.open_segment(segment, os.O_RDWR)
         try:
             # what is replayed is acted upon, so it has to be on the medium, and it has to be the medium that is read
             disk.fdatasync(descriptor)
             disk.drop_cache(descriptor)
-            try:
-                for offset, header, payload in scan_blocks(disk, descriptor, files.seed, segment, self.number, SEGMENT_HEADER_BYTES):
-                    heads, keys, bodies = columns_of(payload, header.count)
-                    body_bytes = header.payload_bytes - len(heads) - len(keys)
-                    end = offset + BLOCK_BYTES + header.payload_bytes
-                    stats.totals.add(header.number, offset, end, header.crc, header.count, bodies, body_bytes)
-                    feed(self._tenant, segment << 32 | offset + BLOCK_BYTES, heads, keys)
-                    self.number = header.number + 1
-            except BadBlock as bad:
-                self._judge(segment, descriptor, bad)
-            except ValueError as error:
-                raise Corrupt(f"{files.path(segment)}: block {self.number}: {error}") from error
+            offset = SEGMENT_HEADER_BYTES
+            while offset:
+                offset = self._scan_on(segment, stats, descriptor, offset)
+        except ValueError as error:
+            raise Corrupt(f"{self._files.path(segment)}: block {self.number}: {error}") from error
         finally:
             disk.close(descriptor)
+
+    def _scan_on(self, segment: int, stats: SegmentStats, descriptor: int, offset: int) -> int:
+        """From here to the end of the blocks, or to the end of one that was damaged and of which something could be saved; 0 at the end."""
+        files = self._files
+        try:
+            for at, header, payload in scan_blocks(self._disk, descriptor, files.seed, segment, self.number, offset):
+                self._take_block(segment, stats, at, header.crc, header.count, payload)
+        except BadBlock as bad:
+            try:
+                self._judge(segment, descriptor, bad)
+            except Corrupt:
+                saved = salvage_block(files, descriptor, self.number, bad.offset)
+                if saved is None:
+                    raise
+                self._note_damage(segment, bad.offset, saved)
+                self._take_block(segment, stats, bad.offset, saved.crc, saved.count, saved.payload)
+                return saved.end
+        return 0
+
+    def _take_block(self, segment: int, stats: SegmentStats, offset: int, crc: int, count: int, payload: bytes) -> None:
+        heads, keys, bodies = columns_of(payload, count)
+        end = offset + BLOCK_BYTES + len(payload)
+        stats.totals.add(self.number, offset, end, crc, count, bodies, len(payload) - len(heads) - len(keys))
+        feed(self._tenant, segment << 32 | offset + BLOCK_BYTES, heads, keys)
+        self.number += 1
+
+    def _note_damage(self, segment: int, offset: int, saved: Salvaged) -> None:
+        for at in sorted(saved.damaged):
+            kind, _, entity, seq, _, _, _, _, _ = RECORD.unpack_from(saved.payload, at)
+            what = f"message {seq} of entity {entity >> 2}" if kind in (ENQUEUED, PUBLISHED) else f"a record of kind {kind}"
+            self.report.notes.append(
+                f"{self._files.path(segment)}: offset {offset + BLOCK_BYTES + at}: the body of {what} fails its checksum"
+            )
 
     def _judge(self, segment: int, descriptor: int, bad: BadBlock) -> None:
         """A torn tail is un-acknowledged and goes. Damage is a bad block that was known to be synced, that has good ones behind it, or

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tandem.stores.blocks import BLOCK_BYTES, BLOCK_MAGIC, BadBlock, BlockHeader, parse_block_header, payload_is_whole
+from tandem.stores.blocks import (
+    BLOCK_BYTES,
+    BLOCK_MAGIC,
+    RECORD,
+    RECORD_BYTES,
+    BadBlock,
+    BlockHeader,
+    parse_block_header,
+    payload_is_whole,
+)
+from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk
 
 CHUNK_BYTES: Final = 1_048_576
@@ -57,6 +67,34 @@ def scan_blocks(disk: Disk, descriptor: int, seed: int, segment: int, number: in
         offset += length
         position += length
         number = header.number + 1
+
+
+def damaged_bodies(header: BlockHeader, payload: bytes, seed: int) -> list[int] | None:
+    """Where in the payload the records stand whose bodies fail their checksums, if all the rest of the block is as it was written; None
+    if it is not. The block's checksum is taken as if each of those bodies were whole, which its record's checksum allows:
+    CRCs are linear, so crc(body, c) = crc(body, 0) ^ crc(zeros, c) ^ crc(zeros, 0) for as many zeros."""
+    crc = crc32(header.covered, seed)
+    found: list[int] = []
+    at = 0
+    end = len(payload)
+    for _ in range(header.count):
+        if at + RECORD_BYTES > end:
+            return None
+        _, _, _, _, _, _, key_bytes, body_bytes, body_crc = RECORD.unpack_from(payload, at)
+        body_at = at + RECORD_BYTES + key_bytes
+        after = body_at + body_bytes
+        if after > end:
+            return None
+        crc = crc32(payload[at:body_at], crc)
+        body = payload[body_at:after]
+        if crc32(body) == body_crc:
+            crc = crc32(body, crc)
+        else:
+            found.append(at)
+            zeros = bytes(body_bytes)
+            crc = body_crc ^ crc32(zeros, crc) ^ crc32(zeros)
+        at = after
+    return found if at == end and crc == header.crc else None
 
 
 def only_zeros(disk: Disk, descriptor: int, offset: int) -> bool:

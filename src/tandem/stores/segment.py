@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tandem.broker.journal import HEALTHY, Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.belonging import Belonging
@@ -61,7 +61,6 @@ class SegmentStore:
         self._cause = ""
         self._lock_descriptor = -1
         self.recovery = RecoveryReport()
-        self._healthy = HEALTHY
         self._room_changed: Callable[[], None] | None = None
         self._mark: SyncedMark | None = None
         # the pending block
@@ -223,6 +222,7 @@ class SegmentStore:
         if error is None and self._limit == _STOPPED:
             error = self._refusal()  # whoever asked would go on as if the store took what follows
         if error is None:
+            self._upkeep.tell(fetch.damaged)
             fetch.effect.fetched(fetch.in_order(), None)
             return
         if not isinstance(error, StoreUnavailable):
@@ -271,10 +271,10 @@ class SegmentStore:
         if doubt:
             recovery.report.notes.append(doubt)
         self.recovery = recovery.report
-        self._healthy = StoreHealth(StoreState.UP, "", recovery.report.told())
         self._belonging.settle(files)
         upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
         upkeep.room_changed = self._room_changed
+        upkeep.tell(recovery.report.told())
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
         self._writer = BlockWriter(
@@ -459,13 +459,13 @@ class SegmentStore:
     @property
     def health(self) -> StoreHealth:
         if self._state is StoreState.UP:
-            group = self._group
+            group, healthy = self._group, self._upkeep.healthy
             waited = self._clock.now_ms() - group.started_at if group is not None else 0
             if waited > self._settings.stall_ms_max:
-                return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms", self._healthy.notes)
+                return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms", healthy.notes)
             for cause in self._upkeep.troubles.values():
-                return StoreHealth(StoreState.DEGRADED, cause, self._healthy.notes)
-            return self._healthy
+                return StoreHealth(StoreState.DEGRADED, cause, healthy.notes)
+            return healthy
         return StoreHealth(self._state, self._cause)
 
     @property

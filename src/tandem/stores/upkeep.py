@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from tandem.broker.journal import StoreHealth, StoreState
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried
@@ -12,7 +13,8 @@ from tandem.stores.fetching import Fetch
 from tandem.stores.index import Totals
 from tandem.stores.keeper import Keeper
 from tandem.stores.reader import Reader
-from tandem.stores.recovery import SegmentStats
+from tandem.stores.recovery import TOLD_MAX, SegmentStats
+from tandem.stores.salvage import Salvaged
 from tandem.stores.segment_files import MANIFEST, SegmentFiles
 from tandem.stores.settings import StoreSettings
 from tandem.stores.worker import Worker
@@ -23,7 +25,7 @@ CHUNK_BYTES: Final = 1_048_576
 _WORTH_IT: Final = 8
 """Short of room, a segment is compacted as soon as all but this part of it comes free; otherwise there is no hurry."""
 
-Blocks = list[tuple[int, int, bytes]]
+Blocks = list[tuple[int, Salvaged]]
 
 
 class Upkeep:
@@ -54,7 +56,16 @@ class Upkeep:
         self.carried = Carried()
         self.troubles: dict[str, str] = {}
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
+        self.healthy = StoreHealth(StoreState.UP)
+        """With what there is to tell about the files."""
         self.room_changed: Callable[[], None] | None = None
+
+    def tell(self, lines: Sequence[str]) -> None:
+        """What was found in the files is part of the store's health until it is opened again; each line once."""
+        notes = self.healthy.notes
+        fresh = [line for line in dict.fromkeys(lines) if line not in notes][: TOLD_MAX - len(notes)]
+        if fresh:
+            self.healthy = StoreHealth(StoreState.UP, "", (*notes, *fresh))
 
     def fetch(self, fetch: Fetch) -> None:
         def read() -> None:
