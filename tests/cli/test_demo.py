@@ -68,3 +68,21 @@ def test_whole_demo_diverts_brings_home_and_proves_it(tmp_path: Path) -> None:
     assert verdict["diverted"] > 0 and verdict["delivered"] == verdict["sent"] > verdict["diverted"]
     assert verdict["operations"] >= 2 * verdict["sent"] + 2 * verdict["diverted"]
     assert "Nothing was lost" in (tmp_path / "demo.html").read_text()
+    assert verdict["seconds_to_drain"] < 15, "the syphon was warm; on an idle machine it takes two"
+    assert "path-" not in done.stderr, "what clients log is not for the terminal"
+
+
+def test_what_the_libraries_log_goes_to_a_file_and_not_between_the_lines_of_the_view(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tandem.cli.demo_story import _logs_to
+    from tandem.cli.demo_view import PlainView
+    from tandem.client.events import EventHub
+
+    hub = EventHub(lambda: 0)
+    hub.subscribe(PlainView().event)
+    with _logs_to(tmp_path / "client.log"):
+        hub.tell("path-failed-over", "orders", "gone")
+    seen = capfd.readouterr()
+    assert seen.out.count("path-failed-over") == 1 and seen.err == ""
+    assert "path-failed-over orders: gone" in (tmp_path / "client.log").read_text()

@@ -145,6 +145,26 @@ async def test_when_its_queue_fails_a_session_goes_on_in_another_and_comes_home_
     assert bodies(primary, "orders") == ["1", "2"]
 
 
+async def test_a_queue_that_cannot_be_used_when_a_process_begins_is_looked_at_too(make_pair, primary, secondary, make_syphon, clock):
+    first = await make_pair(keep_session_order=True)
+    await outage(first, primary, ServiceBusMessage("1", session_id="a"))
+    first.order.stop()
+    (queue,) = where(secondary, "1")
+    secondary.behave(queue, raising(lambda: ServiceBusConnectionError(message="store down")))
+    clock.ms += 1
+    second = await make_pair(keep_session_order=True, creation_attempts=1)
+    sender = second.get_queue_sender("orders")
+    await sender.send_messages(ServiceBusMessage("2", session_id="a"))
+    assert bodies(primary, "orders") == []
+    assert where(secondary, "2") != [queue]
+    secondary.recover(queue)
+    syphon = make_syphon()
+    syphon.start()
+    await until(lambda: not second.state("orders").held_sessions)
+    await syphon.stop()
+    assert bodies(primary, "orders") == ["1", "2"]
+
+
 def put(secondary: ScriptedNamespace, body: str, session: str, queue: int = 0, after: str | None = "") -> None:
     payload = encode_message(ServiceBusMessage(body, session_id=session))
     secondary.store(secondary.entity(QUEUES[queue]), wrap_payload(payload, "orders", secondary.now_ms(), after))

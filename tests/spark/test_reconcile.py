@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from tandem.client.envelope import FENCE_ID
 from tandem.model.errors import ConfigurationError
 from tandem.testing import Bus
 from tests.spark.ledger_lines import ledger
@@ -27,6 +28,16 @@ def test_ledgers_alone_show_what_is_lost_doubled_late_and_unexpected(tmp_path: P
     result = reconcile(spark, sent=sent, received=ledger(tmp_path / "got.jsonl", [*received, ("ghost", "orders", 5.0)]))
     assert (result.total.sent, result.total.delivered, result.held) == (6, 5, False)
     assert problems(result) == {"m4": "lost", "m5": "lost", "m1": "duplicated", "m2": "delayed", "ghost": "unexpected"}
+    assert result.delayed_after_ms == 60_000
+
+
+def test_among_equals_the_longest_on_their_way_come_first(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.reconcile import reconcile
+
+    sent = ledger(tmp_path / "sent.jsonl", [(f"m{n}", "orders", n) for n in range(3)] + [("z", "alpha", 0)])
+    got = ledger(tmp_path / "got.jsonl", [("m0", "orders", 80.0), ("m1", "orders", 300.0), ("m2", "orders", 70.0), ("z", "alpha", 200.0)])
+    result = reconcile(spark, sent=sent, received=got)
+    assert [finding.message_id for finding in result.findings] == ["m1", "z", "m0", "m2"]
 
 
 def test_order_is_judged_within_a_session(tmp_path: Path, spark: Any) -> None:
@@ -60,6 +71,8 @@ def test_journals_of_both_namespaces_tell_where_every_message_is(tmp_path: Path,
             with client.get_queue_sender(backlog) as sender:
                 diverted = [ServiceBusMessage("x", message_id=f"e{n}", application_properties={"x-ms-path": "orders"}) for n in range(2)]
                 sender.send_messages(diverted)
+                fence = f"{FENCE_ID}1"
+                sender.send_messages(ServiceBusMessage(b"", message_id=fence, application_properties={"x-ms-path": "orders"}))
             with client.get_queue_receiver(backlog) as receiver:
                 for message in receiver.receive_messages(max_message_count=1, max_wait_time=5):
                     receiver.complete_message(message)

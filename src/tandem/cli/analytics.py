@@ -16,7 +16,7 @@ from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tandem.spark.availability import Availability, Outage
-    from tandem.spark.cost import Cost
+    from tandem.spark.bill import Cost
     from tandem.spark.reconcile import Reconciliation
 
 Primary = Annotated[Path | None, typer.Option(help="Data directory of the primary broker (its journals).")]
@@ -79,31 +79,54 @@ def cost(
     backlog_queues: Annotated[int, typer.Option(help="Backlog queues of a pair.", min=1)] = 10,
     poll_minutes: Annotated[float, typer.Option(help="Length of one long poll of a syphon.", min=0.01)] = 15.0,
     messages: Annotated[int | None, typer.Option(help="Messages in 30 days; scaled from the meters unless given.", min=0)] = None,
-    outage_minutes: Annotated[float, typer.Option(help="Minutes of outage in 30 days.", min=0.0)] = 60.0,
+    outage_minutes: Annotated[float, typer.Option(help="Minutes of outage in 30 days: the share that is diverted.", min=0.0)] = 60.0,
+    paths: Annotated[int | None, typer.Option(help="Entities pinged during an outage; as counted, or 1, unless given.", min=1)] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Price what was counted, and compare pairing, failover, active and passive replication.
+    """Price what was counted, and compare pairing, failover, active and passive replication. Without meters it only calculates.
 
     Example: tandem cost --meters data-a --meters data-b
     """
+    from tandem.spark.bill import Counted, Month, bill
+
+    if meters:
+        result = _counted_cost(meters, prices, backlog_queues, poll_minutes, messages, outage_minutes, paths, master)
+    else:
+        month = Month(
+            backlog_queues=backlog_queues, poll_minutes=poll_minutes, messages=messages, outage_minutes=outage_minutes, paths=paths
+        )
+        result = bill(Counted(), month, _text(prices))
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        show_cost(result, Console())
+
+
+def _counted_cost(
+    meters: Sequence[Path],
+    prices: Path | None,
+    backlog_queues: int,
+    poll_minutes: float,
+    messages: int | None,
+    outage_minutes: float,
+    paths: int | None,
+    master: str | None,
+) -> Cost:
     from tandem.spark.cost import cost as job
     from tandem.spark.session import open_session
 
     with open_session("tandem cost", master, _CONF) as spark:
-        result = job(
+        return job(
             spark,
-            meters=[str(one) for one in meters] if meters else None,
+            meters=[str(one) for one in meters],
             prices=_text(prices),
             backlog_queues=backlog_queues,
             poll_minutes=poll_minutes,
             messages_per_month=messages,
             outage_minutes_per_month=outage_minutes,
+            paths=paths,
         )
-    if as_json:
-        print(json.dumps(result.as_dict()))
-    else:
-        show_cost(result, Console())
 
 
 def availability(events: Events = None, target: Target = 0.999, master: Master = None, as_json: AsJson = False) -> None:
@@ -197,6 +220,8 @@ def show_reconciliation(result: Reconciliation, console: Console) -> None:
     console.print(table)
     if result.latency_ms:
         console.print("time to delivery: " + ", ".join(f"{name} {value / 1000:g} s" for name, value in result.latency_ms.items()))
+    if result.total.delayed:
+        console.print(f"delayed: delivered more than {result.delayed_after_ms / 1000:g} s after sending", highlight=False)
     for finding in result.findings:
         console.print(f"  {finding.problem.replace('_', ' ')}: {finding.message_id} in {finding.entity}", highlight=False)
     console.print("[green]nothing lost, nothing doubled[/green]" if result.held else "[red]it did not hold[/red]")
@@ -228,6 +253,7 @@ def show_cost(result: Cost, console: Console) -> None:
     )
     if result.measured_per_diverted is not None:
         console.print(f"  measured: {result.measured_per_diverted:.2f} for {result.diverted:,} diverted messages", highlight=False)
+    console.print(f"in 30 days: {result.basis}", highlight=False)
     table = Table("in 30 days", "operations", "price", "", box=None)
     for one in result.scenarios:
         table.add_row(one.name, f"{one.operations:,.0f}", f"{result.currency} {one.price:,.2f}", one.words)

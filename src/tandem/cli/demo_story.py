@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
     from tandem.cli.demo_view import View
     from tandem.client.events import Event
     from tandem.spark.page import Story
+    from tandem.spark.progress import Progress
 
 PRIMARY: Final = "contoso"
 SECONDARY: Final = "contoso-backup"
 _BACKLOG_QUEUES: Final = 4
 _HEAL_SECONDS_MAX: Final = 60.0
+_DRAIN_SECONDS_MAX: Final = 120.0
 _AFTER_SECONDS: Final = 4.0
 _PATIENCE_SECONDS: Final = 30.0
 _TICK_SECONDS: Final = 0.25
@@ -56,6 +60,8 @@ class Verdict:
     failed: int
     seconds_to_failover: float | None
     seconds_to_heal: float | None
+    seconds_to_drain: float
+    """From healing until the backlog was home."""
     report: str
 
     @property
@@ -76,7 +82,8 @@ async def play(plan: Plan, directory: Path, view: View) -> Verdict:
         await asyncio.gather(primary.start(), secondary.start())
         view.brokers(primary, secondary)
         starting = asyncio.ensure_future(asyncio.to_thread(session.open))
-        await _outage(plan, directory, primary, secondary, starting, view)
+        with _logs_to(directory / "client.log"):
+            drained = await _outage(plan, directory, primary, secondary, starting, view)
         await asyncio.gather(primary.stop(), secondary.stop())
         view.brokers(primary, secondary)
         view.phase("Spark reads the journals of both brokers and compares them with the ledgers of senders and receivers")
@@ -87,12 +94,13 @@ async def play(plan: Plan, directory: Path, view: View) -> Verdict:
     from tandem.spark.report import write_report
 
     write_report(story, plan.report)
-    return _verdict(story, plan.report)
+    return _verdict(story, drained, plan.report)
 
 
 async def _outage(
     plan: Plan, directory: Path, primary: Broker, secondary: Broker, starting: asyncio.Future[SparkSession], view: View
-) -> None:
+) -> float:
+    """Seconds from healing until the backlog was home."""
     log = EventLog(directory / "client-events.jsonl", "demo")
 
     def told(event: Event) -> None:
@@ -113,23 +121,26 @@ async def _outage(
         traffic = Traffic(primary, pair, plan.rate, directory)
         async with _watching(view, traffic, pair):
             traffic.start()
-            view.phase(f"peace: {plan.rate:g} messages a second go to the primary")
-            await asyncio.sleep(plan.before)
+            view.phase(f"peace: {plan.rate:g} messages a second go to the primary; Spark starts beside it")
+            syphon = _Syphon(primary, secondary, directory, view)
+            await asyncio.gather(asyncio.sleep(plan.before), syphon.warm(starting))
             primary.kill()
             view.phase("SIGKILL: the primary is gone. Sends go on")
             await asyncio.sleep(plan.outage)
             view.phase("the primary starts again on its data")
             await primary.start()
             await asyncio.wait_for(_healed(pair), _HEAL_SECONDS_MAX)
-            view.phase("healed: new sends go home. The Spark syphon carries the backlog after them")
-            spark = await starting
-            await asyncio.to_thread(_syphon, spark, primary, secondary, directory, view)
+            view.phase("healed: new sends go home. The Spark syphon, which has waited for this, carries the backlog after them")
+            healed = asyncio.get_running_loop().time()
+            await syphon.drain(lambda: pair.counters.diverted)
+            drained = asyncio.get_running_loop().time() - healed
             await asyncio.sleep(_AFTER_SECONDS)
             await traffic.stop_sending()
             view.phase("everything is sent; the receivers take what is left")
             await traffic.finish(_PATIENCE_SECONDS)
             log.count(pair.counters, now_ms)
     log.close()
+    return drained
 
 
 async def _healed(pair: PairedNamespaces) -> None:
@@ -153,19 +164,64 @@ async def _watching(view: View, traffic: Traffic, pair: PairedNamespaces) -> Asy
         await asyncio.wait((watching,))
 
 
-def _syphon(spark: SparkSession, primary: Broker, secondary: Broker, directory: Path, view: View) -> None:
-    from tandem.spark.syphon import SyphonSettings, run
+class _Syphon:
+    """The Spark syphon as a service: started in peace, warm when it is needed, stopped when everything is home."""
 
-    settings = SyphonSettings(primary_namespace=PRIMARY, backlog_queue_count=_BACKLOG_QUEUES, wait_seconds=1, give_up_seconds=60)
-    run(
-        primary.connection_string,
-        secondary.connection_string,
-        once=True,
-        checkpoint=directory / "checkpoint",
-        spark=spark,
-        settings=settings,
-        on_progress=lambda progress: view.syphon(progress.moved, progress.remaining),
-    )
+    def __init__(self, primary: Broker, secondary: Broker, directory: Path, view: View) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._directory = directory
+        self._view = view
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._told = asyncio.Event()
+        self._last: Progress | None = None
+        self._running: asyncio.Future[Progress] | None = None
+
+    async def warm(self, starting: asyncio.Future[SparkSession]) -> None:
+        """Until it has made its first attempt, at nothing."""
+        spark = await starting
+        self._running = asyncio.ensure_future(asyncio.to_thread(self._run, spark))
+        await self._until(lambda progress: True)
+
+    async def drain(self, diverted: Callable[[], int]) -> None:
+        """Until everything that was diverted is home."""
+        async with asyncio.timeout(_DRAIN_SECONDS_MAX):
+            await self._until(lambda progress: progress.moved >= diverted() and progress.remaining == 0)
+        self._stop.set()
+        if self._running is not None:
+            await self._running
+
+    async def _until(self, enough: Callable[[Progress], bool]) -> None:
+        assert self._running is not None
+        while self._last is None or not enough(self._last):
+            self._told.clear()
+            waiting = asyncio.ensure_future(self._told.wait())
+            await asyncio.wait((waiting, self._running), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if self._running.done():
+                self._running.result()
+                return
+
+    def _run(self, spark: SparkSession) -> Progress:
+        from tandem.spark.syphon import SyphonSettings, run
+
+        return run(
+            self._primary.connection_string,
+            self._secondary.connection_string,
+            checkpoint=self._directory / "checkpoint",
+            spark=spark,
+            settings=SyphonSettings(primary_namespace=PRIMARY, backlog_queue_count=_BACKLOG_QUEUES, poll_ms=250),
+            on_progress=self._progress,
+            stop=self._stop,
+        )
+
+    def _progress(self, progress: Progress) -> None:
+        """On Spark's thread."""
+        self._last = progress
+        if progress.moved or progress.remaining:
+            self._view.syphon(progress.moved, progress.remaining)
+        self._loop.call_soon_threadsafe(self._told.set)
 
 
 def _prove(spark: SparkSession, directory: Path, primary: Broker, secondary: Broker) -> Story:
@@ -184,7 +240,7 @@ def _prove(spark: SparkSession, directory: Path, primary: Broker, secondary: Bro
     )
 
 
-def _verdict(story: Story, report: Path) -> Verdict:
+def _verdict(story: Story, drained: float, report: Path) -> Verdict:
     total = story.reconciliation.total
     outages = story.availability.outages if story.availability is not None else ()
     return Verdict(
@@ -197,6 +253,7 @@ def _verdict(story: Story, report: Path) -> Verdict:
         failed=sum(path.failed for path in story.availability.paths) if story.availability is not None else 0,
         seconds_to_failover=max((one.seconds_to_failover for one in outages if one.seconds_to_failover is not None), default=None),
         seconds_to_heal=max((one.seconds_to_heal for one in outages if one.seconds_to_heal is not None), default=None),
+        seconds_to_drain=drained,
         report=str(report),
     )
 
@@ -217,6 +274,20 @@ class _Session:
 
     def close(self) -> None:
         self._stack.close()
+
+
+@contextlib.contextmanager
+def _logs_to(file: Path) -> Iterator[None]:
+    """What the libraries log: the view tells the same in fewer words, and a line in between would break it."""
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
 
 
 @contextlib.contextmanager

@@ -190,7 +190,8 @@ def show_verdict(verdict: Verdict) -> None:
     if verdict.seconds_to_failover is not None and verdict.seconds_to_heal is not None:
         console.print(
             f"Sends were diverted {verdict.seconds_to_failover:.1f} s after the first failure; "
-            f"the primary was back in use after {verdict.seconds_to_heal:.1f} s; {verdict.failed} sends failed."
+            f"the primary was back in use after {verdict.seconds_to_heal:.1f} s, and {verdict.seconds_to_drain:.1f} s later the backlog "
+            f"was home; {verdict.failed} sends failed."
         )
     console.print(f"report: {verdict.report}", soft_wrap=True)
 

@@ -33,6 +33,8 @@ AFTER = "x-opt-paired-after"
 """On messages whose session is kept in order: which other backlog queues may hold earlier ones of it (see `places.Place`)."""
 FENCE = "x-opt-paired-fence"
 """On a message that only marks a place: everything before it for the same path has gone home once it is gone."""
+FENCE_ID = f"{FENCE}/"
+"""What the message id of a fence begins with, for those who see nothing but ids."""
 
 HEADROOM_BYTES = 1_024
 """What an envelope may add to a message at most (about 510 bytes measured), kept free in every paired send."""

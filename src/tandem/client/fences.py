@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from azure.servicebus import ServiceBusMessage
 
-from tandem.client.envelope import DIVERTED_AT, FENCE, PATH
+from tandem.client.envelope import DIVERTED_AT, FENCE, FENCE_ID, PATH
 
 if TYPE_CHECKING:
     from tandem.client.transport import Namespace, Receiver
@@ -63,7 +63,7 @@ async def put_fence(secondary: Namespace, queue: str, path: str, new_id: Callabl
 
 
 def _message(path: str, fence_id: str, message_id: str, now_ms: int) -> ServiceBusMessage:
-    message = ServiceBusMessage(b"", message_id=message_id, application_properties={PATH: path})
+    message = ServiceBusMessage(b"", message_id=f"{FENCE_ID}{message_id}", application_properties={PATH: path})
     annotations = {**(message.raw_amqp_message.annotations or {}), FENCE: fence_id}
     annotations[DIVERTED_AT] = {"TYPE": "TIMESTAMP", "VALUE": now_ms}
     message.raw_amqp_message.annotations = annotations

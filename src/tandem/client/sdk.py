@@ -228,6 +228,9 @@ class SdkReceiver:
         except TimeoutError as error:
             self._discard()
             raise OperationTimeoutError(message=f"{self.path}: not seen within {timeout:.3g} s") from error
+        except ServiceBusError as error:
+            self._discard()
+            raise precise(error) from error.__cause__
         return [_place(message) for message in found]
 
     async def complete(self, delivery: Delivery) -> None:

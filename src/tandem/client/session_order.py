@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
 
 from tandem.client.errors import describe
 from tandem.client.fences import Fence, put_fence
@@ -278,6 +278,8 @@ class SessionOrder:
                     return True
                 start = page[-1].sequence_number + 1
             self._unseen.add(queue)
+        except MessagingEntityNotFoundError:
+            return True
         except ServiceBusError as error:
             self._unseen.add(queue)
             self.events.tell("sessions-waiting", queue, f"what it holds is not known yet: {describe(error)}", error)

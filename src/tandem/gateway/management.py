@@ -142,10 +142,20 @@ class ManagementNode(Requests):
     # -- browsing ----------------------------------------------------------------------------
 
     async def _peek(self, body: dict[object, object]) -> Reply:
-        queue = self._queue
-        start = need(body, "from-sequence-number", int)
+        start = max(need(body, "from-sequence-number", int), 0)
         most = min(need(body, "message-count", int), self.client.site.limits.peek_messages_max)
-        seqs = queue.peek(max(start, 0), most, self._sessions.looked_at(body), self.client.turn.now)
+        session = self._sessions.looked_at(body)
+        while True:
+            queue = self._queue
+            seqs = queue.peek(start, most, session, self.client.turn.now)
+            found = await self._shown(queue, seqs)
+            if found or not seqs:
+                return (200, {"messages": found}) if found else (204, {})
+            # All of them left while they were read; nothing here would mean that nothing follows either.
+            start = seqs[-1] + 1
+
+    async def _shown(self, queue: Queue, seqs: list[int]) -> list[object]:
+        """These messages as a peek shows them, as many as fit into an answer."""
         found: list[object] = []
         size = 0
         for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
@@ -161,7 +171,7 @@ class ManagementNode(Requests):
             found.append({"message": payload})
             if size > queue.message_bytes_max:
                 break
-        return (200, {"messages": found}) if found else (204, {})
+        return found
 
     async def _receive_deferred(self, body: dict[object, object]) -> Reply:
         queue = self._queue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from tandem.client.envelope import FENCE_ID
 from tandem.model.errors import ConfigurationError
 from tandem.spark.journal_files import find_stores
 from tandem.spark.journal_rows import BACKLOG
@@ -142,8 +143,11 @@ def copies_of(facts: DataFrame, with_leases: bool) -> DataFrame:
         F.max(F.when(left, F.col("reason"))).alias("reason"),
     )
     in_backlog = F.lower("entity").contains(BACKLOG)
-    # A scheduled message that became active has a second copy, which counts; a settlement whose arrival was compacted away has no id.
-    return copies.filter(F.col("message_id").isNotNull() & ~F.coalesce(F.col("reason") == "activated", F.lit(False))).select(
+    # A scheduled message that became active has a second copy, which counts; a settlement whose arrival was compacted away has no id;
+    # a fence in a backlog queue only marks a place.
+    counts = F.col("message_id").isNotNull() & ~F.coalesce(F.col("reason") == "activated", F.lit(False))
+    fence = in_backlog & F.col("message_id").startswith(FENCE_ID)
+    return copies.filter(counts & ~fence).select(
         F.when(F.col("sub_queue") != "", DEAD_LETTER).when(in_backlog, BACKLOG_ROW).otherwise(PRIMARY).alias("origin"),
         F.when(in_backlog, F.coalesce("destination", "entity")).otherwise(F.col("entity")).alias("entity"),
         home_of(F.when(in_backlog, F.coalesce("destination", "entity")).otherwise(F.col("entity"))).alias("home"),

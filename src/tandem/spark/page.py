@@ -13,8 +13,8 @@ from tandem.spark.plots import Band, Line, bar_plot, column_plot, line_plot, sec
 
 if TYPE_CHECKING:
     from tandem.spark.availability import Availability, Outage
-    from tandem.spark.cost import Cost
-    from tandem.spark.reconcile import EntityCounts, Reconciliation
+    from tandem.spark.bill import Cost
+    from tandem.spark.reconcile import Reconciliation
     from tandem.spark.series import Series
 
 _COLUMNS: Final = (
@@ -60,7 +60,7 @@ def render(story: Story) -> str:
     parts += [_throughput(story), _backlog(story), _latency(story)]
     if story.cost is not None:
         parts.append(_cost(story.cost))
-    parts += [_entities(story.reconciliation.entities), _findings(story.reconciliation)]
+    parts += [_entities(story.reconciliation), _findings(story.reconciliation)]
     parts.append(
         f"<footer>Made by <code>tandem report</code> on {instant(story.made_at_ms)}, from journals, meters and event logs.</footer>"
     )
@@ -217,22 +217,25 @@ def _cost(cost: Cost) -> str:
     ]
     idle = cost.idle
     return (
-        '<h2>What it costs</h2><p class="note">Operations in 30 days for the same messages, and their price by the table given. '
+        '<h2>What it costs</h2><p class="note">Operations in 30 days, and their price by the table given, for '
+        f"{escape(cost.basis)}. "
         f"{idle.queues} idle backlog queues take {idle.per_hour:,.0f} operations an hour, {idle.per_day:,.0f} a day, "
         f"{idle.per_month:,.0f} in 30 days; a diverted message takes four operations instead of two.</p>"
         + bar_plot(bars, "Operations in 30 days")
     )
 
 
-def _entities(entities: Sequence[EntityCounts]) -> str:
+def _entities(reconciliation: Reconciliation) -> str:
     head = "".join(f"<th>{words}</th>" for _, words in _COLUMNS)
     rows = "".join(
         f"<tr><td>{escape(one.entity)}</td>"
         + "".join(f"<td{' class=bad' if name in _BAD and getattr(one, name) else ''}>{getattr(one, name):,}</td>" for name, _ in _COLUMNS)
         + "</tr>"
-        for one in entities[:200]
+        for one in reconciliation.entities[:200]
     )
-    return f'<h2>Entity by entity</h2><div class="wide"><table><tr><th>entity</th>{head}</tr>{rows}</table></div>'
+    threshold = seconds_text(reconciliation.delayed_after_ms / 1000)
+    note = f'<p class="note">Delayed: delivered more than {threshold} after sending.</p>'
+    return f'<h2>Entity by entity</h2>{note}<div class="wide"><table><tr><th>entity</th>{head}</tr>{rows}</table></div>'
 
 
 def _findings(reconciliation: Reconciliation) -> str:
@@ -241,11 +244,14 @@ def _findings(reconciliation: Reconciliation) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(one.message_id)}</code></td><td>{escape(one.entity)}</td><td>{one.problem.replace('_', ' ')}</td>"
         f"<td>{instant(one.sent_at_ms) if one.sent_at_ms else '–'}</td>"
-        f"<td>{instant(one.delivered_at_ms) if one.delivered_at_ms else '–'}</td></tr>"
+        f"<td>{instant(one.delivered_at_ms) if one.delivered_at_ms else '–'}</td>"
+        f"<td>{seconds_text(one.delay_ms / 1000) if one.delay_ms is not None else '–'}</td></tr>"
         for one in reconciliation.findings[:100]
     )
     return (
-        '<h2>Messages to look at</h2><p class="note">The worst first, at most 100; <code>tandem reconcile</code> lists more.</p>'
-        '<div class="wide"><table><tr><th>message id</th><th>entity</th><th>what</th><th>sent</th><th>delivered</th></tr>'
+        '<h2>Messages to look at</h2><p class="note">The worst first, and of those the longest on their way; at most 100, '
+        "<code>tandem reconcile</code> lists more.</p>"
+        '<div class="wide"><table><tr><th>message id</th><th>entity</th><th>what</th><th>sent</th><th>delivered</th>'
+        "<th>took</th></tr>"
         f"{rows}</table></div>"
     )

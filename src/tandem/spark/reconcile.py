@@ -56,6 +56,11 @@ class Finding:
     sent_at_ms: int | None
     delivered_at_ms: int | None
 
+    @property
+    def delay_ms(self) -> int | None:
+        """From sending to delivery; None if one of them is not known."""
+        return None if self.sent_at_ms is None or self.delivered_at_ms is None else self.delivered_at_ms - self.sent_at_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
@@ -66,6 +71,8 @@ class Reconciliation:
     findings: tuple[Finding, ...]
     latency_ms: dict[str, float] = field(default_factory=dict)
     """From the first acceptance, or the sender's own note, to delivery: p50, p90, p99, max."""
+    delayed_after_ms: int = 60_000
+    """What took longer counts as delayed."""
 
     @property
     def held(self) -> bool:
@@ -78,6 +85,7 @@ class Reconciliation:
             "entities": [asdict(one) for one in self.entities],
             "findings": [asdict(one) for one in self.findings],
             "latency_ms": self.latency_ms,
+            "delayed_after_ms": self.delayed_after_ms,
         }
 
 
@@ -96,18 +104,18 @@ def reconcile(
     evidence = gather(spark, journals, sent_rows, received_rows)
     messages = judge(evidence, delayed_after_ms)
     try:
-        return summarize(evidence, messages, findings_max)
+        return summarize(evidence, messages, delayed_after_ms, findings_max)
     finally:
         messages.unpersist()
         evidence.release()
 
 
-def summarize(evidence: Evidence, messages: DataFrame, findings_max: int = 1_000) -> Reconciliation:
+def summarize(evidence: Evidence, messages: DataFrame, delayed_after_ms: int, findings_max: int = 1_000) -> Reconciliation:
     """Counts and findings of what `judge` found."""
     entities, latency = _count(evidence, messages)
     findings = _find(evidence, messages, findings_max) if any(_worth_listing(one) for one in entities) else ()
     total = EntityCounts("", **{name: sum(getattr(one, name) for one in entities) for name in _COUNTS})
-    return Reconciliation(total, tuple(entities), findings, latency)
+    return Reconciliation(total, tuple(entities), findings, latency, delayed_after_ms)
 
 
 def _worth_listing(one: EntityCounts) -> bool:
@@ -283,15 +291,20 @@ def _latency(steps: list[tuple[int, int, int]]) -> dict[str, float]:
     return found | {"max": max(longest for _, _, longest in steps)}
 
 
+_NEVER_MS: Final = 1 << 62
+
+
 def _find(evidence: Evidence, messages: DataFrame, findings_max: int) -> tuple[Finding, ...]:
     problem = F.coalesce(*[F.when(says(name), F.lit(name)) for name in PROBLEMS])
     rank = F.array_position(F.array(*[F.lit(name) for name in PROBLEMS]), F.col("problem"))
     wrong = messages.select(*_NAMES, problem.alias("problem"), "sent_at", "delivered_at").filter(F.col("problem").isNotNull())
-    listed = wrong.orderBy(rank, "home_key", "sent_at").limit(findings_max)
+    # Among equals the longest on their way first; what never arrived has been so since it was sent.
+    delay = F.coalesce(F.col("delivered_at") - F.col("sent_at"), F.lit(_NEVER_MS) - F.col("sent_at")).desc_nulls_last()
+    listed = wrong.orderBy(rank, delay, "home_key").limit(findings_max)
     named = (
         evidence.rows.select("home", "message_id", *_keys())
         .join(F.broadcast(listed), list(_NAMES))
         .dropDuplicates(["home", "message_id"])
-        .orderBy(rank, "home", "sent_at")
+        .orderBy(rank, delay, "home")
     )
     return tuple(Finding(r["home"], r["message_id"], r["problem"], r["sent_at"], r["delivered_at"]) for r in named.collect())

@@ -34,7 +34,7 @@ def tell(
     evidence = gather(spark, journals, load_ledger(spark, sent) if sent else None, load_ledger(spark, received) if received else None)
     messages = judge(evidence, delayed_after_ms)
     try:
-        reconciliation = summarize(evidence, messages)
+        reconciliation = summarize(evidence, messages, delayed_after_ms)
         series = draw_series(evidence, messages)
     finally:
         messages.unpersist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -14,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from tandem.client.blocking import TransportError
+from tandem.client.blocking import BlockingClient, TransportError
 from tandem.client.destinations import WAIT_SECONDS
 from tandem.model.clock import SystemClock
 from tandem.spark.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
@@ -46,6 +45,7 @@ _ARROW: Final = pa.schema(
     + [("reason", pa.string()), ("trouble", pa.string())]
 )
 RETRY_SECONDS_MAX: Final = 60.0
+_ANSWER_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +166,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         self._queues = {queue: _Waiting() for queue in options.queues}
         self._ended: set[str] = set()
         self._stuck_since = 0.0
+        self._primary_gone = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -209,6 +210,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
                 open_leases[queue] = [(lease, count) for lease, count, _ in kept]
         if any(waiting.moved for waiting in self._queues.values()):
             self._stuck_since = 0.0
+        self._look_for_the_primary(now)
         shares = self._take(desk, standing, now)
         for queue, share in shares.items():
             open_leases.setdefault(queue, []).append((share.lease, share.count))
@@ -216,6 +218,9 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
             self._stuck_since = 0.0
         now = time.monotonic()
         tried = tuple(queue for queue, waiting in self._queues.items() if queue in shares or waiting.due(now))
+        if not tried and standing.number == 0 and not self._once:
+            # An attempt at nothing: whatever has to be loaded and started for the first one is there when there is something to carry.
+            tried = self.options.queues[:1]
         if not tried:
             return self._nothing_to_do(desk, standing)
         for queue in tried:
@@ -266,14 +271,23 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         time.sleep(wait)
         return {}
 
+    def _look_for_the_primary(self, now: float) -> None:
+        """When it is back, what waits is tried at once, however long the pauses have become."""
+        if not any(waiting.left for waiting in self._queues.values()):
+            return
+        answers = self._primary_answers()
+        if answers and self._primary_gone:
+            for waiting in self._queues.values():
+                waiting.pause, waiting.not_before = 0.0, now
+        self._primary_gone = not answers
+
     def _primary_answers(self) -> bool:
-        """Whether it takes connections: if not, whatever is leased could only wait."""
-        endpoint = self.options.move.primary.endpoint
+        """Whether it takes connections and speaks: if not, whatever is leased could only wait."""
         try:
-            socket.create_connection((endpoint.host, endpoint.port), 1.0).close()
-        except OSError:
+            with BlockingClient(self.options.move.primary.endpoint, timeout=_ANSWER_SECONDS) as client:
+                return client.pump(_ANSWER_SECONDS)
+        except TransportError:
             return False
-        return True
 
     def _nothing_to_do(self, desk: LeaseDesk, standing: Standing) -> Standing | None:
         """Once: over when the queues are empty, also of what others hold; a stream: Spark asks again."""
@@ -325,7 +339,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
                 raise _explained(error, self.options) from error
             self._lost()
         refusing = tuple(Refusing(self.options.refusing_file).read().items())
-        return [Moving(queue, standing.leases[queue], refusing) for queue in standing.tried if queue in standing.leases]
+        return [Moving(queue, standing.leases.get(queue, ()), refusing) for queue in standing.tried]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
