@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -54,3 +55,91 @@ def test_a_directory_without_stores_is_a_usage_error(tmp_path: Path) -> None:
     wrong = tandem("store", "check", str(tmp_path))
     assert wrong.returncode == 2
     assert "store-" in wrong.stderr
+
+
+def forwarding(names: int) -> str:
+    """Queues in a ring of stores, each of which forwards to the next; the last one keeps what arrives."""
+    text = "[stores]\ncount = 3\n"
+    for number in range(names):
+        text += f'[[queue]]\nname = "q{number}"\n' + (f'forward_to = "q{number + 1}"\n' if number < names - 1 else "")
+    return text
+
+
+def test_a_backup_taken_under_load_is_restored_and_is_the_same_broker_with_every_message_once(tmp_path: Path) -> None:
+    """Messages move from store to store all the time: copied at different instants, some would be in no copy, or in two."""
+    (tmp_path / "tandem.toml").write_text(forwarding(4))
+    arguments = ("--port", "0", "--host", "127.0.0.1", "--config", "tandem.toml")
+    with BrokerProcess(tmp_path, *arguments, "--data", "data", environ={"TANDEM_KEY": ""}) as broker:
+        keys = (tmp_path / "data/keys.json").read_text()
+        text = connection_string(tmp_path / "data", broker)
+        accepted: list[str] = []
+        enough, stop = threading.Event(), threading.Event()
+
+        def load() -> None:
+            with ServiceBusClient.from_connection_string(text) as client, client.get_queue_sender("q0") as sender:
+                while not stop.is_set():
+                    name = str(len(accepted))
+                    sender.send_messages(ServiceBusMessage(name, message_id=name))
+                    accepted.append(name)
+                    if len(accepted) > 50:
+                        enough.set()
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            assert enough.wait(30)
+            before = len(accepted)
+            done = tandem("store", "backup", str(tmp_path / "data"), str(tmp_path / "copy"))
+            after = len(accepted) + 1
+        finally:
+            stop.set()
+            thread.join()
+        assert done.returncode == 0, done.stderr
+    done = tandem("store", "restore", str(tmp_path / "copy"), str(tmp_path / "again"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("keys.json", "ca.pem", "ca.key", "server.pem", "server.key"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "data" / name).read_bytes()
+        assert (tmp_path / "again" / name).stat().st_mode & 0o077 == 0
+    with BrokerProcess(tmp_path, *arguments, "--data", "again", environ={"TANDEM_KEY": ""}) as broker:
+        assert (tmp_path / "again/keys.json").read_text() == keys
+        found: list[str] = []
+        client = ServiceBusClient.from_connection_string(connection_string(tmp_path / "again", broker))
+        with client, client.get_queue_receiver("q3") as receiver:
+            while messages := receiver.receive_messages(100, max_wait_time=5 if len(found) < before else 1):
+                found += [str(message) for message in messages]
+                for message in messages:
+                    receiver.complete_message(message)
+        _, said = broker.stop()
+    assert sorted(found, key=int) == [str(number) for number in range(len(found))], "each once, and none left out"
+    assert before <= len(found) <= after
+    assert "was opened" not in said, "nothing is amiss with a copy"
+
+
+def connection_string(data: Path, broker: BrokerProcess) -> str:
+    key = json.loads((data / "keys.json").read_text())["tandem"][""]["RootManageSharedAccessKey"]["primary_key"]
+    port = broker.line("ready: listening on").split(";")[0].rpartition(":")[2]
+    return f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={key};UseDevelopmentEmulator=true"
+
+
+def test_a_backup_without_one_of_the_stores_is_refused_and_a_damaged_one_is_not_restored(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
+    with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml", "--store-count", "2") as broker:
+        send(broker, "one", "two")
+        broker.stop()
+    data = tmp_path / "data"
+    (data / "tandem/store-1").rename(tmp_path / "away")
+    refused = tandem("store", "backup", str(data), str(tmp_path / "copy"))
+    assert refused.returncode == 2
+    assert "store-1 is not there" in refused.stderr
+    (tmp_path / "away").rename(data / "tandem/store-1")
+    assert tandem("store", "backup", str(data), str(tmp_path / "whole")).returncode == 0
+    segment = next(path for path in (tmp_path / "whole").glob("*/store-*/*.seg") if b"two" in path.read_bytes())
+    content = segment.read_bytes()
+    segment.write_bytes(content.replace(b"one", b"onE", 1))
+    damaged = tandem("store", "restore", str(tmp_path / "whole"), str(tmp_path / "again"))
+    assert damaged.returncode == 1
+    assert segment.name in damaged.stdout
+    assert not (tmp_path / "again").exists()
+    occupied = tandem("store", "restore", str(tmp_path / "whole"), str(data))
+    assert occupied.returncode == 2
+    assert "not empty" in occupied.stderr

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sqlite3
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tandem.cli.data_copy import copy_data, problems_of
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import inspect
 from tandem.stores.engines import METADATA, stores_in
@@ -88,21 +87,36 @@ def dump(directory: _Data) -> None:
 def backup(
     directory: _Data, target: Annotated[Path, typer.Argument(help="A directory that does not exist yet.", metavar="TARGET")]
 ) -> None:
-    """Copy stores so that the copy opens: every fact that was durable when the copy began is in it.
+    """Copy a data directory so that a broker started on the copy is the same broker: messages, entities, keys, certificates, meters.
+
+    Works while the broker runs: the copy is as it was at one instant. Given one namespace or one store, only that is copied.
 
     Example: tandem store backup tandem-data backup-monday
     """
     if target.exists():
         raise ConfigurationError(f"{target} exists already; name a new directory")
-    for path in stores_below(directory):
-        place = target / path.relative_to(directory) if path != directory else target
-        place.parent.mkdir(parents=True, exist_ok=True)
-        inspect.backup(path, place)
-        print(f"{path} -> {place}")
-        catalog = path.parent / "metadata.sqlite"
-        if catalog.exists() and path != directory and not (place.parent / catalog.name).exists():
-            _copy_catalog(catalog, place.parent / catalog.name)
-            print(f"{catalog} -> {place.parent / catalog.name}")
+    for line in copy_data(directory, target, stores_below(directory)):
+        print(line)
+
+
+@app.command(name="restore")
+def restore(
+    source: Annotated[Path, typer.Argument(help="What `tandem store backup` made of a data directory.", metavar="BACKUP")],
+    data: Annotated[Path, typer.Argument(help="The data directory to be: not there yet, or empty.", metavar="DATA")],
+) -> None:
+    """Verify a backup and put it where a broker can be started on it. Exit code 1 when the backup is damaged: nothing is written then.
+
+    Example: tandem store restore backup-monday tandem-data
+    """
+    if data.exists() and any(data.iterdir()):
+        raise ConfigurationError(f"{data} is not empty; move what is there away, or name another directory")
+    problems = problems_of(stores_below(source))
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise typer.Exit(1)
+    for line in copy_data(source, data, stores_below(source)):
+        print(line)
 
 
 @app.command(name="reset")
@@ -155,13 +169,6 @@ def recover(
         print("  not known to the journals:")
         for line in found.unknown:
             print(f"    {line}")
-
-
-def _copy_catalog(source: Path, target: Path) -> None:
-    """SQLite copies a database that is in use consistently; the keys in it stay private."""
-    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    with contextlib.closing(sqlite3.connect(source)) as live, contextlib.closing(sqlite3.connect(target)) as copy:
-        live.backup(copy)
 
 
 def _text(value: object) -> str:

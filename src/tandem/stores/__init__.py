@@ -1,7 +1,8 @@
 """Engines behind the ports of the broker: what is remembered, and where."""
 
+from tandem.stores.backup import backup
 from tandem.stores.disk import Disk, LocalDisk
-from tandem.stores.inspect import VerifyReport, backup, dump, dump_segment, verify
+from tandem.stores.inspect import VerifyReport, dump, dump_segment, verify
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.recovery import RecoveryReport
 from tandem.stores.segment import SegmentStore

@@ -1,25 +1,21 @@
-"""Looking into a store from outside, live or stopped: is it whole, what does it hold, and a copy that opens."""
+"""Looking into a store from outside, live or stopped: is it whole, and what does it hold."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 from pathlib import Path
 from struct import error as StructError
 
 from tandem.broker import facts
 from tandem.model.entity_json import kind_and_path_in
-from tandem.model.errors import ConfigurationError, Corrupt
+from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
-from tandem.stores.disk import Disk, LocalDisk, write_file, write_fully
+from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.segment_file import SegmentFile, read_manifest
-from tandem.stores.segment_files import AUDIT, MANIFEST, segment_name
+from tandem.stores.segment_files import AUDIT, segment_name
 from tandem.stores.verify import VerifyReport, audit_names, verify
 
-__all__ = ["VerifyReport", "backup", "dump", "dump_segment", "verify"]
-
-_COPY_BYTES = 1_048_576
+__all__ = ["VerifyReport", "dump", "dump_segment", "verify"]
 
 
 def dump(directory: Path, disk: Disk | None = None, audit: bool = True, bodies: bool = False) -> Iterator[dict[str, object]]:
@@ -135,72 +131,3 @@ def _text(message_id: bytes) -> str:
     """AMQP strings as text, anything else in hexadecimal."""
     start = {0xA1: 2, 0xB1: 5}.get(message_id[0] if message_id else 0, 0)
     return message_id[start:].decode(errors="replace") if start else message_id.hex()
-
-
-def backup(directory: Path, target: Path, disk: Disk | None = None) -> VerifyReport:
-    """A copy that opens as a store, of a live or stopped one: all that was durable when this was called, and maybe more.
-
-    Segments are copied oldest first and the growing one last, so that what compaction moves ahead of us is still met.
-    """
-    disk = disk or LocalDisk()
-    source, copy = str(directory), str(target)
-    disk.mkdir(copy)
-    if disk.listdir(copy):
-        raise ConfigurationError(f"{copy}: not empty; a backup needs a directory of its own")
-    manifest = read_manifest(disk, source)
-    first, first_number = manifest.first, manifest.first_number
-    segment = first
-    numbers = {first: first_number}
-    """Of the block each segment has to begin with."""
-    looked_again: set[int] = set()
-    while segment <= manifest.last:
-        name = segment_name(segment)
-        try:
-            begin, numbers[segment + 1] = _copy_segment(disk, f"{source}/{name}", f"{copy}/{name}", numbers[segment])
-        except FileNotFoundError:
-            manifest = read_manifest(disk, source)
-            if segment >= manifest.first:
-                raise Corrupt(f"{source}/{name}: missing; the store has segments {manifest.first} to {manifest.last}") from None
-            for older in range(first, segment):
-                disk.unlink(f"{copy}/{segment_name(older)}")
-            first, first_number = manifest.first, manifest.first_number
-            segment, numbers = first, {first: first_number}
-            continue
-        if begin != numbers[segment]:
-            if segment in looked_again or segment == first:
-                raise Corrupt(f"{source}/{name}: begins with block {begin}; block {numbers[segment]} is missing")
-            looked_again.add(segment)  # the segment before grew after it was copied, and is full now
-            segment -= 1
-            continue
-        segment += 1
-        manifest = read_manifest(disk, source)
-    write_file(disk, copy, MANIFEST, replace(manifest, first=first, last=segment - 1, first_number=first_number).encode())
-    return verify(target, disk)
-
-
-def _copy_segment(disk: Disk, source: str, target: str, number: int) -> tuple[int, int]:
-    """Whole blocks only: one that is being written right now is left out. The number of the first block, and of the one after the last."""
-    file = SegmentFile(disk, source)
-    begin = 0
-    try:
-        try:
-            for _, block, _, _, _ in file.blocks():
-                begin = begin or block
-        except BadBlock as bad:
-            if isinstance(bad, Damage):
-                raise Corrupt(f"{source}: {bad}") from bad
-        descriptor = disk.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            at = 0
-            while at < file.end:
-                part = disk.pread(file.descriptor, min(_COPY_BYTES, file.end - at), at)
-                if not part:
-                    raise Corrupt(f"{source}: offset {at}: became shorter while it was copied")
-                write_fully(disk, descriptor, [part], at)
-                at += len(part)
-            disk.fsync(descriptor)
-        finally:
-            disk.close(descriptor)
-    finally:
-        file.close()
-    return (begin, file.number) if begin else (number, number)
