@@ -21,6 +21,7 @@ class EventLog:
 
     def __init__(self, file: Path | str, who: str = "") -> None:
         self.who = who or f"process-{os.getpid()}"
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
         self._file = open(file, "a", encoding="utf-8")  # noqa: SIM115 - open for as long as the log is
 
     def __call__(self, event: Event) -> None:

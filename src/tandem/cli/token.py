@@ -1,0 +1,34 @@
+"""`tandem token`: a shared access signature for programs that speak HTTP without an SDK."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from tandem.client.blocking import Endpoint
+from tandem.model.errors import ConfigurationError
+from tandem.model.sas_token import make_token
+
+
+def token(
+    connection_string: Annotated[
+        str,
+        typer.Option("--connection-string", "-c", envvar="TANDEM_CONNECTION_STRING", help="With the key; see `tandem keys`."),
+    ],
+    entity: Annotated[str, typer.Option(help="Good for this path and what is beneath it; without it, for the whole namespace.")] = "",
+    minutes: Annotated[int, typer.Option(help="How long it is good.", min=1, max=525_600)] = 60,
+) -> None:
+    """Print a token for the header Authorization. Whoever has it may do what the key may, until it ends.
+
+    Example: tandem token --entity orders --minutes 10
+    """
+    try:
+        endpoint = Endpoint.parse(connection_string)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    if endpoint.token:
+        raise ConfigurationError("the connection string has a token of its own and no key to sign with")
+    expires_at_ms = time.time_ns() // 1_000_000 + minutes * 60_000
+    print(make_token(f"sb://{endpoint.host}/{entity}", endpoint.key_name, endpoint.key, expires_at_ms))
