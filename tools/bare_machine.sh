@@ -35,7 +35,7 @@ mapfile -t acquire < <(grep -lsE '^ *Acquire::' /etc/apt/apt.conf /etc/apt/apt.c
 mapfile -t authorities < <(find /usr/local/share/ca-certificates -name '*.crt' 2>/dev/null || true)
 for file in "${files[@]}" "${acquire[@]}" "${authorities[@]}"; do
 	target=$root/${file#/}
-	[[ $file == "$HOME"/* ]] && target=$root/root/${file#"$HOME"/}
+	[[ $file == "$HOME"/* ]] && target=$root/home/${file#"$HOME"/}
 	if [ -f "$file" ]; then mkdir -p "$(dirname "$target")" && cp -L "$file" "$target"; fi
 done
 mapfile -t variables < <(env | grep -iE '^(https?_proxy|no_proxy|all_proxy|pip_[a-z_]+|npm_config_[a-z_]+|go(proxy|sumdb|noproxy|flags)|maven_[a-z_]+|ssl_cert_(file|dir)|requests_ca_bundle|curl_ca_bundle|node_extra_ca_certs)=' || true)
@@ -46,7 +46,7 @@ inside() {
 	unshare --mount --pid --fork --kill-child bash -c '
 		root=$1; shift
 		mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount -t tmpfs tmpfs "$root/tmp"
-		exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+		exec chroot "$root" env -i HOME=/home LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 	' bash "$root" "${variables[@]}" "$@"
 }
 [ "${#authorities[@]}" = 0 ] || inside update-ca-certificates >/dev/null 2>&1
