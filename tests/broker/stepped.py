@@ -105,6 +105,12 @@ class Clock:
     def now_ms(self) -> int:
         return 1_700_000_000_000
 
+    def steady_ms(self) -> int:
+        return self.now_ms()
+
+    def jumped(self) -> int:
+        return 0
+
 
 class House:
     """A namespace over stepped stores. `crash` builds a new one from what the disks hold."""

@@ -146,6 +146,12 @@ class JumpingClock:
     def now_ms(self) -> int:
         return self._real.now_ms() + self.skipped_ms
 
+    def steady_ms(self) -> int:
+        return self._real.steady_ms() + self.skipped_ms
+
+    def jumped(self) -> int:
+        return 0
+
 
 class ClockedBroker:
     """The same server in a thread of this process, in memory. `jump` moves its clock, and only its clock: clients keep real time,

@@ -36,6 +36,12 @@ class StillClock:
     def now_ms(self) -> int:
         return START_MS
 
+    def steady_ms(self) -> int:
+        return self.now_ms()
+
+    def jumped(self) -> int:
+        return 0
+
 
 class Heard(Writer):
     """What the broker writes, kept."""

@@ -37,6 +37,12 @@ class ManualClock:
     def now_ms(self) -> int:
         return self.now
 
+    def steady_ms(self) -> int:
+        return self.now_ms()
+
+    def jumped(self) -> int:
+        return 0
+
 
 class Note(Effect):
     """Remembers that it was called, in which order and with what."""

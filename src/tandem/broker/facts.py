@@ -49,7 +49,11 @@ RULE: Final = 23
 ENDED: Final = 1
 """Flag of ENTITY and RULE: it is gone; the key of a RULE is its folded name alone."""
 
+CLOCK_SET: Final = 24
+"""The machine's clock was set: in facts before this one the ends of what lasts for a time move by aux milliseconds; flags 1: back."""
+
 KIND_NAMES: Final = {
+    CLOCK_SET: "clock-set",
     ENQUEUED: "enqueued",
     SETTLED: "settled",
     STATE: "state",

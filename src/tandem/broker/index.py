@@ -201,6 +201,18 @@ class Index:
                         return found
         return found
 
+    def shift_expiry(self, by_ms: int) -> None:
+        """The clock was set: every message lives as long as before."""
+        for chunk in self.chunks.values():
+            if chunk.min_expires == 0:
+                continue
+            chunk.min_expires = max(chunk.min_expires + by_ms, 1)
+            expires = chunk.expires
+            for row in range(_ROWS):
+                at: int = expires[row]
+                if at:
+                    expires[row] = max(at + by_ms, 1)
+
     def next_expiry(self) -> int:
         """No row expires before this; 0 = none ever."""
         earliest = 0

@@ -95,6 +95,16 @@ class Leaser(Browser):
     def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
         self.lease_waiters.pop(waiter, None)
 
+    def shift_leases(self, by_ms: int) -> None:
+        """The clock was set: every lease lasts as long as before."""
+        for lease in self.leases.values():
+            lease.expires_at += by_ms
+        self._lease_ends = [(at + by_ms, lease_id) for at, lease_id in self._lease_ends]
+
+    def wake_for_leases(self) -> None:
+        if self._lease_ends:
+            self.turn.wake(self, self._lease_ends[0][0])
+
     def all_leases(self) -> list[Lease]:
         return list(self.leases.values())
 

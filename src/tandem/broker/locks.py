@@ -70,6 +70,12 @@ class LockTable:
         if lock.session is None:
             self._ending.append((locked_until, lock))
 
+    def shift(self, by_ms: int) -> None:
+        """The clock was set: every lock lasts as long as before."""
+        for lock in self.by_token.values():
+            lock.locked_until += by_ms
+        self._ending = deque([(until + by_ms, lock) for until, lock in self._ending])
+
     def next_end(self) -> int:
         """The instant the next lock may end; 0 when nothing is locked."""
         ending = self._ending

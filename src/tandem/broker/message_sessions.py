@@ -160,6 +160,17 @@ class SessionTable:
         self._wait_number += 1
         heapq.heappush(patience, (waiter.deadline, self._wait_number, waiter))
 
+    def shift(self, by_ms: int) -> None:
+        """The clock was set: session locks and patience last as long as before. Locks of messages are shifted with the others."""
+        for session in self.by_id.values():
+            if session.holder is not None:
+                session.locked_until += by_ms
+        self._ending = deque([(until + by_ms, session) for until, session in self._ending])
+        self._patience = []
+        for waiter in self.waiters:
+            waiter.deadline += by_ms
+            self.expect(waiter)
+
     def next_end(self) -> int:
         """The next instant a session lock or a waiter's patience may end; 0 = none."""
         ending = self._ending

@@ -144,6 +144,11 @@ class Namespace:
         sizes = [(not tenant.available, len(tenant.queues)) for tenant in self.stores]
         return sizes.index(min(sizes))
 
+    def clock_jumped(self, by_ms: int) -> None:
+        """The machine's clock was set, and the turn's instant with it."""
+        for tenant in self.stores:
+            tenant.clock_jumped(by_ms, self.turn.now)
+
     def blank_tenant(self, store: int) -> StoreTenant:
         """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
         tenant = StoreTenant(self.stores[store].journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, store)
@@ -205,7 +210,10 @@ class Namespace:
                     queue.close()
         tenant.fresh.clear()
         self._swap_fragments(tenant)
+        missed_ms = self.stores[store].clock_missed_ms
         self.stores[store] = tenant
+        if missed_ms:
+            tenant.clock_jumped(missed_ms, self.turn.now)
         tenant.finish()
         tenant.entities.tell_all(self.turn.now)
         self._unread.discard(store)

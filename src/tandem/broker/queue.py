@@ -349,6 +349,26 @@ class Queue(Leaser):
             self.turn.touch_queue(self)
         self._plan(now)
 
+    def clock_jumped(self, by_ms: int) -> None:
+        """The machine's clock was set: what lasts for a time lasts as long as before, what is due at an instant is due when it says so."""
+        self.wake_at = 0
+        self.locks.shift(by_ms)
+        if self.sessions is not None:
+            self.sessions.shift(by_ms)
+        self.shift(by_ms)
+        self.wake_for_leases()
+        self._plan(self.turn.now)
+        if self.forwarding is not None:
+            self.forwarding.retry_at = 0
+            self.turn.touch_queue(self)
+
+    def shift(self, by_ms: int) -> None:
+        """What outlives a restart and lasts for a time."""
+        self.shift_leases(by_ms)
+        self.index.shift_expiry(by_ms)
+        if self.history is not None:
+            self.history.shift(by_ms)
+
     def _plan(self, now: int) -> None:
         self.wake_for_locks()
         self.wake_for_sessions()

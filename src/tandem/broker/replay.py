@@ -50,6 +50,7 @@ class StoreTenant(BetweenStores):
         self.queues: dict[int, Queue] = {}
         self.shared: dict[int, int] = {}
         self.meters = MeterBook(journal)
+        self.clock_missed_ms: int = 0
         self.available: bool = True
         """False while the store is down: its entities answer at once, retryably."""
         self._until: dict[tuple[int, int], int] = {}
@@ -81,6 +82,15 @@ class StoreTenant(BetweenStores):
             for lock in queue.locks.by_token.values():
                 lock.held = False
 
+    def clock_jumped(self, by_ms: int, now: int) -> None:
+        """The machine's clock was set. While the store cannot be written the jumps are added up, for whoever replays it."""
+        if not self.serves:
+            self.clock_missed_ms += by_ms
+            return
+        self.journal.append(facts.CLOCK_SET, 1 if by_ms < 0 else 0, 0, 0, now, abs(by_ms), b"", b"")
+        for queue in self.queues.values():
+            queue.clock_jumped(by_ms)
+
     # -- replay ------------------------------------------------------------------------------
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
@@ -88,7 +98,10 @@ class StoreTenant(BetweenStores):
             self._replay_published(flags, entity, seq, at, key, location, body_bytes)
             return
         if kind >= facts.METERED:
-            if kind >= facts.ENTITY:
+            if kind == facts.CLOCK_SET:
+                for one in self.queues.values():
+                    one.shift(-aux if flags else aux)
+            elif kind >= facts.ENTITY:
                 self.entities.replayed(kind, flags, entity, key, location)
             else:
                 self.meters.replayed(kind, seq, at, aux, key)
@@ -237,6 +250,8 @@ class StoreTenant(BetweenStores):
         if kind == facts.PUBLISHED:
             self._relocate_published(flags, entity, seq, at, key, body, location)
             return
+        if kind == facts.CLOCK_SET:
+            return  # what was written before it has left, or was written again since with its instants moved
         if kind >= facts.ENTITY:
             self.entities.relocate(kind, flags, entity, seq, at, key, location)
             return
@@ -274,9 +289,9 @@ class StoreTenant(BetweenStores):
             self.journal.append(facts.LEASED, 0, queue.entity_id, 0, at, lease.expires_at, fresh, b"")
 
     def _keep_seen(self, queue: Queue, message_id: bytes, at: int) -> None:
-        history = queue.history
-        if history is not None and history.stands(message_id, at, queue.turn.now):
-            self.journal.append(facts.SEEN, 0, queue.entity_id, 0, at, 0, message_id, b"")
+        known = 0 if queue.history is None else queue.history.stands(message_id, at, queue.turn.now)
+        if known:
+            self.journal.append(facts.SEEN, 0, queue.entity_id, 0, known, 0, message_id, b"")
 
     def _relocate_message(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> None:
         index = queue.index
@@ -289,7 +304,8 @@ class StoreTenant(BetweenStores):
         elif state == SCHEDULED:
             fresh |= facts.SCHEDULED
         new_key = facts.pack_key(message_id, session_id, count, scheduled_at)
-        location = self.journal.append(facts.ENQUEUED, fresh, queue.entity_id, seq, at, aux, new_key, body)
+        expires_at = index.expires_at(seq) if aux else 0  # the clock may have been set since
+        location = self.journal.append(facts.ENQUEUED, fresh, queue.entity_id, seq, at, expires_at, new_key, body)
         index.set_location(seq, location)
         if queue.history is not None and not flags & facts.RELOCATED:
             self._keep_seen(queue, message_id, at)
@@ -307,7 +323,7 @@ class StoreTenant(BetweenStores):
             if queue is None or not _stays(queue, row) or queue.index.location(row) != location:
                 continue
             if queue.index.state(row) == READY and queue.index.count(row) == 0:
-                plain.append((target, row, expires_at))
+                plain.append((target, row, queue.index.expires_at(row) if expires_at else 0))
             else:
                 own = facts.pack_key(message_id, session_id, 0, 0)
                 self._relocate_message(queue, has_session, row, at, expires_at, own, body)

@@ -316,7 +316,8 @@ class EventFile:
     def __call__(self, event: dict[str, Any]) -> None:
         if self._path is None:
             return
-        kind = f"{'store' if str(event['subject']).startswith('store') else 'broker'}-{event['state']}"
+        about = next((one for one in ("store", "clock") if str(event["subject"]).startswith(one)), "broker")
+        kind = f"{about}-{event['state']}"
         line = {
             "at_ms": event["at_ms"],
             "source": "broker",

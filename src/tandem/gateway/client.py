@@ -60,7 +60,7 @@ class Client(Flushed):
         self.grants = sas.Grants()
         self.links: dict[Link, tuple[Address, Right]] = {}
         """Entity links and the claim each stands on."""
-        self.opened_at: int = site.connection_clock.now_ms()
+        self.opened_at: int = site.connection_clock.steady_ms()
         self.authenticated: bool = False
         self.linkless_since: int = self.opened_at
         self._looked_at: int = 0
@@ -183,7 +183,7 @@ class Client(Flushed):
     def look_after(self, now: int) -> None:
         """Heartbeats, silence, transactions that took too long, tokens that lapsed, connections nobody uses.
 
-        Called a few times a second; looks once a second, and as often as the peer wants to hear from us.
+        Called a few times a second; looks once a second, and as often as the peer wants to hear from us. `now` is on the steady clock.
         """
         engine = self.engine
         if engine is None or self._looked_at <= now < self._look_at:
@@ -192,13 +192,15 @@ class Client(Flushed):
         tick_at = engine.tick(now)
         if engine.remote_open:
             self._look_at = min(tick_at or now + _LOOK_EVERY_MS, now + _LOOK_EVERY_MS)
-        self.transactions.look_after(self.turn.now)
+        self.transactions.look_after()
         if engine.has_output or engine.closed:
             self.touch()
         lapse = self.next_lapse()
-        if lapse and lapse <= now:
-            self.grants.drop_expired(now)
-            self.drop_lapsed()
+        if lapse and now >= self.site.trusts_clock_from:
+            instant = self.site.connection_clock.now_ms()
+            if lapse <= instant:
+                self.grants.drop_expired(instant)
+                self.drop_lapsed()
         limits = self.site.limits
         if not self.authenticated and now - self.opened_at > limits.authentication_ms_max:
             self.close(Unauthorized("No valid token was put within the time allowed."))
@@ -218,7 +220,7 @@ class Client(Flushed):
     def link_gone(self, link: Link) -> None:
         self.links.pop(link, None)
         if not self.links:
-            self.linkless_since = self.site.connection_clock.now_ms()
+            self.linkless_since = self.site.connection_clock.steady_ms()
 
     # -- words -------------------------------------------------------------------------------
 

@@ -178,6 +178,12 @@ class Faults:
         self.on_change()
         return healed
 
+    def shift(self, by_ms: int) -> None:
+        """The clock was set: every fault lasts as long as before."""
+        for fault in self.active.values():
+            if fault.until:
+                fault.until += by_ms
+
     def expire(self, now: int) -> None:
         late = [f.id for f in self.active.values() if f.until and f.until <= now]
         for id_ in late:

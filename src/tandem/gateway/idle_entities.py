@@ -36,6 +36,10 @@ class IdleEntities:
             elif self._is_over(entity.description.auto_delete_on_idle_ms, self.used_at(entity, now), now):
                 self._site.spawn(self._delete(name, None))
 
+    def clock_jumped(self, by_ms: int) -> None:
+        """Nobody knows how long ago the last use was: idleness counts from here."""
+        self._opened_at = self._looked_at = self._site.turn.now
+
     def _look_at_topic(self, name: str, topic: AnyTopic, now: int) -> None:
         if self._is_over(topic.topic_description.auto_delete_on_idle_ms, self.topic_used_at(topic, now), now):
             self._site.spawn(self._delete(name, None))
@@ -45,6 +49,8 @@ class IdleEntities:
                 self._site.spawn(self._delete(name, key))
 
     def _is_over(self, allowed_ms: int, used_at: int, now: int) -> bool:
+        if used_at > now:
+            used_at = self._opened_at  # from before the clock was set back
         return allowed_ms < MAX_DURATION_MS and now - used_at >= allowed_ms
 
     def used_at(self, entity: QueueEntity, now: int) -> int:

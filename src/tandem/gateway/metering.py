@@ -101,6 +101,10 @@ class MeterKeeper:
         self._retry_at: dict[int, int] = {}
         self._looked_at = 0
 
+    def clock_jumped(self, by_ms: int) -> None:
+        self._retry_at.clear()
+        self._looked_at = 0
+
     def look_after(self, now: int) -> None:
         if 0 <= now - self._looked_at < _LOOK_EVERY_MS:
             return

@@ -109,6 +109,8 @@ class Mounts:
             "# TYPE tandem_store_notes gauge",
             "# TYPE tandem_messages gauge",
             "# TYPE tandem_connections gauge",
+            "# TYPE tandem_clock_jumps_total counter",
+            f"tandem_clock_jumps_total {self._server.clock_jumps}",
         ]
         for place in readable:
             site, keeper = self._server.sites[place], self._server.keepers[place]

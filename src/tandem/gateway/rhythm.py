@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from tandem.broker.journal import Journal
 from tandem.broker.turn import Turn
@@ -12,18 +12,31 @@ from tandem.gateway.ingress import Ingress
 from tandem.gateway.site import Site
 from tandem.model.clock import Clock
 
+_DISTRUST_MS: Final = 10_000
+"""After the clock was set nobody is cut off for an old token for so long: clocks that were set wrong are often set right soon."""
+
+
+def _nobody_cares(by_ms: int) -> None:
+    """Nobody listens."""
+
 
 class Chore(Protocol):
     """What nobody waits for: called a few times a second, it decides for itself how often to look."""
 
     def look_after(self, now: int) -> None: ...
 
+    def clock_jumped(self, by_ms: int) -> None:
+        """The machine's clock was set by so much, and `now` with it."""
+
 
 class Rhythm:
     """Drives the turns of one broker from one event loop."""
 
     def __init__(self, clock: Clock, connection_clock: Clock, ingress_bytes_max: int, real_time: bool) -> None:
+        self._clock = clock
         self._connection_clock = connection_clock
+        self.on_jump: Callable[[int], None] = _nobody_cares
+        """Told when the machine's clock was set, and by how much."""
         self._real_time = real_time
         """False: the clock is moved by a test, which then calls `run_turn`."""
         self.turn = Turn(clock, self._wanted)
@@ -110,11 +123,28 @@ class Rhythm:
         if again:
             self.keep_house()
 
+    def _look_at_the_clock(self) -> None:
+        by_ms = self._clock.jumped()
+        theirs = by_ms if self._connection_clock is self._clock else self._connection_clock.jumped()
+        if theirs:
+            for site in self.sites:
+                site.trusts_clock_from = self._connection_clock.steady_ms() + _DISTRUST_MS
+        if not by_ms:
+            return
+        self.turn.begin()
+        self._timer_at = -1  # whatever was planned is planned anew
+        for site in self.sites:
+            site.namespace.clock_jumped(by_ms)
+        for chore in self.chores:
+            chore.clock_jumped(by_ms)
+        self.on_jump(by_ms)
+
     def keep_house(self) -> None:
-        """Heartbeats, silent peers, lapsed tokens, stores that fail, compaction."""
+        """The clock, heartbeats, silent peers, lapsed tokens, stores that fail, compaction."""
         turn = self.turn
+        self._look_at_the_clock()
         turn.begin()
-        now = self._connection_clock.now_ms()
+        now = self._connection_clock.steady_ms()
         for site in self.sites:
             for client in list(site.clients):
                 client.look_after(now)

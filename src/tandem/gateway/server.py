@@ -102,6 +102,9 @@ class Server:
         self._lobby: set[SniffProtocol] = set()
         self._rhythm = Rhythm(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
         self.turn = self._rhythm.turn
+        self._rhythm.on_jump = self._clock_jumped
+        self.clock_jumps = 0
+        """How often the machine's clock was set while we ran."""
 
     # -- life --------------------------------------------------------------------------------
 
@@ -261,6 +264,12 @@ class Server:
         event = {"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause}
         self.events.append(event)
         self._on_event(event)
+
+    def _clock_jumped(self, by_ms: int) -> None:
+        self.clock_jumps += 1
+        way = f"{abs(by_ms)} ms {'ahead' if by_ms > 0 else 'back'}"
+        self._note(f"the clock of this machine was set {way}: locks and times to live last as before, schedules and tokens follow it")
+        self._note_event("clock", "set", way)
 
     def run_turn(self) -> None:
         self._rhythm.run_turn()

@@ -43,6 +43,8 @@ class Site:
         self.limits = limits
         self.note = note
         """Tells the operator, in one line."""
+        self.trusts_clock_from: int = 0
+        """On the steady clock: until then no connection is cut off because a token seems to have lapsed."""
         self.connection_clock: Clock = connection_clock or turn.clock
         """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
         self.admin: AdminPort | None = None

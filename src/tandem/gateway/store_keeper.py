@@ -87,6 +87,11 @@ class StoreKeeper:
         for tenant in self._site.namespace.stores:
             tenant.budget.short_of_room = tenant.journal.short_of_room
 
+    def clock_jumped(self, by_ms: int) -> None:
+        for kept in (self._retry_at, self._up_since):
+            for index in kept:
+                kept[index] += by_ms
+
     def look_after(self, now: int) -> None:
         self._look_at_room()
         for index, tenant in enumerate(self._site.namespace.stores):

@@ -90,13 +90,13 @@ class Transactions:
         limits = self._client.site.limits
         if len(self._open) >= limits.transactions_open_max:
             raise QuotaExceeded(f"{limits.transactions_open_max} transactions are open on this connection; discharge some first.")
-        transaction = OpenTransaction(self._new_id(), link, self._client.turn.now + limits.transaction_ms_max)
+        transaction = OpenTransaction(self._new_id(), link, self._client.turn.clock.steady_ms() + limits.transaction_ms_max)
         self._open[transaction.id] = transaction
         return transaction.id
 
     def find(self, id_: bytes | None) -> OpenTransaction:
         found = self._open.get(id_ or b"")
-        if found is not None and found.deadline > self._client.turn.now:
+        if found is not None and found.deadline > self._client.turn.clock.steady_ms():
             return found
         if found is not None:
             self._too_late(found)
@@ -111,10 +111,11 @@ class Transactions:
         if len(self._late) > _LATE_MAX:
             del self._late[next(iter(self._late))]
 
-    def look_after(self, now: int) -> None:
+    def look_after(self) -> None:
         """What is held back for transactions that took too long is let go."""
         if not self._open:
             return
+        now = self._client.turn.clock.steady_ms()
         for transaction in [one for one in self._open.values() if one.deadline <= now]:
             self._too_late(transaction)
 

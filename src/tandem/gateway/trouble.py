@@ -112,6 +112,9 @@ class Trouble:
             self._site.note(f"fault {fault.id} healed: {fault.kind.value}")
         return healed
 
+    def clock_jumped(self, by_ms: int) -> None:
+        self.faults.shift(by_ms)
+
     def look_after(self, now: int) -> None:
         """Faults that end by themselves."""
         before = len(self.faults.active)

@@ -1,25 +1,57 @@
-"""The one place that reads the machine's clock; everybody else is handed a Clock."""
+"""The one place that reads the machine's clock; everybody else is handed a Clock.
+
+Two questions, two answers. *When*: instants that clients and operators see follow the machine's clock, also when it is set. *How long*:
+locks, silence and patience are measured on a clock that nobody can set. Between two looks (`jumped`) instants are counted on from
+that second clock, so an instant never jumps in the middle of something.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
+
+JUMP_MS: Final = 500
+"""A machine's clock that is farther off than this was set; less is drift, and followed a little at a time."""
+_DRIFT_STEP_MS: Final = 10
 
 
 class Clock(Protocol):
-    """Tells instants. Milliseconds since the Unix epoch, UTC, as AMQP timestamps count."""
+    """Tells instants (milliseconds since the Unix epoch, UTC, as AMQP timestamps count) and durations."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """The instant; it moves with `steady_ms`, and by a jump only when `jumped` says so."""
+        ...
+
+    def steady_ms(self) -> int:
+        """For durations: goes on evenly, from wherever it began, whatever happens to the machine's clock."""
+        ...
+
+    def jumped(self) -> int:
+        """Asked a few times a second by whoever drives the broker: by how much the machine's clock was set since. `now_ms` follows it from
+        here on, and whoever keeps the end of a duration as an instant moves it by as much."""
+        ...
 
 
 class SystemClock:
-    """Wall-clock instants that never run backwards: a clock set back holds still instead."""
+    """The machine's."""
 
-    def __init__(self) -> None:
-        self._last_ms = 0
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wall_ns = wall_ns
+        self._steady_ns = steady_ns
+        self._ahead_ms = wall_ns() // 1_000_000 - self.steady_ms()
+        """Of the instant over the steady clock."""
+
+    def steady_ms(self) -> int:
+        return self._steady_ns() // 1_000_000
 
     def now_ms(self) -> int:
-        now = time.time_ns() // 1_000_000
-        if now > self._last_ms:
-            self._last_ms = now
-        return self._last_ms
+        return self.steady_ms() + self._ahead_ms
+
+    def jumped(self) -> int:
+        off = self._wall_ns() // 1_000_000 - self.now_ms()
+        if abs(off) >= JUMP_MS:
+            self._ahead_ms += off
+            return off
+        self._ahead_ms += max(-_DRIFT_STEP_MS, min(off, _DRIFT_STEP_MS))
+        return 0

@@ -79,7 +79,7 @@ _FRAGMENT_BITS: Final = 26
 _NO_INSTANT: Final = 1 << 53
 """Milliseconds that no calendar reaches: such instants are shown as absent."""
 _STATES: Final = {1: "active", 3: "deferred", 4: "scheduled", 6: "delayed"}
-_INTERNAL: Final = frozenset({facts.METERED, facts.METERS, facts.ENTITY, facts.RULE})
+_INTERNAL: Final = frozenset({facts.METERED, facts.METERS, facts.ENTITY, facts.RULE, facts.CLOCK_SET})
 _TAKEN_APART: Final = frozenset({facts.DELIVERED, facts.LEASED, facts.LEASE_PART, facts.PUBLISHED})
 
 

@@ -123,7 +123,7 @@ class SegmentStore:
 
     def _flush_lazy(self) -> None:
         """Nobody waits: gather, but neither without limit nor for ever."""
-        now = self._clock.now_ms()
+        now = self._clock.steady_ms()
         if self._lazy_since == 0:
             self._lazy_since = now
         if self._next - self._start >= self._settings.lazy_bytes_max or now - self._lazy_since >= self._settings.lazy_ms_max:
@@ -135,7 +135,7 @@ class SegmentStore:
         segment = start >> 32
         offset = (start & 0xFFFF_FFFF) - BLOCK_BYTES
         group = Group(segment, offset, self._number, self._parts, self._recent, effects)
-        group.started_at = self._clock.now_ms()
+        group.started_at = self._clock.steady_ms()
         group.bytes = self._next - start
         self._group = group
         self._waiters = []
@@ -349,7 +349,7 @@ class SegmentStore:
 
     def check_stalled(self, stall_ms_max: int) -> None:
         group = self._group
-        if group is not None and not group.finished and self._clock.now_ms() - group.started_at > stall_ms_max:
+        if group is not None and not group.finished and self._clock.steady_ms() - group.started_at > stall_ms_max:
             self.fail(f"the disk has not answered for more than {stall_ms_max} ms")
             self._disk.abandon()
 
@@ -460,7 +460,7 @@ class SegmentStore:
     def health(self) -> StoreHealth:
         if self._state is StoreState.UP:
             group, healthy = self._group, self._upkeep.healthy
-            waited = self._clock.now_ms() - group.started_at if group is not None else 0
+            waited = self._clock.steady_ms() - group.started_at if group is not None else 0
             if waited > self._settings.stall_ms_max:
                 return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms", healthy.notes)
             for cause in self._upkeep.troubles.values():

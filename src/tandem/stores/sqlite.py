@@ -162,7 +162,7 @@ class SqliteStore:
         if self._waiters:
             self._hand_over()
         elif self._rows:
-            now = self._clock.now_ms()
+            now = self._clock.steady_ms()
             self._lazy_since = self._lazy_since or now
             if self._pending_bytes >= self._settings.lazy_bytes_max or now - self._lazy_since >= self._settings.lazy_ms_max:
                 self._hand_over()

@@ -155,13 +155,14 @@ class Upkeep:
 
     def check(self, active: int) -> None:
         """Now and then: old audit segments go, and room that was lacking is looked for again."""
-        now = self._clock.now_ms()
-        if now - self._checked_at < self._settings.check_ms:
+        steady = self._clock.steady_ms()
+        if steady - self._checked_at < self._settings.check_ms:
             return
-        self._checked_at = now
+        self._checked_at = steady
         retention = self._settings.audit_retention_ms
         if retention:
-            self._keeping.submit(lambda: self._drop_audit(now - retention))
+            kept_from = self._clock.now_ms() - retention
+            self._keeping.submit(lambda: self._drop_audit(kept_from))
         if "room" in self.troubles:
             self.prepare(active + 1)
         self._keeping.submit(self._look_around)

@@ -126,16 +126,31 @@ class Agenda:
 
 
 class SimClock:
-    """An agenda's virtual time as instants."""
+    """An agenda's virtual time as instants. `ahead_ms` is what the machine's clock is wrong by; it is noticed when somebody looks."""
 
-    __slots__ = ("_agenda", "_epoch_ms")
+    __slots__ = ("_agenda", "_epoch_ms", "_noticed_ms", "ahead_ms")
 
     def __init__(self, agenda: Agenda, epoch_ms: int) -> None:
         self._agenda = agenda
         self._epoch_ms = epoch_ms
+        self._noticed_ms: int = 0
+        self.ahead_ms: int = 0
 
     def now_ms(self) -> int:
+        return self._agenda.now_ms + self._epoch_ms + self._noticed_ms
+
+    def steady_ms(self) -> int:
         return self._agenda.now_ms + self._epoch_ms
+
+    @property
+    def is_right(self) -> bool:
+        """And known to be."""
+        return self.ahead_ms == 0 and self._noticed_ms == 0
+
+    def jumped(self) -> int:
+        by_ms = self.ahead_ms - self._noticed_ms
+        self._noticed_ms = self.ahead_ms
+        return by_ms
 
 
 class PowerCut(Exception):

@@ -59,7 +59,13 @@ class SimBroker:
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
         settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
-        self.engines = SimEngines(house.loop.agenda, host, STORES, settings, house.clock, house.dice)
+        self.clock = SimClock(house.loop.agenda, EPOCH_MS)
+        """Its machine's; the weather sets it."""
+        self.clock_ahead_ms_max = 0
+        """The most it ever was ahead of the true time."""
+        self.in_trouble = False
+        """A fault of the weather is at work."""
+        self.engines = SimEngines(house.loop.agenda, host, STORES, settings, self.clock, house.dice)
         for disk in self.engines.disks:
             disk.latency = house.disk_latency
             disk.power_fails = self._power_failed
@@ -83,6 +89,10 @@ class SimBroker:
             stores=ServerStores(count=STORES, fragments=6, stall_deadline_ms=5_000),
         )
 
+    def set_clock(self, ahead_ms: int) -> None:
+        self.clock.ahead_ms = ahead_ms
+        self.clock_ahead_ms_max = max(self.clock_ahead_ms_max, ahead_ms)
+
     async def start(self) -> None:
         """Returns when it serves, or when it died on the way."""
         house = self.house
@@ -90,7 +100,9 @@ class SimBroker:
         machine = self.machine = Machine(f"{self.host}#{self.lives}")
         for disk in self.engines.disks:
             disk.before = None
-        server = Server(self._settings(), self.engines, clock=house.clock, note=self._note, entropy=house.entropy)
+        self.set_clock(0)  # a machine that starts asks others for the time
+        self.clock.jumped()
+        server = Server(self._settings(), self.engines, clock=self.clock, note=self._note, entropy=house.entropy)
         context = contextvars.copy_context()
         context.run(MACHINE.set, machine)
         task = house.loop.create_task(server.start(), context=context)
@@ -185,6 +197,7 @@ class House:
         self.trace = Trace(loop.agenda)
         self.net = loop.net = SimNet(loop.agenda, Random(seed ^ 0x5EED), self.trace.bytes_arrived)
         self.clock = SimClock(loop.agenda, EPOCH_MS)
+        """The true time."""
         self.slow = 1.0
         self.on_death: list[Callable[[str], None]] = []
         self.brokers: dict[str, SimBroker] = {}

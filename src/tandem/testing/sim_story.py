@@ -24,6 +24,7 @@ LOCKED_UNTIL = amqp.Symbol("x-opt-locked-until")
 ABANDONED = amqp.encode_modified(True, False)
 DEFERRED = amqp.encode_modified(True, True)
 PATIENCE = 25.0
+_LOCK_MS_MAX = 300_000
 """Seconds an answer may take before a client gives up on the connection."""
 RETRYABLE = frozenset(
     {
@@ -192,11 +193,14 @@ class Story:
         if not isinstance(until_ms, int) or found.properties.get("group-id") is not None:
             return  # a session's messages are free as soon as its link is gone
         now = self.house.clock.now_ms()
-        held = self._held.get(key)
-        life = self.house.brokers[self.host].epoch
+        held = self._held.pop(key, None)
+        broker = self.house.brokers[self.host]
+        life = broker.epoch
         if held is not None and held[0] > now and held[1] == life and not self._lost_locks(held[2]):
             self.wrong(f"{key} is locked until {held[0]} by one client, and delivered to another at {now}")
-        self._held[key] = (int(until_ms), life, client)
+        left_ms = int(until_ms) - broker.clock.now_ms()
+        if left_ms <= _LOCK_MS_MAX:  # else the broker's clock was set while this was on its way
+            self._held[key] = (now + left_ms, life, client)
 
     def _lost_locks(self, holder: AmqpClient | None) -> bool:
         """Its connection is over at the broker's end, where locks go with broken connections. (No client here closes one.)"""

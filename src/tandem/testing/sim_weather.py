@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Weather:
     def __init__(self, house: House, calm_seconds: tuple[float, float]) -> None:
         self._house = house
         self._dice = house.dice
+        self._clock_dice = Random(house.seed ^ 0xC10C)
+        """Of their own, so that the other faults of a seed stay what they were."""
         self._calm_seconds = calm_seconds
         self.over = False
         self.counts: dict[str, int] = {}
@@ -49,10 +52,35 @@ class Weather:
             name = self._dice.choices(names, weights)[0]
             self._house.trace.happened(f"{broker.host}: {name}")
             self.counts[name] = self.counts.get(name, 0) + 1
+            broker.in_trouble = True
+            await self._clock_is_right(broker)
             broker.disturbed_at = self._house.loop.time()
             await by_name[name](broker)
             broker.disturbed_at = self._house.loop.time()
             await self._bring_up(broker)
+            broker.in_trouble = False
+
+    async def set_clocks(self, broker: SimBroker) -> None:
+        """Somebody sets the clock of this machine, ahead or back, a little or by hours, and right again before another fault comes:
+        a broker that ends while its clock is wrong cannot know what its successor's clock will be."""
+        dice = self._clock_dice
+        while True:
+            await asyncio.sleep(dice.uniform(2.0, 40.0))
+            if broker.in_trouble or not broker.ready:
+                continue
+            ahead_ms = dice.choice((-1, 1)) * dice.choice((700, 5_000, 90_000, 7_200_000, 86_400_000))
+            self._house.trace.happened(f"{broker.host}: the clock is set to be off by {ahead_ms} ms")
+            self.counts["clock set"] = self.counts.get("clock set", 0) + 1
+            broker.set_clock(ahead_ms)
+            await asyncio.sleep(dice.uniform(0.2, 20.0))
+            broker.set_clock(0)
+
+    async def _clock_is_right(self, broker: SimBroker) -> None:
+        for _ in range(120):
+            if broker.clock.is_right:
+                return
+            await asyncio.sleep(0.5)
+        self._house.broken(f"{broker.host} has not noticed for a minute that its clock was set right")
 
     async def clear(self, brokers: list[SimBroker]) -> None:
         """Everything works again; a broker that met damage is restarted after the repair."""
@@ -61,6 +89,7 @@ class Weather:
         self._house.net.delay_range = (0.000_2, 0.002)
         self._house.net.dark.clear()
         for broker in brokers:
+            broker.set_clock(0)
             for disk in broker.engines.disks:
                 disk.heal()
                 disk.calls_left = -1

@@ -10,19 +10,34 @@ class ManualClock:
 
     def __init__(self, now_ms: int | None = None) -> None:
         self._now_ms = SystemClock().now_ms() if now_ms is None else now_ms
+        self._steady_ms = self._now_ms
+        self._set_by_ms = 0
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def steady_ms(self) -> int:
+        return self._steady_ms
+
+    def jumped(self) -> int:
+        by_ms, self._set_by_ms = self._set_by_ms, 0
+        self._now_ms += by_ms
+        return by_ms
+
+    def set_by(self, seconds: float) -> None:
+        """As if somebody set the machine's clock, ahead or back; no time passes by that."""
+        self._set_by_ms += round(seconds * 1000)
 
     def advance(self, seconds: float) -> int:
         """Move forwards by so much, to the millisecond; returns the new instant."""
         if seconds < 0:
             raise ValueError(f"a clock is moved forwards; {seconds} seconds would move it back")
-        self._now_ms += round(seconds * 1000)
+        self.move_to(self._now_ms + round(seconds * 1000))
         return self._now_ms
 
     def move_to(self, now_ms: int) -> None:
-        """To an instant, which may be in the past: that is how a clock set back is tested."""
+        """To an instant."""
+        self._steady_ms += now_ms - self._now_ms
         self._now_ms = now_ms
 
 
@@ -35,6 +50,12 @@ class ShiftedClock:
 
     def now_ms(self) -> int:
         return self._system.now_ms() + self._ahead_ms
+
+    def steady_ms(self) -> int:
+        return self._system.steady_ms() + self._ahead_ms
+
+    def jumped(self) -> int:
+        return self._system.jumped()
 
     def advance(self, seconds: float) -> int:
         if seconds < 0:

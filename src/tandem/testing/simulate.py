@@ -26,6 +26,7 @@ from tandem.testing.sim_story import Story
 from tandem.testing.sim_weather import Weather
 from tandem.testing.simloop import SimLoop
 
+BACKLOGS_ON = "secondary"
 STORY_SECONDS = 900.0
 DRAIN_SECONDS_MAX = 1_800.0
 _CHECK_SECONDS = 10.0
@@ -130,9 +131,15 @@ class Simulation:
         for story in self.stories:
             story.start()
         storms = [asyncio.ensure_future(self.weather.rage(broker)) for broker in brokers]
+        # Not where the backlogs are: which of two backlog queues has a session's earlier message is told by the time it was enqueued there.
+        clocks = [asyncio.ensure_future(self.weather.set_clocks(broker)) for broker in brokers if broker.host != BACKLOGS_ON]
         await asyncio.sleep(self._story_seconds)
         house.trace.happened("the weather clears")
         self.weather.over = True
+        for clock in clocks:
+            clock.cancel()
+        for broker in brokers:
+            broker.set_clock(0)
         await asyncio.gather(*storms)
         await self.weather.clear(brokers)
         for story in self.stories:
