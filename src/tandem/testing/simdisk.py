@@ -86,6 +86,9 @@ class SimDisk(Disk):
         self._directories: set[str] = set()
         self._durable_directories: set[str] = set()
         """Those whose name was synced: any other may be gone after a power cut, with all that is in it."""
+        self._mounted: tuple[dict[str, Inode], dict[str, Inode], list[tuple[str, str | None, Inode | None]], set[str], set[str]] | None = (
+            None
+        )
         self._open: dict[int, tuple[Inode, str]] = {}
         self._locked: set[str] = set()
         self._next_descriptor = 1_000
@@ -159,6 +162,18 @@ class SimDisk(Disk):
         twin._directories = set(self._directories)
         twin._durable_directories = set(self._directories)
         return twin
+
+    def unmount(self, mount_point: str) -> None:
+        """The disk is not there: where it was mounted is an empty directory of another one. For a time when nobody has it open."""
+        self._mounted = (self._names, self._durable_names, self._renames, self._directories, self._durable_directories)
+        self._names, self._durable_names, self._renames = {}, {}, []
+        self._directories, self._durable_directories = {mount_point}, {mount_point}
+
+    def mount(self) -> None:
+        """It is back; whatever was put in its place is hidden by it."""
+        if self._mounted is not None:
+            self._names, self._durable_names, self._renames, self._directories, self._durable_directories = self._mounted
+            self._mounted = None
 
     def paths(self) -> list[str]:
         return sorted(self._names)
