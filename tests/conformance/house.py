@@ -37,6 +37,7 @@ KINDS: dict[str, dict[str, object]] = {
     "send-disabled": {"status": "SendDisabled"},
     "receive-disabled": {"status": "ReceiveDisabled"},
     "small": {"max_size_megabytes": 1024},
+    "partitioned": {"enable_partitioning": True},
 }
 
 GUARDED = "guarded"

@@ -17,7 +17,17 @@ from tests.conformance.house import TOPIC
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, bodies, text
 
-QUEUES = {"plain": 48, "dedup": 1, "short-sessions": 2, "sessions": 10, "disabled": 1, "small": 2, "mebibyte": 2, "roomy": 2}
+QUEUES = {
+    "plain": 48,
+    "dedup": 1,
+    "partitioned": 2,
+    "short-sessions": 2,
+    "sessions": 10,
+    "disabled": 1,
+    "small": 2,
+    "mebibyte": 2,
+    "roomy": 2,
+}
 KIB = 1024
 
 
@@ -320,6 +330,29 @@ def test_a_batch_is_taken_whole_or_not_at_all(raw: Raw, broker: Any) -> None:
     assert refusal.value.condition == "amqp:not-allowed"
     status, _ = raw.request(queue, "com.microsoft:peek-message", {"from-sequence-number": 0, "message-count": amqp.Int(9)})
     assert status == 204
+
+
+@pytest.mark.parametrize("how", ["batch", "schedule"])
+def test_several_for_one_partition_that_is_nearly_full_are_taken_whole_or_not_at_all(raw_timed: Raw, clocked: Any, how: str) -> None:
+    queue = clocked.queue("partitioned")
+
+    def shrink(server: Any) -> None:
+        for fragment in server.sites[0].namespace.find(queue).main.fragments:
+            fragment.quota_bytes = 20_000
+
+    clocked.on_loop(shrink)
+    several = [message("x" * 6000, message_annotations={"x-opt-partition-key": "k"}) for _ in range(4)]
+    sender = raw_timed.sender(queue)
+    for some in (several, several[:3]):
+        if how == "schedule":
+            wish = {"messages": [{"message-id": str(n), "message": one} for n, one in enumerate(some)]}
+            assert raw_timed.request(queue, "com.microsoft:schedule-message", wish)[0] == (403 if len(some) == 4 else 200)
+        elif len(some) == 4:
+            with pytest.raises(Refused, match="amqp:resource-limit-exceeded"):
+                sender.send(amqp.encode_message(body=some), message_format=0x80013700)
+        else:
+            sender.send(amqp.encode_message(body=some), message_format=0x80013700)
+        assert len(raw_timed.peek(queue)) == (0 if len(some) == 4 else 3)
 
 
 def test_the_envelope_of_a_batch_is_not_a_message(raw: Raw, broker: Any) -> None:
