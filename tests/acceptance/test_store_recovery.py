@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from tandem.stores.blocks import pack_block_header, seed_of
 from tandem.stores.disk import LocalDisk
+from tandem.stores.inspect import dump_segment
 from tandem.stores.segment_file import SegmentFile
 from tests.acceptance.store_house import House, flip
 
@@ -85,3 +88,35 @@ def test_a_torn_tail_is_cut_off_and_told_in_the_log_as_an_event_as_a_metric_and_
     assert f"store-0 has found and put in order: {note}" in house.stop()
     house.start()
     assert house.health()[0]["notes"] == []
+
+
+@pytest.mark.timeout(120)
+def test_repair_makes_a_corrupt_store_open_and_lists_every_record_that_is_lost(house: House) -> None:
+    house.send("first", 9)
+    house.kill()
+    store = house.store("first")
+    path, _, _ = newest(store)
+    rows = [row for row in dump_segment(path) if row["kind"] == "enqueued"]
+    offset = rows[4]["offset"]
+    assert isinstance(offset, int)
+    flip(path, offset + 8)  # in the head, where nothing but the whole block proves anything
+    house.start()
+    house.await_states("corrupt", "up")
+    assert "tandem store repair" in house.health()[0]["cause"]
+    house.stop()
+    command = [sys.executable, "-m", "tandem", "store", "repair", str(house.directory / "data"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    first, second = json.loads(done.stdout)
+    assert (second["rewritten"], second["losses"]) == ([], [])
+    assert first["rewritten"] == [path.name]
+    assert path.name in os.listdir(store / "damaged")
+    lost = {loss["offset"] for loss in first["losses"]}
+    assert offset in lost
+    house.start()
+    house.await_states("up", "up")
+    gone = {str(row["message_id"]) for row in rows if row["offset"] in lost}
+    assert house.receive("first", 9) == 9 - len(gone) < 9
+    assert house.seen == {str(number) for number in range(9)} - gone
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (again.returncode, "stop its broker" in again.stderr) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from tandem.cli.data_copy import copy_data, problems_of
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import inspect
+from tandem.stores import repair as repairing
 from tandem.stores.engines import METADATA, stores_in
 from tandem.stores.metadata import Beside, Metadata
 from tandem.stores.recover_metadata import described, recover_metadata
@@ -117,6 +119,34 @@ def restore(
         raise typer.Exit(1)
     for line in copy_data(source, data, stores_below(source)):
         print(line)
+
+
+@app.command(name="repair")
+def repair(directory: _Data, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Make damaged stores open again, with their broker stopped. What can be proved is kept; every record that is lost is listed.
+
+    A lost body leaves its message, which is dead-lettered. Files that are replaced go to damaged/ in the store.
+    Exit code 1 when anything is lost.
+
+    Example: tandem store repair tandem-data/tandem/store-0
+    """
+    reports = [(path, repairing.repair(path)) for path in stores_below(directory)]
+    if as_json:
+        print(json.dumps([{"store": str(path), **dataclasses.asdict(report)} for path, report in reports]))
+    else:
+        for path, report in reports:
+            print(f"{path}: {report.segments} segments, {len(report.rewritten)} rewritten, {len(report.losses)} records lost")
+            for line in report.notes:
+                print(f"  {line}")
+            for loss in report.losses:
+                what = "the body of" if loss.body_only else "all of"
+                doubt = "" if loss.proved else ", as far as the damaged bytes can be believed"
+                place = f"segment {loss.segment}, offset {loss.offset}"
+                print(f"  lost: {what} {loss.kind}, entity {loss.entity}, sequence number {loss.seq} ({place}){doubt}")
+            if report.blocks_lost:
+                print(f"  blocks that are gone: {', '.join(map(str, report.blocks_lost[:100]))} ({len(report.blocks_lost)} in all)")
+    if any(report.losses or report.blocks_lost for _, report in reports):
+        raise typer.Exit(1)
 
 
 @app.command(name="reset")

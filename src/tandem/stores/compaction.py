@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from tandem.broker.facts import SETTLED
+from tandem.broker.facts import SETTLED, id_of
 from tandem.broker.journal import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
@@ -156,7 +156,7 @@ class Compaction:
                 grown = host.pending_bytes - before
                 carried.note(host.active_segment, grown, body_bytes)
                 if where and grown:
-                    self._upkeep.tell((f"{where}: the body of message {seq} of entity {entity >> 2} fails its checksum: set aside",))
+                    self._upkeep.tell((f"{where}: the body of message {seq} of entity {id_of(entity)} fails its checksum: set aside",))
             at = body_end
         if at > end:
             raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")

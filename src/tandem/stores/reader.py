@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from typing import Final
 
+from tandem.broker.facts import id_of
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import RECORD, RECORD_BYTES
 from tandem.stores.checksum import crc32
@@ -69,7 +70,7 @@ class Reader:
             if kind == 0 or crc32(body) != crc or len(body) != body_bytes:
                 where = f"{self._files.path(segment)}: offset {offset + at}"
                 body = substitute(kind, raw[at + RECORD_BYTES : min(body_at, size)] if body_at <= size else b"", where)
-                damaged.append(f"{where}: the body of message {seq} of entity {entity >> 2} fails its checksum: set aside")
+                damaged.append(f"{where}: the body of message {seq} of entity {id_of(entity)} fails its checksum: set aside")
             bodies.append(body)
 
     def _descriptor(self, segment: int) -> int:

@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tandem.broker.facts import ENQUEUED, PUBLISHED
+from tandem.broker.facts import ENQUEUED, PUBLISHED, id_of
 from tandem.broker.journal import Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
 from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of
-from tandem.stores.salvage import Salvaged, salvage_block
+from tandem.stores.salvage import REPAIR, Salvaged, salvage_block
 from tandem.stores.scan import block_is_whole, find_later_block, may_be_torn, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.synced import Synced
@@ -220,10 +220,10 @@ class Recovery:
         except BadBlock as bad:
             try:
                 self._judge(segment, descriptor, bad)
-            except Corrupt:
+            except Corrupt as damage:
                 saved = salvage_block(files, descriptor, self.number, bad.offset)
                 if saved is None:
-                    raise
+                    raise Corrupt(f"{damage.description}. {REPAIR}") from bad
                 self._note_damage(segment, bad.offset, saved)
                 self._take_block(segment, stats, bad.offset, saved.crc, saved.count, saved.payload)
                 return saved.end
@@ -239,7 +239,7 @@ class Recovery:
     def _note_damage(self, segment: int, offset: int, saved: Salvaged) -> None:
         for at in sorted(saved.damaged):
             kind, _, entity, seq, _, _, _, _, _ = RECORD.unpack_from(saved.payload, at)
-            what = f"message {seq} of entity {entity >> 2}" if kind in (ENQUEUED, PUBLISHED) else f"a record of kind {kind}"
+            what = f"message {seq} of entity {id_of(entity)}" if kind in (ENQUEUED, PUBLISHED) else f"a record of kind {kind}"
             self.report.notes.append(
                 f"{self._files.path(segment)}: offset {offset + BLOCK_BYTES + at}: the body of {what} fails its checksum"
             )
