@@ -17,14 +17,14 @@ from types import TracebackType
 class BrokerProcess:
     """`with BrokerProcess(tmp_path, "--port", "0") as broker`: ready when entered, stopped when left."""
 
-    def __init__(self, directory: Path, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *arguments: str, environ: Mapping[str, str] | None = None, log: Path | None = None) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tandem", "serve", *arguments],
             cwd=directory,
             env=kept | dict(environ or {}),
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if log is None else log.open("w"),
             text=True,
         )
         self.directory = directory
