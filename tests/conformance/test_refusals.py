@@ -203,6 +203,7 @@ TORN = {
     "two values": PROPERTIES + VALUE + VALUE,
     "a footer inside the body": PROPERTIES + DATA + FOOTER + DATA,
     "application properties as list": PROPERTIES + b"\x00\x53\x74\x45" + DATA,
+    "a message id that is no text": b"\x00\x53\x73\xc0\x07\x01\xb1\x00\x00\x00\x01\xff" + DATA,
     "properties with too many fields": b"\x00\x53\x73\xc0\x06\x02\xa1\x03abc" + DATA,
     "properties with too few fields": b"\x00\x53\x73\xc0\x07\x01\xa1\x03abc\x40" + DATA,
 }

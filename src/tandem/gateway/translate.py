@@ -14,7 +14,7 @@ from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
 from tandem.amqp.sections import scan
-from tandem.amqp.types import Symbol, Timestamp
+from tandem.amqp.types import Symbol, Timestamp, ULong
 from tandem.broker.message_view import MessageView
 from tandem.broker.state import Rewriter
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
@@ -230,6 +230,8 @@ def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> Non
     end: i64 = skip_value(buf, at)
     if buf[at] != 0x40:
         found.message_id = buf[at:end]
+        if buf[at] != 0xA1 or end - at > _ID_CHARS_MAX + 2:
+            found.message_id = _comparable_id(found.message_id)
     field: i64 = 1
     at = end
     while field < count:
@@ -280,8 +282,6 @@ class Translator(Rewriter):
         if not found.message_id:
             found.message_id = encode_value(str(self._new_id()))
             bare = _with_message_id(bare, found.message_id)
-        elif found.message_id[0] != 0xA1 or len(found.message_id) > _ID_CHARS_MAX + 2:
-            found.message_id = _comparable_id(found.message_id)
         if found.delay_ms:
             found.scheduled_at = max(found.scheduled_at, self._now() + found.delay_ms)
         session_id = found.session_id
@@ -486,7 +486,9 @@ def _encode_list(content: bytes, count: int) -> bytes:
 def _comparable_id(encoded: bytes) -> bytes:
     """One form for each id, for detecting duplicates: a text that came back as binary is the same id. Readers get it as it was sent."""
     value, _ = decode_value(encoded, 0)
-    if isinstance(value, (str, bytes)) and len(value) > _ID_CHARS_MAX:
+    if not isinstance(value, (str, bytes)):
+        return encode_value(value) if isinstance(value, ULong) else encoded
+    if len(value) > _ID_CHARS_MAX:
         raise ArgumentRefused(f"The MessageId has {len(value)} characters; at most {_ID_CHARS_MAX} are allowed.")
     return encode_value(as_text(value))
 
