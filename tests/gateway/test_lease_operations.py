@@ -259,3 +259,42 @@ def test_a_disabled_queue_lends_nothing(broker: Broker, client: BlockingClient, 
         admin.update_queue(properties)
     with pytest.raises(TransportError, match="disabled"):
         lease(client, queue)
+
+
+def claim(client: BlockingClient, queue: str, attempt: str, milliseconds: int = 30_000, held: bool = False) -> str:
+    body: dict[str, object] = {"lease-id": "one", "attempt": attempt, "duration-ms": milliseconds, "held": held}
+    answer = client.request(queue, "com.tandem:claim-lease", body)
+    assert answer is not None
+    return str(answer["attempt"])
+
+
+def test_one_attempt_at_a_time_works_on_a_lease(broker: Broker, client: BlockingClient, queue: str) -> None:
+    send(broker, queue, [encode_row(b"x", "1")])
+    lease(client, queue)
+    assert claim(client, queue, "a") == "a"
+    assert claim(client, queue, "b") == "a"
+    assert claim(client, queue, "b", held=True) == "a", "whoever was too late is told so"
+    assert claim(client, queue, "a", held=True) == "a"
+    assert claim(client, queue, "a", 0) == "", "given back"
+    assert claim(client, queue, "b", 50) == "b"
+    threading.Event().wait(0.1)
+    assert claim(client, queue, "a") == "a", "b was not heard of any more"
+    with pytest.raises(TransportError, match="lasts up to"):
+        claim(client, queue, "a", 3_600_000)
+    client.request(queue, "com.tandem:complete-lease", {"lease-id": "one"})
+    with pytest.raises(TransportError, match="lease-lost"):
+        claim(client, queue, "a")
+
+
+def test_after_a_restart_only_the_attempt_that_had_a_lease_goes_on_with_it(mortal: Broker) -> None:
+    create_queue(mortal, "orders")
+    send(mortal, "orders", [encode_row(b"x", "1")])
+    with connect(mortal) as client:
+        lease(client, "orders")
+        assert claim(client, "orders", "a") == "a"
+    mortal.kill()
+    mortal.start()
+    with connect(mortal) as client:
+        assert claim(client, "orders", "b") not in ("a", "b"), "somebody may be working on it"
+        assert claim(client, "orders", "a", held=True) == "a"
+        assert claim(client, "orders", "b") == "a"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from tandem.amqp import Symbol, encode_message
+from tandem.client.blocking import TransportError
 from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
 from tandem.client.message_encoding import encode_row
 from tandem.client.payload import join, split
+from tandem.spark.claims import Claims
 from tandem.spark.connections import drop
 from tandem.spark.lease_desk import LeaseDesk
 from tandem.spark.moving import Mover, MoveSettings, Tally
@@ -309,3 +314,54 @@ def test_a_session_that_changed_queues_waits_for_the_one_it_came_from(west: Brok
     assert ids(take_all(west, f"{name}-a")) == ["a0", "a1", "b0", "b1"]
     for found in backlogs:
         found.close()
+
+
+def attempt(settings: MoveSettings, queue: str, leases: tuple[tuple[str, int], ...]) -> int:
+    """One attempt at a task, in a process of its own as Spark's are: how many messages it sent."""
+    return sum(tally.moved for tally in Mover(settings, queue, 0).run(leases))
+
+
+def test_of_two_attempts_at_one_task_one_sends_and_the_other_waits(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
+    """As with `spark.speculation`: without claims both read the same lease and both send, and this queue drops no duplicates."""
+    create_queue(west, f"{name}-a")
+    send(east, name, diverted(5_000, f"{name}-a"))
+    backlog.lease()
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        attempts = [pool.submit(attempt, backlog.settings, name, tuple(backlog.leases)) for _ in range(2)]
+        moved = [one.result(90) for one in attempts]
+    assert sorted(moved) == [0, 5_000]
+    assert verdict((f"m{n}" for n in range(5_000)), ids(take_all(west, f"{name}-a"))) == EXACT
+
+
+def test_a_dead_attempts_claim_is_taken_over_and_a_stalled_one_sends_nothing_when_it_goes_on(
+    west: Broker, east: Broker, backlog: Backlog, name: str
+) -> None:
+    create_queue(west, f"{name}-a")
+    send(east, name, diverted(300, f"{name}-a"))
+    backlog.lease()
+    ((lease, _),) = backlog.leases
+    stalled = Claims(backlog.settings.secondary, name, claim_ms=1_500)
+    stalled._keeper = threading.Thread()  # a stopped process keeps nothing
+    stalled.take(lease)
+    stalled.check()
+    began = time.monotonic()
+    assert backlog.move()[f"{name}-a"].moved == 300
+    assert time.monotonic() - began > 1, "only after the claim had lapsed"
+    backlog.desk.request(name, "com.tandem:complete-lease", {"lease-id": lease})
+    with pytest.raises(TransportError, match="lease"):
+        stalled.check()
+    assert verdict((f"m{n}" for n in range(300)), ids(take_all(west, f"{name}-a"))) == EXACT
+
+
+def test_a_stalled_attempt_is_told_that_another_has_its_lease(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
+    send(east, name, diverted(3, f"{name}-a"))
+    backlog.lease()
+    ((lease, _),) = backlog.leases
+    stalled, other = (Claims(backlog.settings.secondary, name, claim_ms=ms) for ms in (500, 30_000))
+    stalled._keeper = threading.Thread()
+    stalled.take(lease)
+    other.take(lease)
+    with pytest.raises(TransportError, match="in the hands of attempt"):
+        stalled.check()
+    other.check()
+    other.release()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.types import Array, Int, Timestamp
 from tandem.broker.leases import Lease, LeaseWaiter
+from tandem.gateway.lease_claims import CLAIM_MS_MAX
 from tandem.gateway.requests import Reply, need
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import ArgumentRefused, LeaseLost
@@ -98,6 +99,7 @@ class LeaseOperations:
         if lease is None or not lease.seqs:
             return 204, {}
         queue = self._queue
+        self._client.site.claims.granted(queue.path, lease_id)
         await durable(queue)
         return 200, self._describe(queue, lease)
 
@@ -218,6 +220,23 @@ class LeaseOperations:
         lease = self._queue.renew_lease(need(body, "lease-id", str), duration_ms, self._client.turn.now)
         return 200, {"expires-at": Timestamp(lease.expires_at), "remaining": Int(lease.remaining())}
 
+    async def claim(self, body: dict[object, object]) -> Reply:
+        """{lease-id, attempt, duration-ms, held?} -> {attempt, expires-at}: who may work on this lease now, the asker or another.
+
+        A duration of 0 gives the claim back. `held`: the attempt has had it before, which decides after a restart of the broker.
+        """
+        queue = self._queue
+        now = self._client.turn.now
+        lease = queue.find_lease(need(body, "lease-id", str), now)
+        attempt = need(body, "attempt", str)
+        duration_ms = need(body, "duration-ms", int)
+        if not 0 <= duration_ms <= CLAIM_MS_MAX:
+            raise ArgumentRefused(f"A claim lasts up to {CLAIM_MS_MAX} milliseconds, asked for {duration_ms}.")
+        if not 0 < len(attempt) <= self._client.site.limits.session_id_chars_max:
+            raise ArgumentRefused(f"'attempt' has 1 to {self._client.site.limits.session_id_chars_max} characters.")
+        holder, until = self._client.site.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
+        return 200, {"attempt": holder, "expires-at": Timestamp(until)}
+
     async def settle_part(self, body: dict[object, object]) -> Reply:
         """{lease-id, completed?, returned?: ranges or array, dead-lettered?: [{sequence-number, reason, description}]}
         -> {completed, returned, dead-lettered, remaining}.
@@ -260,13 +279,17 @@ class LeaseOperations:
 
     async def complete(self, body: dict[object, object]) -> Reply:
         queue = self._queue
-        removed = queue.complete_lease(need(body, "lease-id", str), self._client.turn.now)
+        lease_id = need(body, "lease-id", str)
+        removed = queue.complete_lease(lease_id, self._client.turn.now)
+        self._client.site.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(removed)}
 
     async def abandon(self, body: dict[object, object]) -> Reply:
         queue = self._queue
-        returned = queue.abandon_lease(need(body, "lease-id", str), self._client.turn.now)
+        lease_id = need(body, "lease-id", str)
+        returned = queue.abandon_lease(lease_id, self._client.turn.now)
+        self._client.site.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(returned)}
 

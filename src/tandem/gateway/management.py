@@ -70,6 +70,7 @@ class ManagementNode(Requests):
             "com.tandem:read-lease": (Right.LISTEN, leases.read),
             "com.tandem:renew-lease": (Right.LISTEN, leases.renew),
             "com.tandem:settle-lease-part": (Right.LISTEN, leases.settle_part),
+            "com.tandem:claim-lease": (Right.LISTEN, leases.claim),
             "com.tandem:complete-lease": (Right.LISTEN, leases.complete),
             "com.tandem:abandon-lease": (Right.LISTEN, leases.abandon),
             "com.tandem:list-leases": (Right.LISTEN, leases.list),

@@ -46,6 +46,7 @@ _OPERATIONS: Final = {
     "com.microsoft:enumerate-rules": RULE,
     "com.tandem:lease-batch": LEASE,
     "com.tandem:renew-lease": LEASE,
+    "com.tandem:claim-lease": LEASE,
     "com.tandem:settle-lease-part": LEASE,
     "com.tandem:complete-lease": LEASE,
     "com.tandem:abandon-lease": LEASE,

@@ -11,6 +11,7 @@ from tandem.broker.namespace import Namespace
 from tandem.broker.turn import Turn
 from tandem.gateway.admin_port import AdminPort
 from tandem.gateway.client import Client
+from tandem.gateway.lease_claims import LeaseClaims
 from tandem.gateway.tracking import Tracker
 from tandem.gateway.translate import Translator
 from tandem.gateway.trouble import Trouble
@@ -59,6 +60,7 @@ class Site:
         self.trouble: Trouble | None = None
         self.apply_store_faults: Callable[[], None] = _nothing
         """Store faults changed: the disks are told."""
+        self.claims = LeaseClaims()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def rule_lookup(self, path: str, key_name: str) -> AuthorizationRule | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tandem.client.blocking import BlockingClient, BlockingSender, Pending, TransportError
 from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate, trouble_of_condition
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
+from tandem.spark.claims import Claims
 from tandem.spark.connections import connection, drop, patiently, unreachable
 from tandem.spark.lease_reading import Message, read_lease
 from tandem.spark.options import Where
@@ -67,6 +68,7 @@ class Mover:
         self._settings = settings
         self._queue = queue
         self._now_ms = now_ms
+        self._claims = Claims(settings.secondary, queue)
         self._turns = Turns(settings.secondary, queue)
         self._tallies: dict[str, Tally] = {}
         self._blocked: set[str] = set()
@@ -85,10 +87,13 @@ class Mover:
             # Leases keep what is not settled: nothing is lost by stopping here, and the query goes on.
             self.trouble = f"{self._queue}: {error}"
             drop(self._settings.secondary)
+        finally:
+            self._claims.release()
         return list(self._tallies.values())
 
     def _move_lease(self, lease: str, count: int) -> None:
         try:
+            self._claims.take(lease)
             for page in read_lease(self._settings.secondary, self._queue, lease, 0, count, remaining=True):
                 outcome = self._move_page(page)
                 self._settle(lease, outcome)
@@ -173,6 +178,7 @@ class Mover:
     def _next(self, key: str, lanes: dict[str, _Lane], outcome: Outcome) -> None:
         """Send the next transfer of this lane; a destination that refuses the link itself refuses all its messages."""
         lane = lanes[key]
+        self._claims.check()
         outcome.completed.extend(lane.pass_fences())
         try:
             sender = self._sender(lane.path)
