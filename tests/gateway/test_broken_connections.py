@@ -21,6 +21,8 @@ from tests.cli.broker_process import BrokerProcess
 from tests.conformance.raw import Arrival, Raw, Receiver, Refused
 from tests.gateway.coordinator import Coordinator, settle_in
 
+pytestmark = pytest.mark.compiled_too
+
 DEFERRED = amqp.encode_modified(False, True)
 
 

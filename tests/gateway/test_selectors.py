@@ -14,6 +14,8 @@ from tandem.model.limits import Limits
 from tandem.testing import Bus
 from tests.conformance.raw import Arrival, End, Raw, Receiver, Refused
 
+pytestmark = pytest.mark.compiled_too
+
 CODE = amqp.ULong(0x0000_468C_0000_0004)
 NAME = amqp.Symbol("apache.org:selector-filter:string")
 ABANDONED = amqp.encode_modified(True, False)

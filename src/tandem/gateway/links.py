@@ -454,7 +454,7 @@ class Receiving(LinkHandler):
             if dropped or not connection.broken:
                 self._let_go(session, dropped)
         elif dropped:
-            held = [delivery.context for delivery in link.session.unsettled.values() if delivery.link is link]
+            held = [delivery.context for delivery in self.consumer.link.unsettled.values()]
             give_back(self.client, self.queue, [lock for lock in held if isinstance(lock, Lock)])
         self.client.link_gone(link)
 

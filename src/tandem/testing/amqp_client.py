@@ -19,12 +19,13 @@ from tandem.amqp.outcomes import ACCEPTED, Outcome
 from tandem.amqp.sasl import SaslClient
 from tandem.amqp.sections import decode_message, encode_message
 from tandem.amqp.terminus import Terminus
-from tandem.amqp.types import Symbol, UInt
+from tandem.amqp.types import Described, Symbol, UInt
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 BATCH_FORMAT: Final = 0x80013700
 NEXT_SESSION: Final = object()
 """As `session`: whichever session is free next."""
+_SELECTOR: Final = "apache.org:selector-filter:string"
 _VALUE: Final = 0x77
 _NO_SESSION: Final = object()
 _ACCEPTED_CODE: Final = 0x24
@@ -120,12 +121,16 @@ class AmqpClient(ConnectionHandler):
         await sender.ready
         return sender
 
-    async def receiver(self, address: str, *, credit: int = 0, delete: bool = False, session: object = _NO_SESSION) -> Receiver:
+    async def receiver(
+        self, address: str, *, credit: int = 0, delete: bool = False, session: object = _NO_SESSION, selector: str = ""
+    ) -> Receiver:
         """Peek-lock with confirmed settlement, or receive-and-delete. Credit is topped up by itself; 0 leaves it to `grant`."""
         receiver = Receiver(self)
         filters: dict[object, object] = {}
         if session is not _NO_SESSION:
             filters[Symbol(SESSION_FILTER)] = None if session is NEXT_SESSION else session
+        if selector:
+            filters[Symbol(_SELECTOR)] = Described(Symbol(_SELECTOR), selector)
         name = f"r{next(self._names)}"
         receiver.link = (
             self._running()

@@ -12,7 +12,18 @@ from tandem.model.entity import QueueDescription, RuleDescription, SqlFilter, Su
 from tandem.testing.amqp_client import AmqpClient, Gone, Refused
 from tandem.testing.checker import Checker
 from tandem.testing.house import Entities, House
-from tandem.testing.sim_stories import MANY, Deferred, Partitioned, PartitionedSessions, Plain, QueueStory, Scheduled, Sessions
+from tandem.testing.sim_stories import (
+    MANY,
+    Deferred,
+    Partitioned,
+    PartitionedSessions,
+    Plain,
+    QueueStory,
+    Scheduled,
+    Selected,
+    SelectedInFragments,
+    Sessions,
+)
 from tandem.testing.sim_story import Actor, Story, message
 
 
@@ -343,4 +354,6 @@ ALL: tuple[type[Story], ...] = (
     Forwarded,
     ForwardedToFragments,
     Leased,
+    Selected,
+    SelectedInFragments,
 )

@@ -46,15 +46,19 @@ class Plain(QueueStory):
             keys = [self.next_key() for _ in range(self.dice.randint(2, 6) if self.dice.random() < 0.15 else 1)]
             for key in keys:
                 self.checker.sending(key)
-            payloads = [message(key) for key in keys]
+            payloads = [self.make(key) for key in keys]
             if len(keys) > 1:
                 self.batches.append(keys)
             self.follow(sender.send(payloads[0]) if len(keys) == 1 else sender.send_batch(payloads), keys)
 
-    async def consume(self, client: AmqpClient) -> None:
-        receiver = await self.receiver(client, self.queue, credit=8)
+    def make(self, key: str) -> bytes:
+        return message(key)
+
+    async def consume(self, client: AmqpClient, **wishes: Any) -> None:
+        receiver = await self.receiver(client, self.queue, credit=8, **wishes)
         while True:
-            incoming, key, _ = await self.get(receiver)
+            incoming, key, found = await self.get(receiver)
+            self.check_wish(key, found, wishes)
             luck = self.dice.random()
             if luck < 0.08:
                 self.give_back(receiver, incoming, key)
@@ -64,11 +68,39 @@ class Plain(QueueStory):
             else:
                 self.settle(receiver, incoming, key)
 
+    def check_wish(self, key: str, found: amqp.DecodedMessage, wishes: dict[str, Any]) -> None:
+        """Is it what this receiver asked for?"""
+
 
 class Partitioned(Plain):
     """The same over fragments in all stores."""
 
     queue = "fragments"
+    properties: ClassVar[dict[str, Any]] = {"enable_partitioning": True}
+
+
+class Selected(Plain):
+    """Two receivers that want one side each, and one that takes what comes."""
+
+    queue = "selected"
+
+    def actors(self) -> list[Actor]:
+        wishes = [f"side = '{side}' AND JMSPriority = 4" for side in ("left", "right")]
+        return [self.produce, self.consume, *(partial(self.consume, selector=wish) for wish in wishes)]
+
+    def make(self, key: str) -> bytes:
+        return message(key, properties={"side": "left" if int(key.rpartition("-")[2]) % 2 else "right"})
+
+    def check_wish(self, key: str, found: amqp.DecodedMessage, wishes: dict[str, Any]) -> None:
+        side = str(found.application_properties["side"])
+        if wishes and f"'{side}'" not in wishes["selector"]:
+            self.wrong(f"{key} of the {side} came to a receiver with the selector {wishes['selector']}")
+
+
+class SelectedInFragments(Selected):
+    """The same over fragments in all stores."""
+
+    queue = "selected-fragments"
     properties: ClassVar[dict[str, Any]] = {"enable_partitioning": True}
 
 
