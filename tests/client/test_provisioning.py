@@ -158,3 +158,14 @@ async def test_a_pair_closed_while_it_waits_for_its_secondary_stops_asking(prima
     await pair.pair()
     await pair.close()
     assert not pair._provisioner.asking
+
+
+async def test_a_queue_that_does_not_answer_now_may_hold_messages_and_one_that_does_not_exist_cannot():
+    secondary = ScriptedNamespace("b", strict=True)
+    secondary.entity(NAMES[0])
+    secondary.entity(NAMES[2])
+    secondary.behave(NAMES[2], raising(lambda: TimeoutError("its store is down")))
+    asked = Asked(secondary)
+    await asked.provisioner.first()
+    assert asked.usable == [NAMES[0]] and asked.provisioner.possible == [NAMES[0], NAMES[2]]
+    asked.provisioner.stop()

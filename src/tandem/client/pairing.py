@@ -211,7 +211,7 @@ class PairedNamespaces:
             await self._close_administration()
             raise
         if self.order is not None:
-            await self.order.look(names)  # those that cannot be used now may hold messages all the same
+            await self.order.look(self._provisioner.possible)  # those that cannot be used now may hold messages all the same
         self._paired = True
         if self.syphon is None and not self._provisioner.asking:
             await self._close_administration()

@@ -57,12 +57,18 @@ class Provisioner:
         self._tell = tell
         self._confirmed = confirmed
         self._usable: list[str] = []
+        self._absent: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def confirmed(self) -> bool:
         """Whether the secondary has said yet which queues can be used."""
         return bool(self._usable)
+
+    @property
+    def possible(self) -> list[str]:
+        """Every queue that may be there, and hold messages, whether it can be used now or not."""
+        return [name for name in self._names if name not in self._absent]
 
     async def first(self) -> None:
         """Ask once. What can be different later is asked again in the background; wrong credentials and a lasting no are raised."""
@@ -106,9 +112,12 @@ class Provisioner:
                     error = None if name in usable else await self._usable_error(name)
                     if error is None:
                         usable.add(name)
+                        self._absent.discard(name)
                         continue
                     log.warning("the backlog queue %s cannot be used: %s", name, describe(error))
                     errors.append(error)
+                    if classify(error) is Verdict.REFUSED:
+                        self._absent.add(name)
                     if classify(error) is Verdict.UNREACHABLE:
                         break  # the others are in the same namespace
                 if len(usable) > len(self._usable):

@@ -417,6 +417,8 @@ class Syphon:
 
     async def _hold(self, items: list[Item], path: str, outcome: Round) -> bool:
         """Keep the batch for a moment while its path is left alone, if nothing else in it could be moved; whether to try it now."""
+        if any(item.in_order for item in items):
+            return False  # whether it was their turn was asked before; it has to be asked again
         now = asyncio.get_running_loop().time
         outcome.hold_until = outcome.hold_until or now() + self.settings.hold
         while self._is_resting(path):
