@@ -134,6 +134,12 @@ def unpack_key(key: bytes, has_session: bool) -> tuple[bytes, str | None, int, i
     return message_id, session, count, scheduled_at
 
 
+def text_of(message_id: bytes) -> str:
+    """For people: AMQP strings as text, anything else in hexadecimal."""
+    start = {0xA1: 2, 0xB1: 5}.get(message_id[0] if message_id else 0, 0)
+    return message_id[start:].decode(errors="replace") if start else message_id.hex()
+
+
 _LENGTH: Final = Struct("<H")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from tandem.broker.facts import SETTLED, id_of
+from tandem.broker.facts import SETTLED
 from tandem.broker.journal import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
-from tandem.stores.salvage import Salvaged, substitute
+from tandem.stores.salvage import Salvaged, lost_body, substitute
 from tandem.stores.upkeep import Blocks, Upkeep
 
 STEP_RECORDS_MAX: Final = 2_048
@@ -156,7 +156,7 @@ class Compaction:
                 grown = host.pending_bytes - before
                 carried.note(host.active_segment, grown, body_bytes)
                 if where and grown:
-                    self._upkeep.tell((f"{where}: the body of message {seq} of entity {id_of(entity)} fails its checksum: set aside",))
+                    self._upkeep.tell((lost_body(where, kind, entity, seq, key),))
             at = body_end
         if at > end:
             raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")

@@ -119,15 +119,9 @@ def _row(record: tuple[int, ...], key: bytes) -> dict[str, object]:
             message_id, session_id, count, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
         except (ValueError, StructError):
             return row  # the key says it all, to whoever can read it
-        row["message_id"] = _text(message_id)
+        row["message_id"] = facts.text_of(message_id)
         row["session_id"] = session_id
         row["delivery_count"] = count
     elif kind == facts.ENTITY and not flags & facts.ENDED:
         row["entity_kind"], row["path"] = kind_and_path_in(key.decode())
     return row
-
-
-def _text(message_id: bytes) -> str:
-    """AMQP strings as text, anything else in hexadecimal."""
-    start = {0xA1: 2, 0xB1: 5}.get(message_id[0] if message_id else 0, 0)
-    return message_id[start:].decode(errors="replace") if start else message_id.hex()

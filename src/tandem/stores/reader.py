@@ -6,11 +6,10 @@ import os
 from collections import OrderedDict
 from typing import Final
 
-from tandem.broker.facts import id_of
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import RECORD, RECORD_BYTES
 from tandem.stores.checksum import crc32
-from tandem.stores.salvage import substitute
+from tandem.stores.salvage import lost_body, substitute
 from tandem.stores.scan import read_exactly
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.settings import StoreSettings
@@ -69,8 +68,9 @@ class Reader:
                 body = read_exactly(disk, descriptor, body_bytes, offset + body_at)
             if kind == 0 or crc32(body) != crc or len(body) != body_bytes:
                 where = f"{self._files.path(segment)}: offset {offset + at}"
-                body = substitute(kind, raw[at + RECORD_BYTES : min(body_at, size)] if body_at <= size else b"", where)
-                damaged.append(f"{where}: the body of message {seq} of entity {id_of(entity)} fails its checksum: set aside")
+                key = raw[at + RECORD_BYTES : body_at] if body_at <= size else b""
+                body = substitute(kind, key, where)
+                damaged.append(lost_body(where, kind, entity, seq, key))
             bodies.append(body)
 
     def _descriptor(self, segment: int) -> int:

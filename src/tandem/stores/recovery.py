@@ -6,12 +6,11 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tandem.broker.facts import ENQUEUED, PUBLISHED, id_of
 from tandem.broker.journal import Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
 from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of
-from tandem.stores.salvage import REPAIR, Salvaged, salvage_block
+from tandem.stores.salvage import REPAIR, Salvaged, lost_body, salvage_block
 from tandem.stores.scan import block_is_whole, find_later_block, may_be_torn, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.synced import Synced
@@ -238,11 +237,10 @@ class Recovery:
 
     def _note_damage(self, segment: int, offset: int, saved: Salvaged) -> None:
         for at in sorted(saved.damaged):
-            kind, _, entity, seq, _, _, _, _, _ = RECORD.unpack_from(saved.payload, at)
-            what = f"message {seq} of entity {id_of(entity)}" if kind in (ENQUEUED, PUBLISHED) else f"a record of kind {kind}"
-            self.report.notes.append(
-                f"{self._files.path(segment)}: offset {offset + BLOCK_BYTES + at}: the body of {what} fails its checksum"
-            )
+            kind, _, entity, seq, _, _, key_bytes, _, _ = RECORD.unpack_from(saved.payload, at)
+            key = saved.payload[at + RECORD_BYTES : at + RECORD_BYTES + key_bytes]
+            where = f"{self._files.path(segment)}: offset {offset + BLOCK_BYTES + at}"
+            self.report.notes.append(lost_body(where, kind, entity, seq, key))
 
     def _judge(self, segment: int, descriptor: int, bad: BadBlock) -> None:
         """A torn tail is un-acknowledged and goes. Damage is a bad block that was known to be synced, that has good ones behind it, or

@@ -103,12 +103,26 @@ def walk_sealed(files: SegmentFiles, segment: int, first_number: int) -> Iterato
         files.disk.close(descriptor)
 
 
+def lost_body(where: str, kind: int, entity: int, seq: int, key: bytes) -> str:
+    """One line: whose body fails its checksum. Numbers are not enough for whoever has to send it again."""
+    if kind not in (facts.ENQUEUED, facts.PUBLISHED):
+        return f"{where}: the body of a record of kind {facts.KIND_NAMES.get(kind, str(kind))} fails its checksum"
+    name = facts.text_of(_names_in(key)[0])
+    return f"{where}: the body of message {seq} (id {name}) of entity {facts.id_of(entity)} fails its checksum: set aside"
+
+
+def _names_in(key: bytes) -> tuple[bytes, str | None]:
+    """Message id and session id; nothing when the key did not survive either."""
+    try:
+        message_id, session_id, _, _ = facts.unpack_key(key, True)
+    except (ValueError, StructError):
+        return b"", None
+    return message_id, session_id or None
+
+
 def substitute(kind: int, key: bytes, where: str) -> bytes:
     """What goes on in place of a message's body that is damaged; Corrupt for facts that nothing can stand for."""
     if kind not in (facts.ENQUEUED, facts.PUBLISHED):
         raise Corrupt(f"{where}: the body of a record of kind {facts.KIND_NAMES.get(kind, str(kind))} fails its checksum. {REPAIR}")
-    try:
-        message_id, session_id, _, _ = facts.unpack_key(key, True)
-    except (ValueError, StructError):
-        message_id, session_id = b"", None  # the key did not survive either
-    return damaged_body(message_id, session_id or None, f"{where}: the body fails its checksum")
+    message_id, session_id = _names_in(key)
+    return damaged_body(message_id, session_id, f"{where}: the body fails its checksum")

@@ -58,6 +58,8 @@ class _Fate:
     number: int = 0
     seen: int = 0
     recovered: bool = False
+    damaged: bool = False
+    """Its body rotted on the disk, and that was told."""
 
 
 @dataclass(slots=True)
@@ -124,6 +126,13 @@ class Checker:
         """It will have another sequence number when it is seen next: moved to another queue, or activated."""
         self._fates[key].number = 0
 
+    def damaged(self, key: str) -> None:
+        """It was told that its body is lost: it need not come any more, and if it does it is a dead letter."""
+        fate = self._fates.get(key)
+        if fate is not None:
+            fate.damaged = True
+            fate.number = 0
+
     def crashed(self) -> None:
         self._life += 1
 
@@ -137,7 +146,7 @@ class Checker:
     def is_open(self, key: str) -> bool:
         """Accepted, and nobody has asked to remove it: it must be in the broker."""
         fate = self._fates[key]
-        return fate.accepted and not fate.settling and not fate.settled
+        return fate.accepted and not fate.settling and not fate.settled and not fate.damaged
 
     def was_seen(self, key: str) -> bool:
         return self._fates[key].seen > 0

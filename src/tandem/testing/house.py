@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import errno
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -27,6 +28,7 @@ PORT = 5672
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "c2ltdWxhdGlvbg=="
 STORES = 4
+_LOST_BODY = re.compile(r"the body of message \d+ \(id (\S+)\) of entity")
 LOCKS_OUTLIVE_ON = "secondary"
 """The broker whose locks outlive connections; the other one drops those of a connection that breaks."""
 
@@ -123,6 +125,9 @@ class SimBroker:
         self.house.trace.happened(f"{self.host}: {text}")
         if " is down" in text or " is corrupt" in text:
             self.epoch += 1
+        for key in _LOST_BODY.findall(text):
+            for listener in self.house.on_damage:
+                listener(key)
         if " is down" in text and os.strerror(errno.ENOSPC) in text:
             self.house.broken(f"{self.host}: a full disk degrades a store, it does not take it down: {text}")
 
@@ -200,6 +205,8 @@ class House:
         """The true time."""
         self.slow = 1.0
         self.on_death: list[Callable[[str], None]] = []
+        self.on_damage: list[Callable[[str], None]] = []
+        """Told the id of each message whose body is said to be lost."""
         self.brokers: dict[str, SimBroker] = {}
         loop.executor_delay = lambda: self.dice.uniform(0.000_1, 0.003)
 

@@ -69,7 +69,7 @@ class DeadLettered(QueueStory):
         while True:
             incoming, key, found = await self.get(receiver)
             self.dead.add(key)
-            if found.application_properties.get("DeadLetterReason") != key:
+            if found.application_properties.get("DeadLetterReason") not in (key, "MessageDamaged"):
                 self.wrong(f"{key} was dead-lettered for {found.application_properties.get('DeadLetterReason')!r}")
             self.settle(receiver, incoming, key)
 

@@ -116,7 +116,7 @@ class HouseDisk(SimDisk):
         candidates = [path for path in candidates if self.content(path)]
         if not candidates:
             return None
-        path = dice.choice(candidates)
+        path = dice.choice(sealed if sealed and dice.random() < 0.7 else candidates)
         rot = Rot(self, path, dice.randrange(len(self.content(path))), dice.randrange(8))
         self.flip(rot.path, rot.offset, rot.bit)
         return rot

@@ -126,6 +126,7 @@ class Simulation:
         house = self.house
         brokers = list(house.brokers.values())
         house.on_death.append(self._crashed)
+        house.on_damage.append(self._damaged)
         await house.open()
         watch = asyncio.ensure_future(self._watch(brokers))
         for story in self.stories:
@@ -152,6 +153,11 @@ class Simulation:
         for broker in brokers:
             for wrong in broker.engines.unlike_metadata():
                 house.broken(f"{broker.host}: {wrong}")
+
+    def _damaged(self, key: str) -> None:
+        for story in self.stories:
+            for checker in story.checkers():
+                checker.damaged(key)
 
     def _crashed(self, host: str) -> None:
         for story in self.stories:
