@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = frozenset({"bash", "console", "python", "toml"})
 NOT_RUN = frozenset({"text", "go", "java", "xml", "yaml", "json", "sql", "ini"})
 END = "--- end of block ---"
-READY_SECONDS = 60
-BLOCK_SECONDS = 240
+READY_SECONDS = 100
+BLOCK_SECONDS = 400
 
 _FENCE = re.compile(r"(?P<comment><!-- [^\n]*-->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (file|not run|first): (.*?) -->")
@@ -81,7 +81,7 @@ class Reader:
         self.shared = shared
         binaries = home / ".venv" / "bin"
         binaries.mkdir(parents=True)
-        for name, module in (("tandem", "-m tandem"), ("python", ""), ("pytest", "-m pytest -p no:cacheprovider")):
+        for name, module in (("tandem", "-m tandem"), ("python", ""), ("python3", ""), ("pytest", "-m pytest -p no:cacheprovider")):
             (binaries / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
             (binaries / name).chmod(0o755)
         self.environment = {

@@ -51,7 +51,7 @@ def shared(module_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(not _own_network(), reason="MISSING: a network of its own (unshare --net), where the ports of the pages are free")
 @pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=lambda page: page.name)
 def test_a_reader_gets_from_the_first_line_of_the_page_to_the_last(page: Path, tmp_path: Path, shared: Path) -> None:
