@@ -39,6 +39,8 @@ class Weather:
             ("unreachable", 3, self._unreachable),
             ("slow network", 2, self._slow_network),
             ("rot", 3, self._rot),
+            ("disk not mounted", 3, self._not_mounted),
+            ("metadata lost", 2, self._metadata_lost),
         ]
 
     async def rage(self, broker: SimBroker) -> None:
@@ -197,6 +199,24 @@ class Weather:
         for rot in broker.rot:
             rot.repair()
         broker.rot.clear()
+
+    async def _not_mounted(self, broker: SimBroker) -> None:
+        """The machine starts without one of its disks, which comes later."""
+        broker.die(told=True, power=False)
+        await asyncio.sleep(0.05)
+        number = self._dice.randrange(len(broker.engines.disks))
+        disk = broker.engines.disks[number]
+        disk.unmount(f"store-{number}")
+        await broker.start()
+        await self._pause(1.0, 60.0)
+        disk.mount()
+
+    async def _metadata_lost(self, broker: SimBroker) -> None:
+        """And rebuilt from the journals before the broker is started again."""
+        broker.die(told=True, power=self._dice.random() < 0.5)
+        await self._pause(0.5, 10.0)
+        if not broker.engines.lose_metadata():
+            self._house.trace.happened(f"{broker.host}: its journals cannot be read for that")
 
     # -- network ---------------------------------------------------------------------------------
 

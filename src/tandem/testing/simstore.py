@@ -12,10 +12,11 @@ from tandem.broker.journal import Journal
 from tandem.model.clock import Clock
 from tandem.model.entity import SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys
+from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.belonging import Registered
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
-from tandem.stores.recover_metadata import read_journals
+from tandem.stores.recover_metadata import Found, read_journals
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
 from tandem.testing.agenda import Agenda, PowerCut, SimWorker
@@ -62,6 +63,7 @@ class HouseDisk(SimDisk):
         self.free = None
         self.failing = False
         self.stalled_until = 0.0
+        self.mount()
 
     def _called(self, name: str, path: str) -> int | None:
         if self.dead:
@@ -161,9 +163,24 @@ class SimEngines:
             Registered(self._catalog, index, lambda text: None),
         )
 
+    def lose_metadata(self) -> bool:
+        """While the broker is down: what the journals know is all that is left of it. False where they cannot be read."""
+        try:
+            found = self._read_journals()
+        except (Corrupt, ConfigurationError):
+            return False
+        if not found.identity:
+            return False
+        self._catalog = _Kept(None, new_identity=lambda: bytes.fromhex(found.identity))
+        self._catalog.rebuild(found.stored(), found.stores, found.highest_id)
+        return True
+
+    def _read_journals(self) -> Found:
+        return read_journals({number: (disk, f"store-{number}") for number, disk in enumerate(self.disks)})
+
     def unlike_metadata(self) -> list[str]:
         """Where the journals, read for themselves, know other entities than the metadata does."""
-        found = read_journals({number: (disk, f"store-{number}") for number, disk in enumerate(self.disks)})
+        found = self._read_journals()
         snapshot = self._catalog.load()
         known = {stored.id: _without_keys(stored.description) for stored in snapshot.entities}
         told = {id_: _without_keys(one.description) for id_, one in found.entities.items()}
