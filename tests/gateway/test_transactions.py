@@ -283,6 +283,8 @@ def test_nonsense_to_the_coordinator_is_refused_and_the_link_lives_on(raw: Raw, 
 
 def test_a_transaction_may_be_the_first_thing_on_a_connection_and_rights_are_checked_on_what_is_done_inside(bus: Bus) -> None:
     with Raw(bus.port, user="", password="") as raw:
+        for _ in range(3):
+            raw.engine.begin()  # as the Java SDK does: one for tokens, one for transactions, one for the entity
         coordinator = Coordinator(raw)
         transaction = coordinator.declare()
         with pytest.raises(Refused) as refused:

@@ -13,7 +13,7 @@ class Limits:
     channels_max: int = 255
     links_per_session_max: int = 255
     links_before_token_max: int = 8
-    sessions_before_token_max: int = 2
+    sessions_before_token_max: int = 8
     """What a connection may have before its first valid token; beyond it the connection is closed."""
     connections_max: int = 10_000
     """AMQP connections over all namespaces; one more is told so and closed."""
