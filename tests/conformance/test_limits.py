@@ -152,6 +152,16 @@ def test_a_message_may_be_large_but_not_its_header(bus: Bus) -> None:
         assert len(raw.receiver("q", delete=True).receive(2)) == 2
 
 
+@pytest.mark.parametrize("when", [amqp.ULong(2**64 - 1), amqp.Timestamp(2**63 - 1)])
+def test_a_schedule_beyond_all_years_is_refused_and_costs_nothing_else(bus: Bus, when: object) -> None:
+    with Raw(bus.port) as raw:
+        sender = raw.sender("q")
+        with pytest.raises(Refused) as refused:
+            sender.send(message("never", message_annotations={amqp.Symbol("x-opt-scheduled-enqueue-time"): when}))
+        assert refused.value.condition == "amqp:invalid-field"
+        sender.send(message("now"))
+
+
 # --- credit
 
 

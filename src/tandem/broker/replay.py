@@ -99,8 +99,8 @@ class StoreTenant(BetweenStores):
             return
         if kind >= facts.METERED:
             if kind == facts.CLOCK_SET:
-                for one in self.queues.values():
-                    one.shift(-aux if flags else aux)
+                for shifted in self.queues.values():  # a name of its own: compiled, one name cannot hold two types
+                    shifted.shift(-aux if flags else aux)
             elif kind >= facts.ENTITY:
                 self.entities.replayed(kind, flags, entity, key, location)
             else:

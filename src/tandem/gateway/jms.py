@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
 """The capability by which a sender asks whether it may delay messages."""
+_LATEST_MS: Final = 253_402_300_799_999
 _SHARING: Final = frozenset({"shared", "global"})
 
 
@@ -24,6 +25,8 @@ def milliseconds(buf: bytes, at: int, name: str) -> int:
         return 0
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidField(f"The annotation {name} must be a timestamp or a whole number of milliseconds, found {type(value).__name__}.")
+    if value > _LATEST_MS:
+        raise InvalidField(f"The annotation {name} is {int(value)} milliseconds, which lies beyond the year 9999.")
     return max(int(value), 0)
 
 
