@@ -39,7 +39,7 @@ async def main() -> None:
                     log.flush()
                 count += 1
                 await asyncio.sleep(0.01)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(300):  # a long story on a slow machine leaves thousands
             while pair.order.held_count("orders"):
                 await asyncio.sleep(0.1)
 

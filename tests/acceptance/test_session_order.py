@@ -72,7 +72,7 @@ class Senders:
         for process in self._processes.values():
             process.stdin.close()
         for process in self._processes.values():
-            assert await asyncio.wait_for(process.wait(), 120) == 0
+            assert await asyncio.wait_for(process.wait(), 330) == 0
 
 
 @pytest.mark.slow
