@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -35,8 +36,12 @@ SAYS = {
 """What a reader must have seen when a page is done, beside all blocks having worked."""
 
 
+ALONE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+"""In a network of its own; root needs no user namespace, which a changed root does not allow."""
+
+
 def _own_network() -> bool:
-    done = subprocess.run(["unshare", "--map-root-user", "--net", "true"], capture_output=True, check=False)
+    done = subprocess.run([*ALONE, "true"], capture_output=True, check=False)
     return done.returncode == 0
 
 
