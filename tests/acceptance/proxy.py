@@ -33,8 +33,17 @@ class SlowNetwork:
         for task in self._tasks:
             task.cancel()
 
+    def cut(self) -> None:
+        """Every connection there is."""
+        for task in self._tasks:
+            task.cancel()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target_port)
+        except ConnectionError:
+            writer.close()
+            return
         for source, target in ((reader, back), (there, writer)):
             task = asyncio.ensure_future(self._carry(source, target))
             self._tasks.add(task)

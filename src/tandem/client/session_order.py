@@ -53,6 +53,8 @@ class Held:
     """Diversions begun and not ended: a fence put now may stand before them."""
     round: int = 0
     """The fence that was being waited for when the last one ended; only a later one stands behind it."""
+    moves: int = 0
+    """How often it changed queues."""
 
     @property
     def queues(self) -> set[str]:
@@ -72,6 +74,9 @@ class PathOrder:
         some, every session is held."""
         self._round = 0
         self._closing = False
+        """Sends of held sessions wait for the next fence."""
+        self._insisting = False
+        """… and go on doing so after one has waited in vain: they come faster than the syphon carries them home."""
         self._turn = asyncio.Event()
         """Set at the end of every round; each has its own."""
         self._task: asyncio.Task[None] | None = None
@@ -111,7 +116,7 @@ class PathOrder:
                 async with asyncio.timeout(left):
                     await self._turn.wait()
             except TimeoutError:
-                self._closing = False
+                self._closing = self._insisting
                 log.debug("%s: a send waited for its session and goes behind it now", self.path)
         return False
 
@@ -150,6 +155,7 @@ class PathOrder:
             if held.queue:
                 held.after.add(held.queue)
             held.queue = name
+            held.moves += 1
         return held.queue, write_after(held.after - {held.queue})
 
     # -- coming home ---------------------------------------------------------------------------------------------------
@@ -177,24 +183,37 @@ class PathOrder:
         self._order.events.tell("sessions-held", self.path, f"{told} session(s) are diverted until their backlog is home")
         first = self._round
         now = asyncio.get_running_loop().time
+        before = 0.0
         while self.holding:
             started = now()
             self._round += 1
-            covered = [session for session, held in self.sessions.items() if not held.under_way]
+            covered = {session: (held.moves, set(held.after)) for session, held in self.sessions.items() if not held.under_way}
             queues = {queue for session in covered for queue in self.sessions[session].queues}
             queues.update(queue for queue, since in self.everything.items() if since < self._round)
             await asyncio.gather(*(self._fence(queue) for queue in sorted(queues)))
-            for session in covered:
-                held = self.sessions.get(session)
-                if held is not None and held.round < self._round and not held.under_way:
-                    del self.sessions[session]
+            for session, (moves, after) in covered.items():
+                self._passed(session, moves, after)
             self.everything = {queue: since for queue, since in self.everything.items() if since >= self._round}
             # Sends wait for the next fence only if it will not take long, or if they would never let it end.
-            self._end_round(closing=now() - started < _SOON_SECONDS or self._round - first > _ROUNDS_MAX)
+            took = now() - started
+            self._insisting = took > before > _SOON_SECONDS or self._round - first > _ROUNDS_MAX
+            before = took
+            self._end_round(closing=took < _SOON_SECONDS or self._insisting)
             if not queues:
                 await asyncio.sleep(_PAUSE_SECONDS)
+        self._insisting = False
         self._end_round(closing=False)
         self._order.events.tell("sessions-home", self.path, "nothing of its sessions is left in the backlog")
+
+    def _passed(self, session: str, moves: int, after: set[str]) -> None:
+        """All that the session had in the backlog when the round began is home."""
+        held = self.sessions.get(session)
+        if held is None:
+            return
+        if held.round < self._round and not held.under_way:
+            del self.sessions[session]
+        elif held.moves == moves:
+            held.after -= after  # nothing of it is left there: who carries the next one need not look
 
     async def _fence(self, queue: str) -> None:
         """Put a fence into the queue and wait until it is gone, however long the queue is away."""
