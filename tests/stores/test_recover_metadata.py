@@ -206,6 +206,10 @@ def test_what_was_administered_while_the_store_was_down_is_told_when_it_is_back(
     lines.down = True
     roll.leave(1)
     one.tell(1, 0)
+    roll.enter(5, 0, QueueDescription(name="meanwhile"))
+    one.tell(5, 0)
+    roll.leave(5)
+    one.tell(5, 0)  # several changes at once that cannot be told harm nobody
     lines.down = False
     roll.enter(4, 0, QueueDescription(name="after"))
     one.tell(4, 0)

@@ -83,10 +83,11 @@ class EntityFacts:
         journals were told of them; and the end of those that are gone."""
         self._replay_ended = True
         self._behind = False
-        for id_ in [id_ for id_ in self._told if id_ not in self._roll.entries]:
-            self.tell(id_, now)
-        for id_ in self._roll.entries:
-            self.tell(id_, now)
+        gone = [id_ for id_ in self._told if id_ not in self._roll.entries]
+        for id_ in [*gone, *self._roll.entries]:
+            self._tell(id_, now)
+            if self._behind:
+                return
 
     def tell(self, id_: int, now: int) -> None:
         """What has changed of this entity. A store that has stopped is told when it is back."""
@@ -94,6 +95,10 @@ class EntityFacts:
             return
         if self._behind:
             self.tell_all(now)
+        else:
+            self._tell(id_, now)
+
+    def _tell(self, id_: int, now: int) -> None:
         entry = self._roll.entries.get(id_)
         try:
             if entry is None:
