@@ -68,7 +68,7 @@ class Weather:
         dice = self._clock_dice
         while True:
             await asyncio.sleep(dice.uniform(2.0, 40.0))
-            if broker.in_trouble or not broker.ready:
+            if broker.in_trouble or not broker.ready or any(disk.calls_left >= 0 for disk in broker.engines.disks):
                 continue
             ahead_ms = dice.choice((-1, 1)) * dice.choice((700, 5_000, 90_000, 7_200_000, 86_400_000))
             self._house.trace.happened(f"{broker.host}: the clock is set to be off by {ahead_ms} ms")
@@ -79,7 +79,7 @@ class Weather:
 
     async def _clock_is_right(self, broker: SimBroker) -> None:
         for _ in range(120):
-            if broker.clock.is_right:
+            if broker.clock.is_right or not broker.ready:  # one that is down looks at the clock when it starts
                 return
             await asyncio.sleep(0.5)
         self._house.broken(f"{broker.host} has not noticed for a minute that its clock was set right")
