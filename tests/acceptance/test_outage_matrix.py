@@ -1,7 +1,7 @@
 """Every kind of outage under steady traffic of a paired application: nothing lost, doubled, changed, left behind or dead-lettered.
 
-`TANDEM_OUTAGE_MATRIX=200` makes two hundred outages; each kind comes equally often, or only those that `TANDEM_OUTAGE_KINDS` names, separated
-by commas. Prints the time to the first diverted send per kind.
+`TANDEM_OUTAGE_MATRIX=200` makes two hundred outages; each kind comes equally often, or only those that `TANDEM_OUTAGE_KINDS` names,
+separated by commas. Prints the time to the first diverted send per kind.
 """
 
 from __future__ import annotations
