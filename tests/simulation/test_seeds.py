@@ -29,10 +29,18 @@ FOUND = {
 """Seeds that once broke a promise, and which."""
 
 
+FOUND_SHORT = {
+    200486: "a broker was killed before the disk knew that its clock had been set right, and forgot which ids it had seen",
+    200639: "the same, with the clock set ahead",
+    200780: "a diverted message whose body had rotted was set aside and told, and counted as left behind",
+}
+"""In stories of 80 seconds."""
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", FOUND)
+@pytest.mark.parametrize("seed", FOUND | FOUND_SHORT)
 def test_a_seed_that_once_broke_a_promise_holds(seed: int) -> None:
-    outcome = simulate(seed, story_seconds=400.0)
+    outcome = simulate(seed, story_seconds=80.0 if seed in FOUND_SHORT else 400.0)
     assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
 
 

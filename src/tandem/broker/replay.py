@@ -10,7 +10,7 @@ from tandem.broker import facts, operations
 from tandem.broker.between_stores import BetweenStores
 from tandem.broker.entity_facts import EntityFacts
 from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, DELAYED, GONE, HELD, LOCKED, READY, SCHEDULED
-from tandem.broker.journal import Unplugged
+from tandem.broker.journal import Effect, Unplugged
 from tandem.broker.leases import Lease
 from tandem.broker.meters import MeterBook
 from tandem.model.errors import Corrupt
@@ -88,6 +88,7 @@ class StoreTenant(BetweenStores):
             self.clock_missed_ms += by_ms
             return
         self.journal.append(facts.CLOCK_SET, 1 if by_ms < 0 else 0, 0, 0, now, abs(by_ms), b"", b"")
+        self.journal.when_durable(Effect())  # at once: a broker that is killed soon after must find it
         for queue in self.queues.values():
             queue.clock_jumped(by_ms)
 

@@ -155,3 +155,11 @@ class Backlog(Story):
 
     def addresses(self) -> list[str]:
         return self._paired.backlog_addresses()
+
+    async def is_empty(self, client: AmqpClient) -> bool:
+        """But for what rot has cost: that was told, and stays among the dead letters."""
+        for address in self.addresses():
+            for found in await self.peek(client, address):
+                if found.application_properties.get("DeadLetterReason") != "MessageDamaged":
+                    return False
+        return True
