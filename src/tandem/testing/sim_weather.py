@@ -56,6 +56,8 @@ class Weather:
             self.counts[name] = self.counts.get(name, 0) + 1
             broker.in_trouble = True
             await self._clock_is_right(broker)
+            if self.over:  # it took a while, and the broker is somebody else's now
+                return
             broker.disturbed_at = self._house.loop.time()
             await by_name[name](broker)
             broker.disturbed_at = self._house.loop.time()
