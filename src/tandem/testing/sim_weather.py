@@ -55,8 +55,7 @@ class Weather:
             self._house.trace.happened(f"{broker.host}: {name}")
             self.counts[name] = self.counts.get(name, 0) + 1
             broker.in_trouble = True
-            await self._clock_is_right(broker)
-            if self.over:  # it took a while, and the broker is somebody else's now
+            if not await self._clock_is_right(broker):
                 return
             broker.disturbed_at = self._house.loop.time()
             await by_name[name](broker)
@@ -79,12 +78,14 @@ class Weather:
             await asyncio.sleep(dice.uniform(0.2, 20.0))
             broker.set_clock(0)
 
-    async def _clock_is_right(self, broker: SimBroker) -> None:
+    async def _clock_is_right(self, broker: SimBroker) -> bool:
+        """Once it is; False when the weather has cleared meanwhile, and the broker is to be left alone."""
         for _ in range(120):
             if broker.clock.is_right or not broker.ready:  # one that is down looks at the clock when it starts
-                return
+                return not self.over
             await asyncio.sleep(0.5)
         self._house.broken(f"{broker.host} has not noticed for a minute that its clock was set right")
+        return False
 
     async def clear(self, brokers: list[SimBroker]) -> None:
         """Everything works again; a broker that met damage is restarted after the repair."""
