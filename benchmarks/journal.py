@@ -75,6 +75,9 @@ class Nobody:
 
     def segment_leaving(self, entities: set[int]) -> None: ...
 
+    def numbers_begin_at(self, seq: int, entity_max: int) -> None:
+        """Its numbers begin at one."""
+
 
 def open_store(directory: Path, loop: Loop, tenant: Nobody) -> SegmentStore:
     store = SegmentStore(directory, loop.call, StoreSettings(), SystemClock())
