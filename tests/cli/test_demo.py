@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -86,3 +87,16 @@ def test_what_the_libraries_log_goes_to_a_file_and_not_between_the_lines_of_the_
     seen = capfd.readouterr()
     assert seen.out.count("path-failed-over") == 1 and seen.err == ""
     assert "path-failed-over orders: gone" in (tmp_path / "client.log").read_text()
+
+
+async def test_a_story_that_fails_stops_its_syphon_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tandem.cli.demo_story import _Syphon
+    from tandem.cli.demo_view import PlainView
+
+    monkeypatch.setattr(_Syphon, "_run", lambda self, spark: self._stop.wait(60))
+    syphon = _Syphon(None, None, tmp_path, PlainView())  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError, match="did not drain"):
+        async with syphon:
+            syphon._running = asyncio.ensure_future(asyncio.to_thread(syphon._run, None))  # type: ignore[arg-type]
+            raise TimeoutError("did not drain")
+    assert syphon._running.done()

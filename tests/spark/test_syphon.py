@@ -113,6 +113,7 @@ def test_a_service_waits_for_a_dead_primary_carries_on_when_it_is_back_and_stops
     wait_until(lambda: seen[-1].moved == 500, "the messages of the outage", 60)
     send(mortal_too, f"{BACKLOG}/1", diverted(50, "orders", "b"))
     wait_until(lambda: seen[-1].moved == 550, "what comes later", 60)
+    wait_until(lambda: seen[-1].remaining == 0, "the news that nothing is left, although no batch comes after the last", 60)
     stop.set()
     service.join(60)
     assert not service.is_alive()

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.aio import PairedNamespaces
@@ -122,23 +123,23 @@ async def _outage(
         async with _watching(view, traffic, pair):
             traffic.start()
             view.phase(f"peace: {plan.rate:g} messages a second go to the primary; Spark starts beside it")
-            syphon = _Syphon(primary, secondary, directory, view)
-            await asyncio.gather(asyncio.sleep(plan.before), syphon.warm(starting))
-            primary.kill()
-            view.phase("SIGKILL: the primary is gone. Sends go on")
-            await asyncio.sleep(plan.outage)
-            view.phase("the primary starts again on its data")
-            await primary.start()
-            await asyncio.wait_for(_healed(pair), _HEAL_SECONDS_MAX)
-            view.phase("healed: new sends go home. The Spark syphon, which has waited for this, carries the backlog after them")
-            healed = asyncio.get_running_loop().time()
-            await syphon.drain(lambda: pair.counters.diverted)
-            drained = asyncio.get_running_loop().time() - healed
-            await asyncio.sleep(_AFTER_SECONDS)
-            await traffic.stop_sending()
-            view.phase("everything is sent; the receivers take what is left")
-            await traffic.finish(_PATIENCE_SECONDS)
-            log.count(pair.counters, now_ms)
+            async with _Syphon(primary, secondary, directory, view) as syphon:
+                await asyncio.gather(asyncio.sleep(plan.before), syphon.warm(starting))
+                primary.kill()
+                view.phase("SIGKILL: the primary is gone. Sends go on")
+                await asyncio.sleep(plan.outage)
+                view.phase("the primary starts again on its data")
+                await primary.start()
+                await asyncio.wait_for(_healed(pair), _HEAL_SECONDS_MAX)
+                view.phase("healed: new sends go home. The Spark syphon, which has waited for this, carries the backlog after them")
+                healed = asyncio.get_running_loop().time()
+                await syphon.drained()
+                drained = asyncio.get_running_loop().time() - healed
+                await asyncio.sleep(_AFTER_SECONDS)
+                await traffic.stop_sending()
+                view.phase("everything is sent; the receivers take what is left")
+                await traffic.finish(_PATIENCE_SECONDS)
+                log.count(pair.counters, now_ms)
     log.close()
     return drained
 
@@ -184,13 +185,21 @@ class _Syphon:
         self._running = asyncio.ensure_future(asyncio.to_thread(self._run, spark))
         await self._until(lambda progress: True)
 
-    async def drain(self, diverted: Callable[[], int]) -> None:
-        """Until everything that was diverted is home."""
+    async def drained(self) -> None:
+        """Until the backlog is empty: the secondary is asked, since a task that was killed moved more than it could say."""
         async with asyncio.timeout(_DRAIN_SECONDS_MAX):
-            await self._until(lambda progress: progress.moved >= diverted() and progress.remaining == 0)
+            await self._until(lambda progress: progress.moved > 0 and progress.remaining == 0)
+
+    async def __aenter__(self) -> _Syphon:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        """It runs to the end of the story, for stragglers; and it is stopped if the story fails, or its thread would outlive the demo."""
         self._stop.set()
         if self._running is not None:
-            await self._running
+            await asyncio.wait((self._running,))
+            if kind is None:
+                self._running.result()
 
     async def _until(self, enough: Callable[[Progress], bool]) -> None:
         assert self._running is not None

@@ -37,6 +37,7 @@ class Progress:
     batches: int = 0
     restarts: int = 0
     seconds: float = 0.0
+    """From the start of the run until the secondary was last asked."""
     by_path: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Per destination, why its messages wait."""
@@ -54,6 +55,11 @@ class Meter:
         self._started = time.monotonic()
         self._measured_at = 0.0
         self._recent: list[tuple[float, int]] = []
+
+    @property
+    def stale(self) -> bool:
+        """The secondary was last asked long ago."""
+        return time.monotonic() - self._measured_at >= _MEASURE_SECONDS
 
     def begin(self) -> Progress:
         return self.measured(Progress())
@@ -79,7 +85,7 @@ class Meter:
             by_path=by_path,
             reasons={str(row["path"]) or str(row["queue"]): str(row["reason"]) for row in rows if row["reason"]},
         )
-        return self.measured(progress) if now - self._measured_at >= _MEASURE_SECONDS else progress
+        return self.measured(progress) if self.stale else progress
 
     def measured(self, progress: Progress) -> Progress:
         """With what the secondary says now; as it was when the secondary cannot be asked."""

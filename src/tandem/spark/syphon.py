@@ -113,7 +113,16 @@ def run(
                 state.progress = replace(meter.add(state.progress, rows), destinations_waiting=len(waited_for))
             _publish(state.progress, on_progress, metrics_file)
 
-        _supervise(_Job(session, options, place, once), settings, state, told, stop)
+        def idle() -> None:
+            """Between batches nothing tells how many are left: ask, as often as batches would."""
+            with state.lock:
+                if not meter.stale:
+                    return
+                before, state.progress = state.progress, meter.measured(state.progress)
+                changed = before.remaining != state.progress.remaining
+            _publish(state.progress, on_progress if changed else None, metrics_file)
+
+        _supervise(_Job(session, options, place, once), settings, state, told, idle, stop)
         state.progress = replace(meter.measured(state.progress), finished=True)
         _publish(state.progress, on_progress, metrics_file)
     return state.progress
@@ -237,7 +246,12 @@ class _Job:
 
 
 def _supervise(
-    job: _Job, settings: SyphonSettings, state: _Run, told: Callable[[Sequence[Mapping[str, Any]]], None], stop: threading.Event
+    job: _Job,
+    settings: SyphonSettings,
+    state: _Run,
+    told: Callable[[Sequence[Mapping[str, Any]]], None],
+    idle: Callable[[], None],
+    stop: threading.Event,
 ) -> None:
     """Run the query; when it fails (executors lost once too often), start it again from its checkpoint."""
 
@@ -254,7 +268,7 @@ def _supervise(
     pause = 0.5
     while True:
         query = job.start(each)
-        error = _watch(query, settings, state, stop)
+        error = _watch(query, settings, state, idle, stop)
         if error is None:
             if stop.is_set():
                 job.abandon(query)
@@ -272,11 +286,14 @@ def _supervise(
         pause = min(_RESTART_SECONDS_MAX, pause * 2) if state.failures > 1 else 0.5
 
 
-def _watch(query: StreamingQuery, settings: SyphonSettings, state: _Run, stop: threading.Event) -> Exception | None:
+def _watch(
+    query: StreamingQuery, settings: SyphonSettings, state: _Run, idle: Callable[[], None], stop: threading.Event
+) -> Exception | None:
     """Until the query ends or we are told to stop, then between two batches if one ends in time."""
     try:
         while not query.awaitTermination(_TICK_SECONDS):
             if not stop.is_set():
+                idle()
                 continue
             patience = time.monotonic() + settings.stop_grace_seconds
             while state.in_batch and time.monotonic() < patience:
