@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from tandem.broker import message_view, sql_compile
-from tandem.broker.message_view import MessageView, view_of
-from tandem.broker.rules import RuleSet, compile_filter, compile_rule
-from tandem.broker.sql_parser import parse_filter
-from tandem.broker.topic_rules import TopicRules
+from tandem.broker.rules import message_view, sql_compile
+from tandem.broker.rules.message_view import MessageView, view_of
+from tandem.broker.rules.rules import RuleSet, compile_filter, compile_rule
+from tandem.broker.rules.sql_parser import parse_filter
+from tandem.broker.rules.topic_rules import TopicRules
 from tandem.model.entity import CorrelationFilter, Filter, RuleDescription, SqlAction, SqlFilter
 
 THREE_TERMS = "sys.Label = 'a' AND price > 10 AND region IN ('eu','us')"

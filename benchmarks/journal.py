@@ -19,7 +19,7 @@ from pathlib import Path
 
 import tandem.stores.segment as segment_module
 from tandem.broker.facts import ENQUEUED, SETTLED, pack_key
-from tandem.broker.journal import Effect, FetchEffect
+from tandem.broker.ports import Effect, FetchEffect
 from tandem.model.clock import SystemClock
 from tandem.stores import SegmentStore, StoreSettings
 

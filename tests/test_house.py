@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset({"model", "client"}),
     "__main__": frozenset({"cli"}),
 }
-STORES_MAY_IMPORT_OF_BROKER = frozenset({"journal", "facts"})
+STORES_MAY_IMPORT_OF_BROKER = frozenset({"ports", "facts"})
 STANDARD_LIBRARY_ONLY = ("model", "amqp", "broker")
 ALWAYS_ALLOWED = frozenset({"mypy_extensions", "typing_extensions"})
 
@@ -308,8 +308,8 @@ def test_rules_themselves_catch_what_they_are_for(tmp_path: Path, monkeypatch: p
     with pytest.raises(AssertionError):
         test_module_says_in_its_first_line_what_it_promises(bad)
     store = tmp_path / "stores" / "bad.py"
-    store.write_text("from tandem.broker.queue import Queue\n")
+    store.write_text("from tandem.broker.queue.queue import Queue\n")
     with pytest.raises(AssertionError, match="stores may import only"):
         test_room_imports_only_what_it_may(store)
-    store.write_text("from tandem.broker import journal\nfrom tandem.broker.facts import Fact\n")
+    store.write_text("from tandem.broker import ports\nfrom tandem.broker.facts import Fact\n")
     test_room_imports_only_what_it_may(store)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from tandem.broker.consumer import Consumer
-from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, LOCKED, READY
-from tandem.broker.journal import Effect
-from tandem.broker.locks import Lock
-from tandem.broker.message_sessions import MessageSession, SessionAcceptor
-from tandem.broker.namespace import Namespace
-from tandem.broker.queue import Queue
+from tandem.broker.entities.namespace import Namespace
+from tandem.broker.ports import Consumer, Effect, SessionAcceptor
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, LOCKED, READY
+from tandem.broker.queue.locks import Lock
+from tandem.broker.queue.queue import Queue
+from tandem.broker.queue.sessions import MessageSession
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
 from tandem.model.address import SubQueue

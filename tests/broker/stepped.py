@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
-from tandem.broker.namespace import Namespace
+from tandem.broker.entities.namespace import Namespace
+from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
 from tandem.model.entity import QueueDescription

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.broker.turn import Flushed, Pumped, Turn
+from tandem.broker.ports import Flushed, Pumped
+from tandem.broker.turn import Turn
 from tests.stores.harness import ManualClock
 
 

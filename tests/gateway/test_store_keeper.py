@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from tandem.broker.journal import StoreState
+from tandem.broker.ports import StoreState
 from tandem.testing import Bus
 
 

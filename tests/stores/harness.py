@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tandem.broker.facts import COUNTER, ENQUEUED, RELOCATED, SETTLED
-from tandem.broker.journal import Effect, FetchEffect, Journal
+from tandem.broker.ports import Effect, FetchEffect, Journal
 
 
 class Loop:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tandem.broker.journal import Effect
+from tandem.broker.ports import Effect
 from tandem.model.errors import StoreUnavailable
 from tandem.stores import InlineWorker, SegmentStore, StoreSettings
 from tandem.testing.agenda import PowerCut

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.broker.facts import ENQUEUED, SETTLED, STATE
-from tandem.broker.journal import Journal, StoreState, Tenant
+from tandem.broker.ports import Journal, StoreState, Tenant
 from tandem.model.errors import StoreUnavailable
 from tandem.stores import MemoryStore, SegmentStore, Shelf, SqliteStore, StoreSettings
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink

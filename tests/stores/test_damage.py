@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tandem.broker.journal import StoreState
+from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.model.message import DAMAGED_TTL, decode_body
 from tandem.stores import InlineWorker, SegmentStore

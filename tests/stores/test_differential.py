@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tandem.broker.facts import DELIVERED, ENQUEUED
-from tandem.broker.journal import Journal
+from tandem.broker.ports import Journal
 from tandem.stores import InlineWorker, SegmentStore, SqliteStore, StoreSettings
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.broker.facts import ENQUEUED
-from tandem.broker.journal import StoreState
+from tandem.broker.ports import StoreState
 from tandem.model.errors import StoreUnavailable
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings

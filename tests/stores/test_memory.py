@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandem.broker.facts import ENQUEUED
-from tandem.broker.journal import StoreState
+from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores import MemoryStore, Shelf, StoreSettings
 from tests.stores.harness import Fetched, Loop, Note, Shop, Sink

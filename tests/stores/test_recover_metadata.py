@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tandem.broker.entity_facts import EntityFacts, Roll
 from tandem.broker.facts import ENDED, ENTITY, RULE
+from tandem.broker.recovery.entity_facts import EntityFacts, Roll
 from tandem.gateway.admin import NamespaceAdmin
 from tandem.model.entity import (
     AuthorizationRule,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem.broker.facts import DELIVERED, ENQUEUED
-from tandem.broker.journal import StoreState
+from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores import LocalDisk, SegmentStore, StoreSettings, dump, verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.broker.facts import ENQUEUED
-from tandem.broker.journal import StoreState
+from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores import SqliteStore, StoreSettings
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from random import Random
 
-from tandem.broker.journal import Effect
+from tandem.broker.ports import Effect
 from tandem.model.clock import SystemClock
 from tandem.stores import SegmentStore, StoreSettings
 from tests.stores.harness import Loop, Shop

@@ -94,13 +94,13 @@ def test_a_hot_module_that_does_not_exist_fails_the_build(tmp_path: Path) -> Non
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "src" / "tandem", tmp_path / "src" / "tandem", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    (tmp_path / "src" / "tandem" / "broker" / "queue.py").unlink()
+    (tmp_path / "src" / "tandem" / "broker" / "turn.py").unlink()
     environment = {**os.environ, "TANDEM_COMPILE": "0"}
     done = subprocess.run(
         [sys.executable, "setup.py", "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert "src/tandem/broker/queue.py" in done.stderr
+    assert "src/tandem/broker/turn.py" in done.stderr
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ LEASE_PART: Final = 14
 
 PREPARED: Final = 17
 """One store's share of a transaction over several: aux = the store that decides, key = transaction id and the rows it will touch,
-body = what to do (`broker.operations`)."""
+body = what to do (`broker/recovery/operations.py`)."""
 COMMITTED: Final = 18
 """The transaction is decided, in the block that holds the deciding store's own share: aux = how many stores prepared, key = its id."""
 TRANSACTION_ENDED: Final = 19

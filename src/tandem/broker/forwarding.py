@@ -12,9 +12,8 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.index import GONE, MOVING, READY
-from tandem.broker.journal import Effect
-from tandem.broker.state import Loaded
+from tandem.broker.ports import Effect, Loaded
+from tandem.broker.queue.index import GONE, MOVING, READY
 from tandem.model.errors import (
     BusError,
     EntityDisabled,
@@ -28,10 +27,10 @@ from tandem.model.errors import (
 from tandem.model.message import NO_TTL
 
 if TYPE_CHECKING:
-    from tandem.broker.between_stores import TransferId
-    from tandem.broker.namespace import Namespace
-    from tandem.broker.queue import Queue
-    from tandem.broker.replay import StoreTenant
+    from tandem.broker.entities.namespace import Namespace
+    from tandem.broker.queue.queue import Queue
+    from tandem.broker.recovery.cross_store import TransferId
+    from tandem.broker.recovery.tenant import StoreTenant
     from tandem.model.message import Message
 
 HOPS_MAX: Final = 4

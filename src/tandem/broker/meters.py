@@ -10,13 +10,12 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
-
 from tandem.broker import facts
+from tandem.broker.ports import Recorded
 from tandem.model.errors import Corrupt
 
 if TYPE_CHECKING:
-    from tandem.broker.journal import Journal
+    from tandem.broker.ports import Journal
     from tandem.broker.turn import Turn
 
 UNIT_BYTES: Final = 65_536
@@ -183,16 +182,6 @@ class Meter:
             self.others = {}
         self.dirty = False
         return found
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Recorded:
-    """Something that writes facts of its own at the end of a turn."""
-
-    __slots__ = ()
-
-    def record(self, now: int) -> None:
-        """Before the journals commit."""
 
 
 class MeterBook(Recorded):

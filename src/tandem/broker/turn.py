@@ -10,33 +10,8 @@ from tandem.model.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tandem.broker.journal import Journal
-    from tandem.broker.meters import Recorded
+    from tandem.broker.ports import Flushed, Journal, Pumped, Recorded
     from tandem.model.clock import Clock
-
-
-class Pumped:
-    """Something with work to do at the end of a turn, or at an instant: a queue."""
-
-    def __init__(self) -> None:
-        self.dirty: bool = False
-        self.wake_at: int = 0
-
-    def pump(self, now: int) -> None:
-        """Deliver what can be delivered."""
-
-    def due(self, now: int) -> None:
-        """The instant asked for has come."""
-
-
-class Flushed:
-    """Something with bytes to write at the end of a turn: a connection."""
-
-    def __init__(self) -> None:
-        self.dirty: bool = False
-
-    def flush(self) -> None:
-        """Write them."""
 
 
 class Turn:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 from typing import Any, Final, TypeVar, cast
 
-from tandem.broker import administration
+from tandem.broker.entities import administration
 from tandem.cli.documents import Section
 from tandem.cli.kinds import Choice, Duration, Flag, Integer, Kind, Many, Name, Text
 from tandem.cli.rule_sections import Names, read_emulator_rule, read_rule
@@ -206,7 +206,7 @@ class _Entities:
     def _compile(self, rule: RuleDescription) -> None:
         if isinstance(rule.filter, TrueFilter) and rule.action is None:
             return
-        from tandem.broker.rules import compile_rule
+        from tandem.broker.rules.rules import compile_rule
 
         compile_rule(rule, self._limits)
 

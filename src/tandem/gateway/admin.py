@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, TypeVar
 
-from tandem.broker import administration
-from tandem.broker.namespace import QueueEntity
-from tandem.broker.rules import compile_rule
-from tandem.broker.topic import Subscription
+from tandem.broker.entities import administration
+from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.topic import Subscription
+from tandem.broker.rules.rules import compile_rule
 from tandem.gateway import sas
 from tandem.gateway.admin_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.gateway.settings import NamespaceSettings

@@ -54,7 +54,7 @@ class NamespaceInfo:
 class AdminPort(Protocol):
     """One namespace. Names are compared without regard to case and come back as they were first written.
 
-    Every change is all or nothing, durable when the call returns, and validated by `broker.administration` against
+    Every change is all or nothing, durable when the call returns, and validated by `broker/entities/administration.py` against
     what exists at that moment. Descriptions returned carry `created_at_ms` and `updated_at_ms`. Raised are
     `EntityNotFound`, `EntityAlreadyExists`, `ArgumentRefused`, `ArgumentOutOfRange`, `NotAllowed`, `QuotaExceeded`.
     """

@@ -12,7 +12,8 @@ from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import ConnectionHandler
 from tandem.amqp.link import Link, ReceiverLink
 from tandem.amqp.session import Session
-from tandem.broker.turn import Flushed, Turn
+from tandem.broker.ports import Flushed
+from tandem.broker.turn import Turn
 from tandem.gateway import sas
 from tandem.gateway.holding import Holdings
 from tandem.gateway.transactions import Transactions

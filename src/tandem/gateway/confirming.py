@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
-from tandem.broker.journal import Effect
-from tandem.broker.partitions import PartitionedQueue
+from tandem.broker.entities.partitioned import PartitionedQueue
+from tandem.broker.ports import Effect
 from tandem.model.errors import BusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
-    from tandem.broker.between_stores import RowId
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.queue import Queue
+    from tandem.broker.recovery.cross_store import RowId
     from tandem.gateway.client import Client
     from tandem.model.message import Message
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from tandem.amqp.sections import DATA, encode_message
 from tandem.amqp.types import Symbol, Timestamp
-from tandem.broker.consumer import Consumer
-from tandem.broker.locks import Lock
 from tandem.broker.meters import EMPTY, RECEIVE
-from tandem.broker.queue import Queue
+from tandem.broker.ports import Consumer
+from tandem.broker.queue.locks import Lock
+from tandem.broker.queue.queue import Queue
 from tandem.gateway.admin import NamespaceAdmin
 from tandem.gateway.data_port import HttpMessage, PropertyValue, ReceivedMessage, Settlement
 from tandem.gateway.site import Site

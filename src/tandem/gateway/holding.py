@@ -8,8 +8,8 @@ from tandem.model.errors import Unavailable
 
 if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
-    from tandem.broker.locks import Lock
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.locks import Lock
+    from tandem.broker.queue.queue import Queue
     from tandem.gateway.client import Client
 
 _SWEEP_AT_LEAST: Final = 64

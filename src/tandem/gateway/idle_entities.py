@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker.namespace import QueueEntity
+from tandem.broker.entities.namespace import QueueEntity
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import BusError
 
 if TYPE_CHECKING:
-    from tandem.broker.partitioned_topic import AnyTopic
-    from tandem.broker.queue import Queue
-    from tandem.broker.topic import Subscription
+    from tandem.broker.entities.partitioned_topic import AnyTopic
+    from tandem.broker.entities.topic import Subscription
+    from tandem.broker.queue.queue import Queue
     from tandem.gateway.site import Site
 
 _LOOK_EVERY_MS: Final = 5_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tandem.broker.journal import Journal
+from tandem.broker.ports import Journal
 
 _TURN_BYTES_MAX: Final = 131_072
 """Of what was read in one pass of the event loop: the rest waits in the kernel while others have their turn."""

@@ -10,7 +10,7 @@ from tandem.model.errors import InvalidField, NotImplementedByBroker
 
 if TYPE_CHECKING:
     from tandem.amqp.terminus import Terminus
-    from tandem.broker.namespace import Namespace
+    from tandem.broker.entities.namespace import Namespace
 
 DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
 """The capability by which a sender asks whether it may delay messages."""

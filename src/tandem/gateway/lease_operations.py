@@ -7,7 +7,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.types import Array, Int, Timestamp
-from tandem.broker.leases import Lease, LeaseWaiter
+from tandem.broker.ports import LeaseWaiter
+from tandem.broker.queue.leases import Lease
 from tandem.gateway.lease_claims import CLAIM_MS_MAX
 from tandem.gateway.requests import Reply, need
 from tandem.gateway.waiting import Durable, durable, messages_of
@@ -15,7 +16,7 @@ from tandem.model.errors import ArgumentRefused, LeaseLost
 from tandem.model.ranges import pack_ranges, unpack_ranges
 
 if TYPE_CHECKING:
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.queue import Queue
     from tandem.gateway.client import Client
     from tandem.model.address import Address
     from tandem.model.message import Message

@@ -21,12 +21,11 @@ from tandem.amqp.outcomes import (
     encode_modified,
     encode_rejected,
 )
-from tandem.broker.consumer import Consumer
-from tandem.broker.gathering import AllOf
-from tandem.broker.journal import Effect
-from tandem.broker.locks import Lock
+from tandem.broker.entities.gathering import AllOf
 from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
 from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
+from tandem.broker.ports import Consumer, Effect
+from tandem.broker.queue.locks import Lock
 from tandem.gateway.confirming import Confirming, Rerouting
 from tandem.gateway.holding import give_back, vanished
 from tandem.gateway.outcome_words import counts_by_default, dead_letter_words, properties_to_modify
@@ -36,9 +35,9 @@ from tandem.model.message import Message
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
-    from tandem.broker.between_stores import RowId
-    from tandem.broker.message_sessions import MessageSession
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.sessions import MessageSession
+    from tandem.broker.recovery.cross_store import RowId
     from tandem.gateway.client import Client
     from tandem.model.address import Address
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from tandem.amqp.types import Array, Int, Symbol, Timestamp
-from tandem.broker.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
-from tandem.broker.locks import Lock
-from tandem.broker.queue import Queue
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
+from tandem.broker.queue.locks import Lock
+from tandem.broker.queue.queue import Queue
 from tandem.gateway.client import Client
 from tandem.gateway.lease_operations import LeaseOperations
 from tandem.gateway.metering import count_request

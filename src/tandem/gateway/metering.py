@@ -6,24 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tandem.broker.meters import (
-    CANCEL,
-    EMPTY,
-    LEASE,
-    MINUTE_MS,
-    OK,
-    PEEK,
-    PURGE,
-    RULE,
-    SESSION,
-    MeterBook,
-    Row,
-    describe,
-)
+from tandem.broker.meters import CANCEL, EMPTY, LEASE, MINUTE_MS, OK, PEEK, PURGE, RULE, SESSION, MeterBook, Row, describe
 from tandem.model.errors import BusError, StoreUnavailable
 
 if TYPE_CHECKING:
-    from tandem.broker.namespace import Namespace
+    from tandem.broker.entities.namespace import Namespace
     from tandem.model.address import Address
 
 COLUMNS: Final = "minute_ms,namespace,store,entity,operation,outcome,unit,count,bytes,check"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tandem.broker.journal import StoreState
+from tandem.broker.entities.namespace import QueueEntity
 from tandem.broker.meters import MINUTE_MS
-from tandem.broker.namespace import QueueEntity
+from tandem.broker.ports import StoreState
 from tandem.gateway import sas
 from tandem.gateway.faults import FaultWish
 from tandem.gateway.http_types import PASSIVE

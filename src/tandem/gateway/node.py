@@ -9,9 +9,9 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.terminus import Coordinator, Terminus
 from tandem.amqp.types import Described, Symbol
-from tandem.broker.consumer import Selector
-from tandem.broker.message_sessions import MessageSession, SessionAcceptor
-from tandem.broker.queue import Queue
+from tandem.broker.ports import Selector, SessionAcceptor
+from tandem.broker.queue.queue import Queue
+from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.cbs import TokenNode
 from tandem.gateway.client import Client
 from tandem.gateway.jms import DELAYED_DELIVERY, check_wishes

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tandem.broker.journal import Journal
+from tandem.broker.ports import Journal
 from tandem.broker.turn import Turn
 from tandem.gateway.ingress import Ingress
 from tandem.gateway.site import Site

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.amqp.types import Int
-from tandem.broker.explanation import Explanation, explain_all
-from tandem.broker.namespace import QueueEntity
-from tandem.broker.topic import Subscription
+from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.topic import Subscription
+from tandem.broker.rules.explanation import Explanation, explain_all
 from tandem.gateway.admin_port import AdminPort, Page
 from tandem.gateway.rule_wire import read_rule, write_rule
 from tandem.model.errors import ArgumentRefused, NotAllowed

@@ -9,11 +9,11 @@ from tandem.amqp.codec import decode_value, skip_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
 from tandem.amqp.types import Described
-from tandem.broker.consumer import Selector
-from tandem.broker.message_view import exact_view
-from tandem.broker.sql_lexer import SqlSyntaxError
-from tandem.broker.sql_selector import compile_selector
-from tandem.broker.sql_values import RuleEvaluationError
+from tandem.broker.ports import Selector
+from tandem.broker.rules.message_view import exact_view
+from tandem.broker.rules.sql_lexer import SqlSyntaxError
+from tandem.broker.rules.sql_selector import compile_selector
+from tandem.broker.rules.sql_values import RuleEvaluationError
 from tandem.gateway.views import application_properties_of, for_rules
 from tandem.model.errors import InvalidField
 

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tandem.broker.journal import Journal
-from tandem.broker.namespace import Namespace
+from tandem.broker.entities.namespace import Namespace
+from tandem.broker.ports import Journal
 from tandem.gateway.admin import Catalog, NamespaceAdmin
 from tandem.gateway.data import DataPlane
 from tandem.gateway.faults import Faults

@@ -11,7 +11,7 @@ from tandem.gateway.waiting import durable
 from tandem.model.errors import ArgumentRefused, SessionLockLost
 
 if TYPE_CHECKING:
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.queue import Queue
     from tandem.gateway.client import Client
     from tandem.model.address import Address
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tandem.broker.namespace import Namespace
+from tandem.broker.entities.namespace import Namespace
 from tandem.broker.turn import Turn
 from tandem.gateway.admin_port import AdminPort
 from tandem.gateway.client import Client

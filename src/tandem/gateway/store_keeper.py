@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tandem.broker.journal import StoreHealth, StoreState
+from tandem.broker.ports import StoreHealth, StoreState
 from tandem.gateway.faults import FaultKind
 from tandem.gateway.site import Site
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable

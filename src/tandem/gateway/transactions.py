@@ -26,10 +26,9 @@ from tandem.amqp.outcomes import (
 )
 from tandem.amqp.sections import VALUE, decode_message
 from tandem.amqp.types import Described
-from tandem.broker import transactions
-from tandem.broker.journal import Effect
-from tandem.broker.state import Loaded
-from tandem.broker.transactions import Sent, Settled, Step
+from tandem.broker.ports import Effect, Loaded
+from tandem.broker.recovery import transactions
+from tandem.broker.recovery.transactions import Sent, Settled, Step
 from tandem.gateway.holding import give_back, vanished
 from tandem.gateway.outcome_words import dead_letter_words, properties_to_modify
 from tandem.model.errors import (
@@ -45,8 +44,8 @@ from tandem.model.errors import (
 if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink, SenderLink
     from tandem.amqp.session import Session
-    from tandem.broker.locks import Lock
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.locks import Lock
+    from tandem.broker.queue.queue import Queue
     from tandem.gateway.client import Client
     from tandem.model.message import Message
 

@@ -15,8 +15,8 @@ from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
 from tandem.amqp.sections import scan
 from tandem.amqp.types import Symbol, Timestamp, ULong
-from tandem.broker.message_view import MessageView
-from tandem.broker.state import Rewriter
+from tandem.broker.ports import Rewriter
+from tandem.broker.rules.message_view import MessageView
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
 from tandem.gateway.jms import milliseconds
 from tandem.gateway.usual import remember_header, usual_message

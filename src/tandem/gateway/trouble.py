@@ -12,7 +12,7 @@ from tandem.model.errors import SessionLockLost
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.queue import Queue
     from tandem.gateway.client import Client
     from tandem.gateway.confirming import Confirming
     from tandem.gateway.site import Site

@@ -12,8 +12,8 @@ from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import read_descriptor
 from tandem.amqp.sections import DATA, DecodedMessage, decode_message, encode_message
 from tandem.amqp.types import Described, Symbol, Timestamp
-from tandem.broker.message_view import MessageView
-from tandem.broker.rules import REMOVED
+from tandem.broker.rules.message_view import MessageView
+from tandem.broker.rules.rules import REMOVED
 from tandem.model.message import NO_TTL, Message
 
 _PROPERTY_NAMES: Final = {

@@ -6,11 +6,10 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tandem.broker.journal import Effect
-from tandem.broker.state import Loaded
+from tandem.broker.ports import Effect, Loaded
 
 if TYPE_CHECKING:
-    from tandem.broker.queue import Queue
+    from tandem.broker.queue.queue import Queue
     from tandem.model.message import Message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from tandem.broker.journal import Effect
+from tandem.broker.ports import Effect
 from tandem.model.errors import BusError, StoreUnavailable
 from tandem.stores.blocks import BLOCK_BYTES, OFFSET_MAX, RECORD_BYTES, pack_block_header
 from tandem.stores.disk import Disk, write_fully

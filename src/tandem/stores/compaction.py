@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.journal import Effect, Tenant
+from tandem.broker.ports import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
 from tandem.stores.salvage import Salvaged, lost_body, substitute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.broker.journal import Effect
+from tandem.broker.ports import Effect
 
 
 def run_effects(effects: list[Effect], error: BaseException | None) -> None:

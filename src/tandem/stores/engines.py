@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tandem.broker.journal import Journal
+from tandem.broker.ports import Journal
 from tandem.model.clock import Clock
 from tandem.stores.belonging import Registered
 from tandem.stores.disk import Disk, LocalDisk, make_directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tandem.broker.journal import FetchEffect
+from tandem.broker.ports import FetchEffect
 from tandem.model.errors import Corrupt
 from tandem.stores.reader import Reader
 

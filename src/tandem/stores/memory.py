@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried
 from tandem.stores.effects import run_effects

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tandem.broker.journal import Tenant
+from tandem.broker.ports import Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
 from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of

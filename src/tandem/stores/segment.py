@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.belonging import Belonging

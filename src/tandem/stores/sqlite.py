@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.journal import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried

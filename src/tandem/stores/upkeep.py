@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tandem.broker.journal import StoreHealth, StoreState
+from tandem.broker.ports import StoreHealth, StoreState
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.carried import Carried

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from tandem.broker.namespace import QueueEntity
+from tandem.broker.entities.namespace import QueueEntity
 from tandem.gateway.faults import FaultWish
 from tandem.gateway.server import Server
 from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tandem.broker.index import DEFERRED_LOCKED, LEASED, LOCKED, SCHEDULED, STATES
-from tandem.broker.namespace import Namespace
-from tandem.broker.queue import Queue
+from tandem.broker.entities.namespace import Namespace
+from tandem.broker.queue.index import DEFERRED_LOCKED, LEASED, LOCKED, SCHEDULED, STATES
+from tandem.broker.queue.queue import Queue
 
 _ROWS = re.compile(rb"[^\0]+")
 

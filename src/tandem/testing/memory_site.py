@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tandem.broker.administration import find_rule, validate_queue, validate_rule, validate_subscription, validate_topic
+from tandem.broker.entities.administration import find_rule, validate_queue, validate_rule, validate_subscription, validate_topic
 from tandem.gateway import sas
 from tandem.gateway.admin_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.gateway.data_port import HttpMessage, ReceivedMessage, Settlement

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tandem.broker.journal import Journal
+from tandem.broker.ports import Journal
 from tandem.model.clock import Clock
 from tandem.model.entity import SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys

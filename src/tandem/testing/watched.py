@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tandem.broker.journal import FetchEffect, Journal
+from tandem.broker.ports import FetchEffect, Journal
 from tandem.gateway.server import Engines
 
 LoopCall = Callable[[Callable[[], None]], None]

@@ -1,0 +1,482 @@
+"""The registry of a namespace: which entity a path names, which store keeps it, and how both come and go."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final
+
+from tandem.broker.entities.partitioned import FRAGMENT_SHIFT, PARTITIONED, PartitionedQueue
+from tandem.broker.entities.partitioned_topic import AnyTopic, PartitionedTopic
+from tandem.broker.entities.topic import Subscription, Topic, compile_rules, queue_of_subscription
+from tandem.broker.facts import FRAGMENT_BITS
+from tandem.broker.forwarding import hold_back, settle_transfers
+from tandem.broker.ports import Journal, Rewriter
+from tandem.broker.queue.queue import Queue
+from tandem.broker.queue.state import HotBudget
+from tandem.broker.recovery.entity_facts import Roll
+from tandem.broker.recovery.tenant import StoreTenant
+from tandem.broker.recovery.transactions import resolve
+from tandem.broker.turn import Turn
+from tandem.model.address import Address, SubQueue
+from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity_json import EntityDescription
+from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
+from tandem.model.limits import Limits
+
+_NO_LIMIT: Final = 1 << 62
+_MEGABYTES_UNLIMITED: Final = 1 << 40
+
+
+class QueueEntity:
+    """A queue with its sub-queues."""
+
+    def __init__(self, id_: int, store: int, description: QueueDescription, queues: dict[SubQueue, Queue]) -> None:
+        self.id = id_
+        self.store = store
+        self.description = description
+        self.queues = queues
+
+    @property
+    def main(self) -> Queue:
+        return self.queues[SubQueue.MAIN]
+
+    @property
+    def dead_letters(self) -> Queue:
+        return self.queues[SubQueue.DEAD_LETTER]
+
+    def configure(self, description: QueueDescription) -> None:
+        self.description = description
+        self.main.configure(description)
+        for sub_queue in (SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER):
+            self.queues[sub_queue].configure(sub_queue_description(description, sub_queue))
+        if self.main.forwards:
+            self.main.tell_all(NotAllowed(f"'{self.main.path}' now forwards its messages to '{description.forward_to}'."))
+        for queue in self.queues.values():
+            if queue.forwards or queue.consumers:
+                queue.turn.touch_queue(queue)
+
+
+def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) -> QueueDescription:
+    """A dead-letter queue keeps messages for ever, without sessions, whatever its parent says."""
+    return dataclasses.replace(
+        description,
+        requires_session=False,
+        requires_duplicate_detection=False,
+        default_message_time_to_live_ms=MAX_DURATION_MS,
+        dead_lettering_on_message_expiration=False,
+        max_delivery_count=_NO_LIMIT,
+        max_size_megabytes=_MEGABYTES_UNLIMITED,
+        forward_to=description.forward_dead_lettered_messages_to if sub_queue is SubQueue.DEAD_LETTER else None,
+        forward_dead_lettered_messages_to=None,
+    )
+
+
+def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | AnyTopic) -> bool:
+    if isinstance(fresh, Topic) and isinstance(entity, Topic):
+        return fresh.subscriptions.keys() == entity.subscriptions.keys()
+    return isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity)
+
+
+def _fragment(queue: Queue, number: int) -> Queue:
+    return queue.fragments[number] if isinstance(queue, PartitionedQueue) else queue
+
+
+class Namespace:
+    """Entities by path, without regard to case. Stores are attached before entities, replayed after them."""
+
+    def __init__(self, name: str, turn: Turn, limits: Limits, rewriter: Rewriter, new_nonce: Callable[[], int]) -> None:
+        self.name = name
+        self.turn = turn
+        self.limits = limits
+        self.rewriter = rewriter
+        self.authorization_rules: dict[str, AuthorizationRule] = {}
+        self.locks_outlive_connections: bool = False
+        """For entities that do not say it themselves."""
+        self.stores: list[StoreTenant] = []
+        self.entities: dict[str, QueueEntity | AnyTopic] = {}
+        self.roll = Roll()
+        self.in_doubt: list[tuple[int, int, list[int]]] = []
+        """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
+        self._unread: set[int] = set()
+        """Stores that nobody has been able to read since the start."""
+        self._new_nonce = new_nonce
+
+    # -- stores ------------------------------------------------------------------------------
+
+    def attach_store(self, journal: Journal) -> StoreTenant:
+        tenant = StoreTenant(journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, len(self.stores))
+        self.stores.append(tenant)
+        self.turn.add_journal(journal)
+        return tenant
+
+    def replay(self) -> None:
+        """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve.
+
+        None at all is an error, unless it is just that they are not there: those are waited for.
+        """
+        trouble: BusError | None = None
+        for number, tenant in enumerate(self.stores):
+            try:
+                tenant.journal.replay(tenant)
+            except BusError as error:
+                if not isinstance(error, StoreMissing):
+                    trouble = error
+                self._unread.add(number)
+                tenant.take_out_of_service()
+            else:
+                tenant.finish()
+                tenant.entities.tell_all(self.turn.now)
+        for tenant in self.stores:
+            if tenant.available:
+                hold_back(self, tenant, self._unread)
+        if trouble is not None and not any(tenant.available for tenant in self.stores):
+            raise trouble
+        self._settle_between()
+
+    def _settle_between(self) -> None:
+        """What concerned several stores when one of them stopped is brought to its end."""
+        settle_transfers(self)
+        resolve(self)
+
+    def choose_store(self) -> int:
+        """Where a new entity will live: the store with the fewest queues, of those that are up."""
+        sizes = [(not tenant.available, len(tenant.queues)) for tenant in self.stores]
+        return sizes.index(min(sizes))
+
+    def clock_jumped(self, by_ms: int) -> None:
+        """The machine's clock was set, and the turn's instant with it."""
+        for tenant in self.stores:
+            tenant.clock_jumped(by_ms, self.turn.now)
+
+    def blank_tenant(self, store: int) -> StoreTenant:
+        """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
+        tenant = StoreTenant(self.stores[store].journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, store)
+        for entity in self.entities.values():
+            if entity.store == store:
+                self._renew(tenant, entity)
+            elif isinstance(entity, PartitionedTopic):
+                for number in range(store, len(entity.topics), len(self.stores)):
+                    self._renew_topic_fragment(tenant, entity, number)
+            elif entity.store == PARTITIONED and isinstance(entity, QueueEntity):
+                for number in range(store, entity.description.partition_count, len(self.stores)):
+                    queues = self.build_fragment(tenant, entity.id, number, entity.description.name, entity.description)
+                    tenant.fresh_fragments.append((entity.id, number, queues))
+        return tenant
+
+    def _renew_topic_fragment(self, tenant: StoreTenant, whole: PartitionedTopic, number: int) -> None:
+        topic = self._build_topic(tenant, whole.id, PARTITIONED, whole.topic_description, number)
+        for subscription in whole.subscriptions.values():
+            self._add_part(tenant, topic, subscription, number)
+        tenant.fresh_topics.append((number, topic))
+
+    def _add_part(self, tenant: StoreTenant, topic: Topic, subscription: Subscription, number: int) -> None:
+        wish = subscription.entity.description
+        queues = self.build_fragment(tenant, subscription.entity.id, number, wish.name, wish)
+        tenant.fresh_fragments.append((subscription.entity.id, number, queues))
+        entity = QueueEntity(subscription.entity.id, PARTITIONED, wish, queues)
+        topic.add_subscription(Subscription(subscription.description, entity, subscription.rules))
+
+    def _renew(self, tenant: StoreTenant, entity: QueueEntity | AnyTopic) -> None:
+        if isinstance(entity, QueueEntity):
+            tenant.fresh[entity.id] = self._build(tenant, entity.id, entity.store, entity.description.name, entity.description)
+            return
+        if isinstance(entity, PartitionedTopic):
+            return
+        topic = self._build_topic(tenant, entity.id, entity.store, entity.topic_description)
+        tenant.fresh[entity.id] = topic
+        for subscription in entity.subscriptions.values():
+            self._build_subscription(tenant, topic, subscription.entity.id, subscription.description)
+
+    def swap(self, store: int, tenant: StoreTenant) -> None:
+        """Put the replayed queues in service. What was administered meanwhile is caught up with."""
+        for key, entity in list(self.entities.items()):
+            if entity.store != store:
+                continue
+            fresh = tenant.fresh.pop(entity.id, None)
+            if fresh is None or not _same_shape(fresh, entity):
+                # created while the store was down, or subscriptions came and went: empty, or replayed with the next reopening
+                self._renew(tenant, entity)
+                fresh = tenant.fresh.pop(entity.id)
+            elif isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity):
+                fresh.configure(entity.description)
+            elif isinstance(fresh, Topic) and isinstance(entity, Topic):
+                fresh.reconfigure(entity.topic_description)
+            self.entities[key] = fresh
+        for gone in tenant.fresh.values():
+            if isinstance(gone, QueueEntity):
+                for queue in gone.queues.values():
+                    tenant.discard(queue)
+                    queue.close()
+        tenant.fresh.clear()
+        self._swap_fragments(tenant)
+        missed_ms = self.stores[store].clock_missed_ms
+        self.stores[store] = tenant
+        if missed_ms:
+            tenant.clock_jumped(missed_ms, self.turn.now)
+        tenant.finish()
+        tenant.entities.tell_all(self.turn.now)
+        self._unread.discard(store)
+        hold_back(self, tenant, self._unread)
+        self._settle_between()
+
+    def _swap_fragments(self, tenant: StoreTenant) -> None:
+        by_id: dict[int, QueueEntity | AnyTopic] = {entity.id: entity for entity in self.entities.values()}
+        for entity in self.entities.values():
+            if isinstance(entity, PartitionedTopic):
+                by_id.update({one.entity.id: one.entity for one in entity.subscriptions.values()})
+        for number, topic in tenant.fresh_topics:
+            whole = by_id.get(topic.id)
+            if isinstance(whole, PartitionedTopic):
+                for key in [key for key in topic.subscriptions if key not in whole.subscriptions]:
+                    topic.remove_subscription(key)
+                for key, subscription in whole.subscriptions.items():
+                    if key not in topic.subscriptions:  # made while the store was down
+                        self._add_part(tenant, topic, subscription, number)
+                whole.replace_topic(number, topic)
+            else:
+                tenant.discard(topic)
+        tenant.fresh_topics.clear()
+        for id_, number, queues in tenant.fresh_fragments:
+            whole = by_id.get(id_)
+            for sub_queue, queue in queues.items():
+                front = whole.queues[sub_queue] if isinstance(whole, QueueEntity) else None
+                if isinstance(front, PartitionedQueue):
+                    front.replace(number, queue)
+                else:
+                    tenant.discard(queue)
+        tenant.fresh_fragments.clear()
+
+    # -- entities ----------------------------------------------------------------------------
+
+    def enter(self, id_: int, store: int, description: EntityDescription) -> None:
+        """The metadata has this entity, or has it as it is now: its stores are told, before anything else they are told of it."""
+        self.roll.enter(id_, store, description)
+        self._tell(id_)
+
+    def _tell(self, id_: int) -> None:
+        for tenant in self.stores:
+            if tenant.available:
+                tenant.entities.tell(id_, self.turn.now)
+        self.turn.schedule()
+
+    def _leave(self, id_: int) -> None:
+        self.roll.leave(id_)
+        self._tell(id_)
+
+    def add_queue(self, id_: int, store: int, description: QueueDescription) -> QueueEntity:
+        if description.partition_count > 1:
+            entity = self._build_partitioned(id_, description.name, description)
+        else:
+            entity = self._build(self.stores[store], id_, store, description.name, description)
+        self.enter(id_, entity.store, description)
+        self.entities[description.name.casefold()] = entity
+        return entity
+
+    def _build_partitioned(self, id_: int, path: str, description: QueueDescription) -> QueueEntity:
+        """Fragments over all stores, each with dead-letter fragments beside it in the same store."""
+        parts: dict[SubQueue, list[Queue]] = {sub_queue: [] for sub_queue in SubQueue}
+        for number in range(description.partition_count):
+            fragment = self.build_fragment(self.stores[number % len(self.stores)], id_, number, path, description)
+            for sub_queue, queue in fragment.items():
+                parts[sub_queue].append(queue)
+        limit = description.max_message_bytes or self.limits.message_bytes_max
+        queues: dict[SubQueue, Queue] = {}
+        for sub_queue in SubQueue:
+            wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
+            queues[sub_queue] = PartitionedQueue(parts[sub_queue], wish, self._new_nonce(), limit)
+        return QueueEntity(id_, PARTITIONED, description, queues)
+
+    def build_fragment(self, tenant: StoreTenant, id_: int, number: int, path: str, description: QueueDescription) -> dict[SubQueue, Queue]:
+        queues = self._build(tenant, id_, PARTITIONED, path, description, number).queues
+        for queue in queues.values():
+            queue.begin_at(number << FRAGMENT_SHIFT)
+        return queues
+
+    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription, fragment: int = 0) -> QueueEntity:
+        queues: dict[SubQueue, Queue] = {}
+        shelf = sub_queue_description(description, SubQueue.DEAD_LETTER)
+        for sub_queue in SubQueue:
+            wish = description
+            if sub_queue is not SubQueue.MAIN:
+                alike = sub_queue is SubQueue.DEAD_LETTER or shelf.forward_to is None
+                wish = shelf if alike else sub_queue_description(description, sub_queue)
+            address = Address(path, sub_queue)
+            limit = description.max_message_bytes or self.limits.message_bytes_max
+            number = fragment << FRAGMENT_BITS | 4 * id_ + sub_queue.value
+            queue = Queue(number, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
+            queue.rewriter = self.rewriter
+            queue.is_dead_letter = sub_queue is not SubQueue.MAIN
+            queue.namespace = self
+            queue.parent_path = path
+            queues[sub_queue] = queue
+            tenant.add(queue)
+        queues[SubQueue.MAIN].dead_letters = queues[SubQueue.DEAD_LETTER]
+        queues[SubQueue.MAIN].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
+        queues[SubQueue.DEAD_LETTER].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
+        return QueueEntity(id_, store, description, queues)
+
+    def add_topic(self, id_: int, store: int, description: TopicDescription) -> AnyTopic:
+        topic: AnyTopic
+        if description.partition_count > 1:
+            stores = self.stores
+            topics = [
+                self._build_topic(stores[number % len(stores)], id_, PARTITIONED, description, number)
+                for number in range(description.partition_count)
+            ]
+            limit = description.max_message_bytes or self.limits.message_bytes_max
+            topic = PartitionedTopic(id_, topics, description, self._new_nonce(), limit)
+        else:
+            topic = self._build_topic(self.stores[store], id_, store, description)
+        self.enter(id_, topic.store, description)
+        self.entities[description.name.casefold()] = topic
+        return topic
+
+    def _build_topic(self, tenant: StoreTenant, id_: int, store: int, description: TopicDescription, fragment: int = 0) -> Topic:
+        limit = description.max_message_bytes or self.limits.message_bytes_max
+        number = fragment << FRAGMENT_BITS | 4 * id_
+        topic = Topic(number, description, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
+        topic.begin_at(fragment << FRAGMENT_SHIFT)
+        topic.id = id_
+        topic.store = store
+        topic.rewriter = self.rewriter
+        topic.namespace = self
+        tenant.add(topic)
+        return topic
+
+    def add_subscription(self, id_: int, description: SubscriptionDescription) -> Subscription:
+        """In the store of its topic, so that a message for all subscriptions is one write; fragments likewise."""
+        topic = self.topic(description.topic)
+        self.enter(id_, topic.store, description)
+        if isinstance(topic, Topic):
+            return self._build_subscription(self.stores[topic.store], topic, id_, description)
+        wish = dataclasses.replace(queue_of_subscription(description), partition_count=len(topic.topics))
+        entity = self._build_partitioned(id_, wish.name, wish)
+        whole = Subscription(description, entity, compile_rules(description, self.limits))
+        parts: list[Subscription] = []
+        for number in range(len(topic.topics)):
+            queues = {sub_queue: _fragment(queue, number) for sub_queue, queue in entity.queues.items()}
+            parts.append(Subscription(description, QueueEntity(id_, PARTITIONED, wish, queues), whole.rules))
+        topic.add_subscription(whole, parts)
+        return whole
+
+    def _build_subscription(self, tenant: StoreTenant, topic: Topic, id_: int, description: SubscriptionDescription) -> Subscription:
+        wish = queue_of_subscription(description)
+        entity = self._build(tenant, id_, topic.store, wish.name, wish)
+        subscription = Subscription(description, entity, compile_rules(description, self.limits))
+        topic.add_subscription(subscription)
+        return subscription
+
+    def forward_target(self, name: str) -> Queue | None:
+        """The queue or topic that takes what is forwarded to this name."""
+        entity = self.entities.get(name.casefold())
+        return entity.main if isinstance(entity, QueueEntity) else entity
+
+    def tenant_of(self, queue: Queue) -> StoreTenant | None:
+        """The store that holds this queue; None when it is out of service."""
+        for tenant in self.stores:
+            if tenant.queues.get(queue.entity_id) is queue:
+                return tenant
+        return None
+
+    def find(self, name: str) -> QueueEntity | AnyTopic | None:
+        return self.entities.get(name.casefold())
+
+    def topic(self, name: str) -> AnyTopic:
+        topic = self.entities.get(name.casefold())
+        if topic is None or isinstance(topic, QueueEntity):
+            raise self.not_found(name)
+        return topic
+
+    def subscription(self, topic: str, name: str) -> Subscription:
+        found = self.topic(topic).subscriptions.get(name.casefold())
+        if found is None:
+            raise self.not_found(f"{topic}/Subscriptions/{name}")
+        return found
+
+    def remove(self, name: str) -> None:
+        """Take a queue or topic out; its messages go with it, its receivers are told."""
+        entity = self.entities.pop(name.casefold(), None)
+        if entity is None:
+            raise self.not_found(name)
+        if isinstance(entity, QueueEntity):
+            self.dismantle(entity)
+            return
+        for subscription in list(entity.subscriptions):
+            self.remove_subscription(entity, subscription)
+        self._leave(entity.id)
+        for topic in entity.topics if isinstance(entity, PartitionedTopic) else [entity]:
+            for tenant in self.stores:
+                tenant.discard(topic)
+        entity.close()
+
+    def remove_subscription(self, topic: AnyTopic, name: str) -> None:
+        self.dismantle(topic.remove_subscription(name).entity)
+
+    def dismantle(self, entity: QueueEntity) -> None:
+        self._leave(entity.id)
+        gone = EntityNotFound(f"The messaging entity '{entity.main.path}' has been deleted.")
+        for queue in entity.queues.values():
+            parts = queue.fragments if isinstance(queue, PartitionedQueue) else [queue]
+            for tenant in self.stores:
+                for part in parts:
+                    tenant.discard(part)
+            queue.close()
+            queue.tell_all(gone)
+
+    def resolve(self, address: Address) -> Queue:
+        """What a receiver or a management node at this address works on."""
+        parts = address.topic_and_subscription
+        if parts is not None and address.key not in self.entities:
+            found = self.subscription(*parts).entity
+            self._must_be_available(found.store)
+            return found.queues[address.sub_queue]
+        entity = self.entities.get(address.key)
+        if entity is None:
+            raise self.not_found(address.path)
+        self._must_be_available(entity.store)
+        if isinstance(entity, QueueEntity):
+            return entity.queues[address.sub_queue]
+        if address.management:
+            return entity
+        raise NotAllowed(f"'{address.path}' is a topic: receive from one of its subscriptions.")
+
+    def is_topic(self, address: Address) -> bool:
+        """The topic itself, not one of its subscriptions."""
+        entity = self.entities.get(address.key)
+        return entity is not None and not isinstance(entity, QueueEntity) and not address.management
+
+    def resolve_sender(self, address: Address) -> Queue:
+        """What a sender to this address sends to."""
+        entity = self.entities.get(address.key)
+        if entity is None:
+            if address.topic_and_subscription is not None:
+                raise NotAllowed(f"'{address.path}' is a subscription: send to its topic.")
+            raise self.not_found(address.path)
+        self._must_be_available(entity.store)
+        return entity.main if isinstance(entity, QueueEntity) else entity
+
+    def _must_be_available(self, store: int) -> None:
+        if store == PARTITIONED:
+            return
+        tenant = self.stores[store]
+        if not tenant.available:
+            health = tenant.journal.health
+            raise StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
+
+    def must_exist(self, address: Address) -> None:
+        parts = address.topic_and_subscription
+        if address.key in self.entities:
+            return
+        if parts is None:
+            raise self.not_found(address.path)
+        self.subscription(*parts)
+
+    def entity_rule(self, path: str, key_name: str) -> AuthorizationRule | None:
+        entity = self.entities.get(path)
+        if entity is None:
+            return None
+        return next((rule for rule in entity.description.authorization_rules if rule.key_name == key_name), None)
+
+    def not_found(self, path: str) -> BusError:
+        return EntityNotFound(f"The messaging entity '{self.name}:{path}' could not be found. Create it, or check its name.")

@@ -1,0 +1,272 @@
+"""Every seam of the broker: what it needs of stores, of receivers and of whoever speaks AMQP, and what turns are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mypy_extensions import mypyc_attr
+
+from tandem.broker.rules.message_view import MessageView, view_of
+
+if TYPE_CHECKING:
+    from tandem.broker.queue.locks import Lock
+    from tandem.broker.queue.sessions import MessageSession
+    from tandem.model.errors import BusError
+    from tandem.model.message import Message
+
+HELD_BYTES_MAX: Final = 2_097_152
+"""Bytes chosen for one receive-and-delete consumer that may wait for the disk, about."""
+
+
+class StoreState(Enum):
+    """How a store is; everything but UP and DEGRADED refuses appends."""
+
+    UP = "up"
+    DEGRADED = "degraded"
+    """Works, but slowly, or will not for long (a stalled sync, no room for the next segment)."""
+    DOWN = "down"
+    CORRUPT = "corrupt"
+    RECOVERING = "recovering"
+    """Not replayed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    state: StoreState
+    cause: str = ""
+    """One line for a person; empty when UP."""
+    notes: tuple[str, ...] = ()
+    """What was found and done when it was opened last, a line each: a torn tail cut off, an index read anew, messages set aside."""
+
+
+HEALTHY: Final = StoreHealth(StoreState.UP)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Effect:
+    """Something that may happen only once the disk knows: a confirmation, a delivery, a reply."""
+
+    __slots__ = ()
+
+    def done(self, error: BaseException | None) -> None:
+        """Called on the loop, in order of registration; `error` is set when the append failed."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FetchEffect:
+    """What waits for bodies read back from the store."""
+
+    __slots__ = ()
+
+    def fetched(self, bodies: list[bytes], error: BaseException | None) -> None: ...
+
+
+class Tenant(Protocol):
+    """Whoever owns the facts: told of each one on replay, asked for what still matters on compaction."""
+
+    def replayed(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int
+    ) -> None: ...
+
+    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None: ...
+
+    def segment_leaving(self, entities: set[int]) -> None: ...
+
+    def numbers_begin_at(self, seq: int, entity_max: int) -> None:
+        """Told before any fact by a store that was begun anew in the place of a lost one: entities up to this id had numbers before."""
+
+
+class Journal(Protocol):
+    """An append-only log of facts with group commit. See docs/internals/contracts.md."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Appended and not yet durable."""
+        ...
+
+    @property
+    def health(self) -> StoreHealth: ...
+
+    @property
+    def short_of_room(self) -> str:
+        """Why no new messages should be taken although the store works: the room that is left is for settling. Empty: take them."""
+        ...
+
+    def when_room_changes(self, tell: Callable[[], None]) -> None:
+        """`tell` is called on the loop whenever `short_of_room` may have changed: a disk fills up faster than anybody looks."""
+        ...
+
+    def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int: ...
+
+    def when_durable(self, effect: Effect) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def fetch(self, locations: list[int], effect: FetchEffect) -> None: ...
+
+    def forget(self, location: int) -> None: ...
+
+    def replay(self, tenant: Tenant) -> None: ...
+
+    def step_compaction(self) -> bool: ...
+
+    def reopen(self, tenant: Tenant) -> None:
+        """The way back from DOWN: replays again. What was not durable when the store stopped is gone."""
+        ...
+
+    def fail(self, cause: str) -> None:
+        """Stop the store as after a failed write: everybody who waits is told."""
+        ...
+
+    def check_stalled(self, stall_ms_max: int) -> None:
+        """A commit that has not returned for so long takes the store down, so that nobody waits for it any longer."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Selector:
+    """Lets everything through. The gateway, which can read messages, subclasses it."""
+
+    __slots__ = ()
+
+    def matches(self, message: Message, count: int) -> bool:
+        """`count` deliveries have failed."""
+        return True
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Consumer:
+    """A receiver as the queue sees it. The gateway subclasses it per link."""
+
+    __slots__ = ("copies", "peek_lock", "reserved", "reserved_bytes", "searching", "selector", "session", "waiting")
+
+    def __init__(self, peek_lock: bool) -> None:
+        self.peek_lock: bool = peek_lock
+        self.session: MessageSession | None = None
+        self.waiting: bool = False
+        self.reserved: int = 0
+        """Receive-and-delete deliveries that wait for the disk: room already spent."""
+        self.reserved_bytes: int = 0
+        self.selector: Selector | None = None
+        """It wants only what this lets through."""
+        self.copies: bool = False
+        """It only looks (with a selector, if need be one that lets everything through)."""
+        self.searching: bool = False
+        """There may be more for it among what is there: it is being looked for."""
+
+    def room(self) -> int:
+        """How many messages it can take now."""
+        return 0
+
+    def room_left(self) -> int:
+        """The same, less what is on its way; none while as many bytes are as may be."""
+        return self.room() - self.reserved if self.reserved_bytes < HELD_BYTES_MAX else 0
+
+    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
+        """One message; `lock` is None when it is already gone from the queue."""
+
+    def caught_up(self) -> None:
+        """What kept the queue from delivering to it (the disk, a body to be read) is over: answer a drain now."""
+
+    def lost(self, error: BusError) -> None:
+        """The queue takes something away from it: its session, or itself."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SessionAcceptor:
+    """A client that waits for the next free session. The gateway answers its attach from here."""
+
+    __slots__ = ("consumer", "deadline")
+
+    def __init__(self, consumer: Consumer, deadline: int) -> None:
+        self.consumer: Consumer = consumer
+        self.deadline: int = deadline
+
+    def accepted(self, session: MessageSession) -> None: ...
+
+    def timed_out(self) -> None: ...
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LeaseWaiter:
+    """Somebody waits for messages to lease."""
+
+    __slots__ = ()
+
+    def ready(self) -> None:
+        """There may be some now: ask again, and wait again if somebody else was faster."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Loaded:
+    """What waits for messages to be in memory."""
+
+    __slots__ = ()
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        """In the order asked for; None where a message left the queue meanwhile."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Rewriter:
+    """Changes application properties of a stored message. The gateway, which speaks AMQP, brings one."""
+
+    __slots__ = ()
+
+    def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
+        return message
+
+    def with_changes(self, message: Message, changes: Sequence[tuple[str, str, object]]) -> Message:
+        """Apply what the action of a rule changed: (scope, name, value or REMOVED)."""
+        return message
+
+    def forwarded(self, message: Message, seq: int, dead_letter_source: str) -> Message:
+        """A copy that says under which number it was first known, and, given a source, where it was dead-lettered."""
+        return message
+
+    def damaged(self, message: Message) -> Message:
+        """What stands for a message whose body was lost: its id and session, and no body."""
+        return message.with_bare(b"")
+
+    def view(self, message: Message, now: int) -> MessageView:
+        """The message as rules see it."""
+        return view_of({}, {})
+
+
+class Pumped:
+    """Something with work to do at the end of a turn, or at an instant: a queue."""
+
+    def __init__(self) -> None:
+        self.dirty: bool = False
+        self.wake_at: int = 0
+
+    def pump(self, now: int) -> None:
+        """Deliver what can be delivered."""
+
+    def due(self, now: int) -> None:
+        """The instant asked for has come."""
+
+
+class Flushed:
+    """Something with bytes to write at the end of a turn: a connection."""
+
+    def __init__(self) -> None:
+        self.dirty: bool = False
+
+    def flush(self) -> None:
+        """Write them."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Recorded:
+    """Something that writes facts of its own at the end of a turn."""
+
+    __slots__ = ()
+
+    def record(self, now: int) -> None:
+        """Before the journals commit."""

@@ -1,0 +1,1 @@
+"""One queue: its rows, its facts, who gets what."""

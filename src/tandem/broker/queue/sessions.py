@@ -1,0 +1,186 @@
+"""Message sessions: a session has one holder ever, its messages come in order, its state outlives the holder."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from tandem.broker.queue.index import READY, Index
+
+if TYPE_CHECKING:
+    from tandem.broker.ports import Consumer, SessionAcceptor
+    from tandem.broker.queue.locks import Lock
+
+
+class MessageSession:
+    """One session id of one queue."""
+
+    __slots__ = ("holder", "id", "locked_until", "locks", "number", "ready", "returned", "state", "state_updated_at", "total")
+
+    def __init__(self, session_id: str, number: int) -> None:
+        self.id: str = session_id
+        self.number: int = number
+        self.ready: deque[int] = deque()
+        self.returned: list[int] = []
+        """Heap of messages given back: they come before everything in `ready`."""
+        self.holder: Consumer | None = None
+        self.locked_until: int = 0
+        self.locks: dict[int, Lock] = {}
+        """By sequence number: what the holder has in hand."""
+        self.total: int = 0
+        """Messages of this session in the queue, in any state."""
+        self.state: bytes | None = None
+        self.state_updated_at: int = 0
+
+    def give_back(self, seq: int) -> None:
+        heapq.heappush(self.returned, seq)
+
+    def first(self, index: Index) -> int:
+        """The next message to deliver, left where it is; 0 when there is none."""
+        returned = self.returned
+        while returned:
+            if index.state(returned[0]) == READY:
+                return returned[0]
+            heapq.heappop(returned)
+        ready = self.ready
+        while ready:
+            if index.state(ready[0]) == READY:
+                return ready[0]
+            ready.popleft()
+        return 0
+
+    def take_first(self) -> None:
+        """Remove what `first` has just shown."""
+        if self.returned:
+            heapq.heappop(self.returned)
+        else:
+            self.ready.popleft()
+
+
+class SessionTable:
+    """All sessions of a queue: who is free and has something to read, who waits for one."""
+
+    __slots__ = ("_ending", "_next_number", "_patience", "_wait_number", "by_id", "by_number", "free", "waiters")
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, MessageSession] = {}
+        self.by_number: dict[int, MessageSession] = {}
+        # Ordered: a plain dict finds its first item by walking over all that were removed before it.
+        self.free: OrderedDict[str, MessageSession] = OrderedDict()
+        """Unheld sessions with messages to deliver, oldest first."""
+        self.waiters: OrderedDict[SessionAcceptor, None] = OrderedDict()
+        """In the order in which they came."""
+        self._patience: list[tuple[int, int, SessionAcceptor]] = []
+        """Heap of the waiters' deadlines; those who left are taken out when their time comes, or when too many have."""
+        self._ending: deque[tuple[int, MessageSession]] = deque()
+        self._next_number: int = 1
+        self._wait_number: int = 0
+
+    def get(self, session_id: str) -> MessageSession:
+        """The session of this id, made when there is none."""
+        session = self.by_id.get(session_id)
+        if session is None:
+            session = MessageSession(session_id, self._next_number)
+            self.by_id[session_id] = session
+            self.by_number[self._next_number] = session
+            self._next_number += 1
+        return session
+
+    def hold(self, session: MessageSession, consumer: Consumer, locked_until: int) -> None:
+        assert session.holder is None, "a session has one holder"
+        session.holder = consumer
+        consumer.session = session
+        self.free.pop(session.id, None)
+        self.renew(session, locked_until)
+
+    def renew(self, session: MessageSession, locked_until: int) -> None:
+        session.locked_until = locked_until
+        for lock in session.locks.values():
+            lock.locked_until = locked_until
+        self._ending.append((locked_until, session))
+
+    def let_go(self, session: MessageSession, index: Index) -> None:
+        """The holder is gone; the session is free again if there is something to read, forgotten if nothing is left."""
+        holder = session.holder
+        if holder is not None:
+            holder.session = None
+        session.holder = None
+        session.locked_until = 0
+        self.refresh(session, index)
+
+    def refresh(self, session: MessageSession, index: Index) -> None:
+        """After a change to an unheld session: is it available, empty, or to be forgotten?"""
+        if session.holder is not None:
+            return
+        if session.first(index):
+            self.free[session.id] = session
+            return
+        self.free.pop(session.id, None)
+        if session.total == 0 and session.state is None:
+            self.by_id.pop(session.id, None)
+            self.by_number.pop(session.number, None)
+
+    def next_free(self, index: Index) -> MessageSession | None:
+        while self.free:
+            session = next(iter(self.free.values()))
+            if session.first(index):
+                return session
+            self.refresh(session, index)
+        return None
+
+    def add_waiter(self, waiter: SessionAcceptor) -> None:
+        self.waiters[waiter] = None
+        self.expect(waiter)
+
+    def expect(self, waiter: SessionAcceptor) -> None:
+        """Its deadline is new, or another one than before."""
+        patience = self._patience
+        if len(patience) > 2 * len(self.waiters) + 64:
+            patience = [entry for entry in patience if entry[2] in self.waiters]
+            heapq.heapify(patience)
+            self._patience = patience
+        self._wait_number += 1
+        heapq.heappush(patience, (waiter.deadline, self._wait_number, waiter))
+
+    def shift(self, by_ms: int) -> None:
+        """The clock was set: session locks and patience last as long as before. Locks of messages are shifted with the others."""
+        for session in self.by_id.values():
+            if session.holder is not None:
+                session.locked_until += by_ms
+        self._ending = deque([(until + by_ms, session) for until, session in self._ending])
+        self._patience = []
+        for waiter in self.waiters:
+            waiter.deadline += by_ms
+            self.expect(waiter)
+
+    def next_end(self) -> int:
+        """The next instant a session lock or a waiter's patience may end; 0 = none."""
+        ending = self._ending
+        while ending and (ending[0][1].holder is None or ending[0][1].locked_until != ending[0][0]):
+            ending.popleft()
+        at = ending[0][0] if ending else 0
+        patience = self._patience
+        while patience and patience[0][2] not in self.waiters:
+            heapq.heappop(patience)
+        if patience and (at == 0 or patience[0][0] < at):
+            at = patience[0][0]
+        return at
+
+    def ended(self, now: int) -> list[MessageSession]:
+        over: list[MessageSession] = []
+        ending = self._ending
+        while ending and ending[0][0] <= now:
+            until, session = ending.popleft()
+            if session.holder is not None and session.locked_until == until:
+                over.append(session)
+        return over
+
+    def give_up(self, now: int) -> None:
+        """Tell the waiters whose time has passed."""
+        patience = self._patience
+        while patience and patience[0][0] <= now:
+            _, _, waiter = heapq.heappop(patience)
+            if waiter in self.waiters:
+                del self.waiters[waiter]
+                waiter.timed_out()

@@ -1,0 +1,156 @@
+"""What one store remembers about the others: messages that came from them, and its shares of transactions with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.broker import facts
+from tandem.broker.ports import StoreState
+
+if TYPE_CHECKING:
+    from tandem.broker.ports import Journal
+
+TransferId = tuple[int, int]
+"""The queue a message came from (as journals number it), and its sequence number there."""
+
+RowId = tuple[int, int, int]
+"""The same, and when it was enqueued there: a store that failed may give the number to another message."""
+
+Row = tuple[int, int, int]
+"""A queue, a sequence number in it, and the state the row goes back to if nothing comes of the transaction."""
+
+
+class Prepared:
+    """A store's share of a transaction that is not over."""
+
+    __slots__ = ("decider", "ended", "in_doubt", "location", "rows")
+
+    def __init__(self, decider: int, rows: list[Row], location: int, in_doubt: bool) -> None:
+        self.decider = decider
+        self.rows = rows
+        self.location = location
+        self.in_doubt = in_doubt
+        """Nobody in this process knows how it ended: the deciding store does."""
+        self.ended = False
+        """Carried out or dropped; the disk may not know yet."""
+
+
+class BetweenStores:
+    """Base of the tenant of a store."""
+
+    def __init__(self, journal: Journal, now: int) -> None:
+        self.journal = journal
+        self._now = now
+        self.transfers: dict[TransferId, bool] = {}
+        """Messages that came from queues of other stores and may still be there: False while our own disk does not know them."""
+        self.rerouted: dict[TransferId, int] = {}
+        """Of those that left a store that failed: when they were enqueued there."""
+        self.prepared: dict[bytes, Prepared] = {}
+        self.committed: dict[bytes, bool] = {}
+        """Transactions this store decided: False while the disk does not know yet."""
+
+    def _writes(self) -> bool:
+        return self.journal.health.state in (StoreState.UP, StoreState.DEGRADED)
+
+    # -- transfers ---------------------------------------------------------------------------
+
+    def note_transfer(self, id_: TransferId, target: int, now: int) -> None:
+        """In the block in which the message arrives."""
+        source, seq = id_
+        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, b"", b"")
+        self.transfers[id_] = False
+
+    def note_reroute(self, row: RowId, target: int, now: int) -> None:
+        """Likewise, for a message that its store may or may not have kept when it failed."""
+        source, seq, enqueued_at = row
+        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, facts.pack_instant(enqueued_at), b"")
+        self.transfers[(source, seq)] = False
+        self.rerouted[(source, seq)] = enqueued_at
+
+    def transfers_arrived(self, ids: list[TransferId]) -> None:
+        for id_ in ids:
+            if id_ in self.transfers:
+                self.transfers[id_] = True
+
+    def end_transfers(self, ids: list[TransferId]) -> None:
+        """Lazily: whoever asks again before this is on disk gets the same answer."""
+        if not self._writes():
+            return
+        for id_ in ids:
+            self.transfers.pop(id_, None)
+            self.rerouted.pop(id_, None)
+        self.journal.append(facts.TRANSFER_ENDED, 0, ids[0][0], 0, self._now, 0, facts.pack_transfers(ids), b"")
+
+    # -- transactions ------------------------------------------------------------------------
+
+    def prepare(self, transaction: bytes, decider: int, rows: list[Row], share: bytes, now: int) -> None:
+        key = facts.pack_prepared(transaction, [(entity, seq) for entity, seq, _ in rows])
+        location = self.journal.append(facts.PREPARED, 0, 0, 0, now, decider, key, share)
+        self.prepared[transaction] = Prepared(decider, rows, location, False)
+
+    def end_prepared(self, transaction: bytes) -> None:
+        """In the block that carries the share out, or any time later when it is dropped."""
+        found = self.prepared.get(transaction)
+        if found is not None and not found.ended:
+            self.journal.append(facts.TRANSACTION_ENDED, 0, 0, 0, self._now, 0, transaction, b"")
+            found.ended = True
+
+    def forget_prepared(self, transaction: bytes) -> None:
+        """The disk knows its end."""
+        found = self.prepared.pop(transaction, None)
+        if found is not None:
+            self.journal.forget(found.location)
+
+    def decide(self, transaction: bytes, shares: int, now: int) -> None:
+        self.journal.append(facts.COMMITTED, 0, 0, 0, now, shares, transaction, b"")
+        self.committed[transaction] = False
+
+    def end_committed(self, transaction: bytes) -> None:
+        """Lazily: at worst somebody asks again whether there is still a share of it."""
+        if self._writes():
+            self.journal.append(facts.TRANSACTION_ENDED, 1, 0, 0, self._now, 0, transaction, b"")
+            self.committed.pop(transaction, None)
+
+    # -- replay and compaction ---------------------------------------------------------------
+
+    def replay_between(self, kind: int, flags: int, entity: int, seq: int, aux: int, key: bytes, location: int) -> bool:
+        """True if the fact was one of these."""
+        if kind == facts.TRANSFERRED:
+            self.transfers[(aux, seq)] = True
+            if key:
+                self.rerouted[(aux, seq)] = facts.unpack_instant(key)
+        elif kind == facts.TRANSFER_ENDED:
+            for source, number in facts.unpack_transfers(key):
+                self.transfers.pop((source, number), None)
+                self.rerouted.pop((source, number), None)
+        elif kind == facts.PREPARED:
+            transaction, rows = facts.unpack_prepared(key)
+            self.forget_prepared(transaction)
+            self.prepared[transaction] = Prepared(aux, [(queue, number, 0) for queue, number in rows], location, True)
+        elif kind == facts.COMMITTED:
+            self.committed[key] = True
+        elif kind == facts.TRANSACTION_ENDED:
+            if flags:
+                self.committed.pop(key, None)
+            else:
+                self.forget_prepared(key)
+        else:
+            return False
+        return True
+
+    def relocate_between(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int
+    ) -> bool:
+        if kind == facts.TRANSFERRED:
+            if (aux, seq) in self.transfers:
+                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+        elif kind == facts.PREPARED:
+            found = self.prepared.get(facts.unpack_prepared(key)[0])
+            if found is not None and not found.ended and found.location == location:
+                found.location = self.journal.append(kind, flags, entity, seq, at, aux, key, body)
+        elif kind == facts.COMMITTED:
+            if key in self.committed:
+                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+        else:
+            return kind in (facts.TRANSFER_ENDED, facts.TRANSACTION_ENDED)
+        return True

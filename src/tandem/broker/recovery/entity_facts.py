@@ -1,0 +1,180 @@
+"""Journals name entities by number; these facts say which entity a number means, before anything else does with that number.
+
+So a journal is never read with the metadata of others, and metadata that is lost can be rebuilt from the journals. Keys are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.model.entity import SubscriptionDescription
+from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys, kind_and_path_in, kind_of, path_of
+from tandem.model.errors import Corrupt, StoreUnavailable
+
+if TYPE_CHECKING:
+    from tandem.broker.ports import Journal
+
+_Word = tuple[bytes, int]
+"""What the journal says, and where it says so."""
+UNKNOWN: Final = -1
+_WHAT_TO_DO: Final = "put the right metadata.sqlite back from a backup, or move this one away and run: tandem store recover-metadata"
+
+
+class Entry:
+    """One entity, as the metadata has it."""
+
+    __slots__ = ("key", "kind", "path", "rules", "store")
+
+    def __init__(self, store: int, description: EntityDescription) -> None:
+        self.store = store
+        """Negative for a partitioned entity: it is in all of them."""
+        self.kind: str = kind_of(description).value
+        self.path: str = path_of(description)
+        self.key: bytes = dump_without_keys(description).encode()
+        self.rules: dict[str, bytes] = {}
+        if isinstance(description, SubscriptionDescription):
+            self.rules = {rule.name.casefold(): dump_rule(rule).encode() for rule in description.rules}
+
+
+class Roll:
+    """Every entity of a namespace by its id."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.highest_id: int = UNKNOWN
+        """The highest id that was ever given. UNKNOWN in a namespace without metadata."""
+
+    def enter(self, id_: int, store: int, description: EntityDescription) -> None:
+        self.entries[id_] = Entry(store, description)
+        if self.highest_id != UNKNOWN:
+            self.highest_id = max(self.highest_id, id_)
+
+    def leave(self, id_: int) -> None:
+        self.entries.pop(id_, None)
+
+    def must_have_given(self, id_: int, what: str) -> None:
+        """An id that the journal has and the metadata has never given: the metadata is older than the journal, and would give it again."""
+        if self.highest_id != UNKNOWN and id_ > self.highest_id:
+            raise StoreUnavailable(
+                f"the journal holds {what} as number {id_}, but the metadata has given numbers up to {self.highest_id} only: "
+                f"it is older than the journal; {_WHAT_TO_DO}"
+            )
+
+
+class EntityFacts:
+    """What one journal has been told of the entities in it."""
+
+    def __init__(self, journal: Journal, roll: Roll, store: int) -> None:
+        self._journal = journal
+        self._roll = roll
+        self._store = store
+        self._told: dict[int, _Word] = {}
+        """The last fact of each entity that is in the journal."""
+        self._rules: dict[int, dict[str, _Word]] = {}
+        self._replay_ended = False
+        """What the journal knows is known here: from now on changes are told as they come."""
+        self._behind = False
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def tell_all(self, now: int) -> None:
+        """Whatever the journal does not know, or knows differently: entities made or changed while the store was down, or before
+        journals were told of them; and the end of those that are gone."""
+        self._replay_ended = True
+        self._behind = False
+        gone = [id_ for id_ in self._told if id_ not in self._roll.entries]
+        for id_ in [*gone, *self._roll.entries]:
+            self._tell(id_, now)
+            if self._behind:
+                return
+
+    def tell(self, id_: int, now: int) -> None:
+        """What has changed of this entity. A store that has stopped is told when it is back."""
+        if not self._replay_ended:
+            return
+        if self._behind:
+            self.tell_all(now)
+        else:
+            self._tell(id_, now)
+
+    def _tell(self, id_: int, now: int) -> None:
+        entry = self._roll.entries.get(id_)
+        try:
+            if entry is None:
+                self._tell_end(id_, now)
+            elif entry.store < 0 or entry.store == self._store:
+                self._tell_entry(id_, entry, now)
+        except StoreUnavailable:
+            self._behind = True
+
+    def _tell_entry(self, id_: int, entry: Entry, now: int) -> None:
+        append = self._journal.append
+        last = self._told.get(id_)
+        if last is None or last[0] != entry.key:
+            self._told[id_] = entry.key, append(facts.ENTITY, 0, 4 * id_, self._store, now, 0, entry.key, b"")
+        told = self._rules.setdefault(id_, {}) if entry.rules or id_ in self._rules else {}
+        for name in [name for name in told if name not in entry.rules]:
+            append(facts.RULE, facts.ENDED, 4 * id_, 0, now, 0, name.encode(), b"")
+            del told[name]
+        for name, key in entry.rules.items():
+            last = told.get(name)
+            if last is None or last[0] != key:
+                told[name] = key, append(facts.RULE, 0, 4 * id_, 0, now, 0, facts.pack_rule(name, key), b"")
+
+    def _tell_end(self, id_: int, now: int) -> None:
+        if id_ in self._told:
+            self._journal.append(facts.ENTITY, facts.ENDED, 4 * id_, self._store, now, 0, b"", b"")
+            del self._told[id_]
+            self._rules.pop(id_, None)
+
+    # -- replay and compaction ---------------------------------------------------------------
+
+    def replayed(self, kind: int, flags: int, entity: int, key: bytes, location: int) -> None:
+        id_ = facts.id_of(entity)
+        if kind == facts.RULE:
+            told = self._rules.setdefault(id_, {})
+            if flags & facts.ENDED:
+                told.pop(key.decode(), None)
+            else:
+                name, text = facts.unpack_rule(key)
+                told[name] = text, location
+        elif kind != facts.ENTITY:
+            raise Corrupt(f"the journal holds a fact of unknown kind {kind}: it was written by a newer version")
+        elif flags & facts.ENDED:
+            self._told.pop(id_, None)
+            self._rules.pop(id_, None)
+        else:
+            self._compare(id_, key)
+            self._told[id_] = key, location
+
+    def _compare(self, id_: int, key: bytes) -> None:
+        entry = self._roll.entries.get(id_)
+        if entry is not None and entry.key == key:
+            return
+        try:
+            kind, path = kind_and_path_in(key.decode())
+        except ValueError as error:
+            raise Corrupt(f"the journal's word on entity {id_} cannot be read: {error}") from error
+        if entry is None:
+            self._roll.must_have_given(id_, f"the {kind} '{path}'")
+        elif (kind, path.casefold()) != (entry.kind, entry.path.casefold()):
+            raise StoreUnavailable(
+                f"the journal holds the {kind} '{path}' as number {id_}, but in the metadata that is the {entry.kind} "
+                f"'{entry.path}': it is not the metadata of this store; {_WHAT_TO_DO}"
+            )
+
+    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, key: bytes, location: int) -> None:
+        """The last word on something is written again; older ones, and the end of it, have nothing left to say."""
+        id_ = facts.id_of(entity)
+        if flags & facts.ENDED:
+            return
+        if kind == facts.ENTITY:
+            last = self._told.get(id_)
+            if last is not None and last[1] == location:
+                self._told[id_] = last[0], self._journal.append(kind, flags, entity, seq, at, 0, key, b"")
+            return
+        name, _ = facts.unpack_rule(key)
+        last = self._rules.get(id_, {}).get(name)
+        if last is not None and last[1] == location:
+            self._rules[id_][name] = last[0], self._journal.append(kind, flags, entity, seq, at, 0, key, b"")

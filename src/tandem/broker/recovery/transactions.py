@@ -1,0 +1,358 @@
+"""Transactions: everything in one is done, or nothing is, over any number of entities and stores and through any crash.
+
+Sends and settlements are held back until the transaction is discharged. If all of them are in one store they are one block. If not, every
+store but one writes down its share (PREPARED); when all have, the last writes COMMITTED together with its own share, and that block
+decides; then the others carry out theirs and forget it. After a crash a share is carried out if the deciding store says COMMITTED,
+and dropped if it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker import facts
+from tandem.broker.ports import Effect, FetchEffect
+from tandem.broker.queue.index import DEFERRED, READY
+from tandem.broker.recovery import operations
+from tandem.broker.recovery.operations import Operation
+from tandem.model.errors import BusError, StoreUnavailable, TransactionRolledBack
+from tandem.model.message import encode_body
+
+if TYPE_CHECKING:
+    from tandem.broker.entities.namespace import Namespace
+    from tandem.broker.queue.locks import Lock
+    from tandem.broker.queue.queue import Queue
+    from tandem.broker.recovery.cross_store import Row
+    from tandem.broker.recovery.tenant import StoreTenant
+    from tandem.model.message import Message
+
+COMPLETE: Final = 0
+ABANDON: Final = 1
+DEFER: Final = 2
+DEAD_LETTER: Final = 3
+
+
+class Step:
+    """One send or settlement. `queue` is what the client named; the part of it that holds the message is found when it counts."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def check(self, now: int) -> None:
+        """Raises what stands in the way of doing it now."""
+
+    def part(self) -> Queue:
+        return self.queue
+
+    def release(self) -> None:
+        """It is going to happen: the client no longer holds anything."""
+
+    def operations(self) -> list[Operation]:
+        return []
+
+    def size(self) -> int:
+        return 0
+
+
+class Sent(Step):
+    def __init__(self, queue: Queue, message: Message) -> None:
+        super().__init__(queue)
+        self.message = message
+
+    def check(self, now: int) -> None:
+        self.queue.check_send(self.message, self.message.size_bytes)
+
+    def part(self) -> Queue:
+        return self.queue.destination(self.message)
+
+    def operations(self) -> list[Operation]:
+        return [] if self.message.is_ping else [operations.put(self.part(), self.message)]
+
+    def size(self) -> int:
+        return self.message.size_bytes
+
+
+class Settled(Step):
+    """`changed` is the message with its new properties, where the outcome brings some."""
+
+    def __init__(self, queue: Queue, lock: Lock, how: int, changed: Message | None = None) -> None:
+        super().__init__(queue.part_of(lock.seq))
+        self.lock = lock
+        self.how = how
+        self.changed = changed
+
+    def check(self, now: int) -> None:
+        self.queue.require(self.lock, now)
+
+    def release(self) -> None:
+        self.queue.release_lock(self.lock)
+
+    def operations(self) -> list[Operation]:
+        queue, lock = self.queue, self.lock
+        seq = lock.seq
+        if self.how == COMPLETE:
+            return [Operation(operations.REMOVE, queue.entity_id, seq, facts.COMPLETED)]
+        shelf = queue.dead_letters
+        if self.how == DEAD_LETTER and shelf is not None:
+            assert self.changed is not None
+            body = encode_body(self.changed)
+            return [
+                Operation(operations.REMOVE, queue.entity_id, seq, facts.DEAD_LETTERED),
+                Operation(operations.TAKE, shelf.entity_id, 0, queue.index.enqueued_at(seq), lock.count, body),
+            ]
+        count = lock.count if self.how == DEAD_LETTER else queue.count_failed(lock)
+        state = DEFERRED if self.how == DEFER or lock.deferred else READY
+        if self.changed is not None:
+            return [Operation(operations.REWRITE, queue.entity_id, seq, state, count, encode_body(self.changed))]
+        return [Operation(operations.STATE, queue.entity_id, seq, state, count)]
+
+    def size(self) -> int:
+        return 0 if self.changed is None else self.changed.size_bytes
+
+
+def commit(namespace: Namespace, transaction: bytes, steps: list[Step], then: Effect) -> None:
+    """Do all of it; `then` follows once it is decided. Raises, with nothing done, when something cannot be."""
+    now = namespace.turn.begin()
+    _check(steps, now)
+    shares: dict[int, list[Operation]] = {}
+    for step in steps:
+        part = step.part()
+        tenant = namespace.tenant_of(part)
+        if tenant is None or not tenant.available:
+            raise StoreUnavailable(f"The messaging store that holds '{part.path}' is down. Try again.")
+        shares.setdefault(namespace.stores.index(tenant), []).extend(step.operations())
+    for step in steps:
+        step.release()
+    numbers = [number for number, share in shares.items() if share]
+    if len(numbers) > 1:
+        _Decision(namespace, transaction, {number: shares[number] for number in numbers}, then).prepare(now)
+        return
+    if not numbers:
+        then.done(None)
+        return
+    tenant = namespace.stores[numbers[0]]
+    operations.carry_out(tenant, shares[numbers[0]], now)
+    tenant.journal.when_durable(then)
+    namespace.turn.schedule()
+
+
+def _check(steps: list[Step], now: int) -> None:
+    """Everything that may refuse it is asked first; what fits one by one must fit together too."""
+    sizes: dict[Queue, int] = {}
+    locks: set[Lock] = set()
+    for step in steps:
+        step.check(now)
+        if isinstance(step, Sent):
+            part = step.part()
+            sizes[part] = sizes.get(part, 0) + step.size()
+        elif isinstance(step, Settled):
+            if step.lock in locks:
+                raise TransactionRolledBack(f"Message {step.lock.seq} of '{step.queue.path}' is settled twice in one transaction.")
+            locks.add(step.lock)
+    for queue, size in sizes.items():
+        queue.check_room(size)
+
+
+class _Decision:
+    """A transaction over several stores, from its shares to its end."""
+
+    def __init__(self, namespace: Namespace, transaction: bytes, shares: dict[int, list[Operation]], then: Effect) -> None:
+        self._namespace = namespace
+        self._transaction = transaction
+        self._then = then
+        self._decider = next(iter(shares))
+        self._shares = shares
+        self._tenants: dict[int, StoreTenant] = {number: namespace.stores[number] for number in shares}
+        self._others = [number for number in shares if number != self._decider]
+        self._rows: dict[int, list[Row]] = {}
+        self._waiting = 0
+        self._error: BaseException | None = None
+
+    def prepare(self, now: int) -> None:
+        for number, share in self._shares.items():
+            self._rows[number] = operations.freeze(self._tenants[number], operations.rows_of(share))
+        prepared: list[StoreTenant] = []
+        for number in self._others:
+            tenant = self._tenants[number]
+            try:
+                tenant.prepare(self._transaction, self._decider, self._rows[number], operations.encode(self._shares[number]), now)
+            except StoreUnavailable as error:
+                self._error = error
+                break
+            prepared.append(tenant)
+        self._waiting = len(prepared)
+        if not prepared:
+            self._roll_back()
+            return
+        for tenant in prepared:
+            _wait(tenant, _Ready(self))
+        self._namespace.turn.schedule()
+
+    def prepared(self, error: BaseException | None) -> None:
+        self._waiting -= 1
+        self._error = self._error or error
+        if self._waiting:
+            return
+        now = self._namespace.turn.begin()
+        if self._error is not None or not self._in_service():
+            self._roll_back()
+            return
+        tenant = self._tenants[self._decider]
+        try:
+            tenant.decide(self._transaction, len(self._others), now)
+        except StoreUnavailable as refused:
+            self._error = refused
+            self._roll_back()
+            return
+        operations.carry_out(tenant, self._shares[self._decider], now)
+        _wait(tenant, _Decided(self))
+        self._namespace.turn.schedule()
+
+    def _in_service(self) -> bool:
+        return all(self._namespace.stores[number] is tenant and tenant.available for number, tenant in self._tenants.items())
+
+    def _roll_back(self) -> None:
+        for number, tenant in self._tenants.items():
+            if self._namespace.stores[number] is tenant:
+                operations.thaw(tenant, self._rows[number])
+                _drop(self._namespace, tenant, self._transaction)
+        cause = self._error.description if isinstance(self._error, BusError) else "a store went down"
+        self._then.done(TransactionRolledBack(f"The transaction was rolled back: {cause}"))
+
+    def decided(self, error: BaseException | None) -> None:
+        if error is not None:
+            # Whether the block is on disk, its store says when it is back. Until then the shares wait.
+            for number in self._others:
+                found = self._tenants[number].prepared.get(self._transaction)
+                if found is not None:
+                    found.in_doubt = True
+            self._then.done(error)
+            return
+        self._tenants[self._decider].committed[self._transaction] = True
+        self._then.done(None)
+        now = self._namespace.turn.begin()
+        for number in self._others:
+            tenant = self._tenants[number]
+            if self._namespace.stores[number] is tenant:
+                _carry_out(self._namespace, tenant, self._transaction, self._shares[number], now)
+        resolve(self._namespace)
+
+
+def _carry_out(namespace: Namespace, tenant: StoreTenant, transaction: bytes, share: list[Operation], now: int) -> None:
+    """Doing it and noting that it is done are one block."""
+    try:
+        operations.carry_out(tenant, share, now)
+        tenant.end_prepared(transaction)
+    except StoreUnavailable:
+        return  # when the store is back, it finds its share and asks
+    _wait(tenant, _Ended(namespace, tenant, transaction))
+    namespace.turn.schedule()
+
+
+def _drop(namespace: Namespace, tenant: StoreTenant, transaction: bytes) -> None:
+    if transaction not in tenant.prepared:
+        return
+    try:
+        tenant.end_prepared(transaction)
+    except StoreUnavailable:
+        return
+    _wait(tenant, _Ended(namespace, tenant, transaction))
+    namespace.turn.schedule()
+
+
+def _wait(tenant: StoreTenant, effect: Effect) -> None:
+    try:
+        tenant.journal.when_durable(effect)
+    except StoreUnavailable as error:
+        effect.done(error)
+
+
+class _Ready(Effect):
+    __slots__ = ("_decision",)
+
+    def __init__(self, decision: _Decision) -> None:
+        self._decision = decision
+
+    def done(self, error: BaseException | None) -> None:
+        self._decision.prepared(error)
+
+
+class _Decided(Effect):
+    __slots__ = ("_decision",)
+
+    def __init__(self, decision: _Decision) -> None:
+        self._decision = decision
+
+    def done(self, error: BaseException | None) -> None:
+        self._decision.decided(error)
+
+
+class _Ended(Effect):
+    """The disk knows that a share is over; when all are, the decision need not be remembered."""
+
+    __slots__ = ("_namespace", "_tenant", "_transaction")
+
+    def __init__(self, namespace: Namespace, tenant: StoreTenant, transaction: bytes) -> None:
+        self._namespace = namespace
+        self._tenant = tenant
+        self._transaction = transaction
+
+    def done(self, error: BaseException | None) -> None:
+        if error is None and self._tenant in self._namespace.stores:
+            self._tenant.forget_prepared(self._transaction)
+            _forget_decided(self._namespace)
+
+
+# --- after a replay
+
+
+def resolve(namespace: Namespace) -> None:
+    """A store was replayed: shares whose outcome nobody in this process knows are carried out or dropped."""
+    stores = namespace.stores
+    for tenant in stores:
+        if not tenant.available:
+            continue
+        for transaction, found in list(tenant.prepared.items()):
+            if found.ended or not found.in_doubt or found.decider >= len(stores) or not stores[found.decider].available:
+                continue
+            decided = stores[found.decider].committed.get(transaction)
+            if decided is None:
+                operations.thaw(tenant, found.rows)
+                _drop(namespace, tenant, transaction)
+            elif decided:
+                found.in_doubt = False
+                tenant.journal.fetch([found.location], _Share(namespace, tenant, transaction))
+    _forget_decided(namespace)
+
+
+def _forget_decided(namespace: Namespace) -> None:
+    """What no store has a share of any more was carried out everywhere."""
+    if not all(tenant.available for tenant in namespace.stores):
+        return
+    for tenant in namespace.stores:
+        for transaction, decided in list(tenant.committed.items()):
+            if decided and not any(transaction in other.prepared for other in namespace.stores):
+                tenant.end_committed(transaction)
+
+
+class _Share(FetchEffect):
+    """A share that was decided and not carried out, read back from its store."""
+
+    __slots__ = ("_namespace", "_tenant", "_transaction")
+
+    def __init__(self, namespace: Namespace, tenant: StoreTenant, transaction: bytes) -> None:
+        self._namespace = namespace
+        self._tenant = tenant
+        self._transaction = transaction
+
+    def fetched(self, bodies: list[bytes], error: BaseException | None) -> None:
+        tenant = self._tenant
+        found = tenant.prepared.get(self._transaction)
+        if found is None or found.ended or tenant not in self._namespace.stores:
+            return
+        if error is not None:
+            found.in_doubt = True
+            if isinstance(error, StoreUnavailable):
+                return  # asked again when the store is back
+            raise error
+        _carry_out(self._namespace, tenant, self._transaction, operations.decode(bodies[0]), self._namespace.turn.begin())

@@ -1,0 +1,1 @@
+"""Rules of subscriptions: filters and actions, the SQL they are written in, and why one matched."""

@@ -1,0 +1,81 @@
+"""What the tenant of a store writes again when a segment leaves, and what a restart makes of it."""
+
+from __future__ import annotations
+
+from tandem.broker import facts
+from tandem.broker.ports import Consumer
+from tandem.broker.queue.locks import Lock
+from tandem.broker.queue.queue import Queue
+from tandem.broker.recovery.tenant import StoreTenant
+from tandem.model.address import parse
+from tandem.model.message import NO_TTL, Message
+from tandem.testing import Bus
+from tandem.testing.bus import Server
+
+
+class Taker(Consumer):
+    """Receives and deletes, and writes it down."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+        self.got: list[int] = []
+
+    def room(self) -> int:
+        return 10 - len(self.got)
+
+    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
+        self.got.append(seq)
+
+
+def message() -> Message:
+    return Message(b"\x00\x53\x77\x43", b"\xa1\x01m", None, NO_TTL, 0, b"", 0, b"", 0, b"", None, False)
+
+
+def orders(server: Server) -> tuple[Queue, StoreTenant]:
+    namespace = server.sites[0].namespace
+    return namespace.resolve(parse("orders")), namespace.stores[0]
+
+
+def write_again(queue: Queue, tenant: StoreTenant) -> None:
+    """As compaction does with the segment that holds message 1."""
+    body = b"the body travels unread"
+    key = facts.pack_key(b"\xa1\x01m", None, 0, 0)
+    tenant.relocate(facts.ENQUEUED, 0, queue.entity_id, 1, queue.turn.now, 0, key, body, queue.index.location(1))
+
+
+def test_received_and_deleted_stays_deleted_when_its_segment_is_compacted_before_the_disk_knows() -> None:
+    with Bus() as bus:
+        bus.create_queue("orders")
+        taker = Taker()
+
+        def send(server: Server) -> None:
+            queue, _ = orders(server)
+            queue.enqueue(message(), server.turn.begin())
+
+        def take(server: Server) -> None:
+            queue, tenant = orders(server)
+            queue.consumer_ready(taker)
+            queue.pump(server.turn.begin())
+            assert taker.got == [], "not before the disk knows"
+            write_again(queue, tenant)
+
+        bus.inside(send)
+        bus.inside(take)
+        assert taker.got == [1]
+        bus.restart()
+        assert bus.counts("orders").total == 0
+
+
+def test_waiting_message_is_there_once_after_it_was_written_again() -> None:
+    with Bus() as bus:
+        bus.create_queue("orders")
+
+        def send(server: Server) -> None:
+            queue, _ = orders(server)
+            queue.enqueue(message(), server.turn.begin())
+
+        bus.inside(send)
+        bus.inside(lambda server: write_again(*orders(server)))
+        assert bus.counts("orders").total == 1
+        bus.restart()
+        assert bus.counts("orders").total == 1
