@@ -21,8 +21,8 @@ from typing import Any
 
 import duckdb
 
-from tandem.spark.cost import cost
-from tandem.spark.reconcile import reconcile
+from tandem.spark.analytics.cost import cost
+from tandem.spark.analytics.reconcile import reconcile
 from tandem.spark.session import open_session
 
 MEMORY = "4g"

@@ -27,9 +27,9 @@ def main() -> None:
     parser.add_argument("--goal", type=int, default=15_000)
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    from tandem.spark.progress import Progress
     from tandem.spark.session import open_session
-    from tandem.spark.syphon import SyphonSettings, run
+    from tandem.spark.syphon.job import SyphonSettings, run
+    from tandem.spark.syphon.progress import Progress
 
     settings = SyphonSettings(primary_namespace="contoso", max_messages_per_trigger=given.batch)
     seen: list[tuple[float, int]] = []

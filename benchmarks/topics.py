@@ -11,7 +11,7 @@ from pathlib import Path
 from under_test import Broker, Build, Table, Yardstick, builds, parser, workplace
 
 from tandem.amqp import encode_message
-from tandem.client.blocking import BlockingClient, Endpoint
+from tandem.engine_client.blocking import BlockingClient, Endpoint
 
 BODY_BYTES = 1024
 WARM_UP = 2_000

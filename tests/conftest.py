@@ -44,7 +44,7 @@ def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-LONG = ("spark/test_cluster", "docs/", "acceptance/test_crash", "cli/test_demo", "spark/test_syphon", "spark/", "acceptance/", "test_house")
+LONG = ("spark/test_cluster", "docs/", "acceptance/test_crash", "cli/test_demo", "spark/syphon/", "spark/", "acceptance/", "test_house")
 """Those that take longest begin first, so that nobody waits for one at the end while others have nothing to do."""
 
 

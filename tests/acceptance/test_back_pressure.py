@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from tandem.amqp import encode_message
-from tandem.client.blocking import BlockingClient, Endpoint
+from tandem.engine_client.blocking import BlockingClient, Endpoint
 from tandem.model.sas_token import make_token
 from tests.cli.broker_process import BrokerProcess
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tandem.client.blocking import BlockingClient, TransportError
-from tandem.client.message_encoding import encode_row
-from tandem.client.message_rows import MessageRows
-from tandem.spark.lease_reading import unpack
+from tandem.engine_client.blocking import BlockingClient, TransportError
+from tandem.engine_client.message_encoding import encode_row
+from tandem.engine_client.message_rows import MessageRows
+from tandem.spark.connector.lease_reading import unpack
 from tests.acceptance.brokers import Broker
 from tests.spark.house import administration, connect, counts, create_queue, send
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tandem.spark.connector.options import Where
 from tandem.spark.java import missing_java
-from tandem.spark.options import Where
 from tests.acceptance.brokers import Broker
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

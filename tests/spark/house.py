@@ -10,11 +10,11 @@ from typing import Any
 
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from tandem.client.blocking import BATCH_FORMAT, BlockingClient, Endpoint
 from tandem.client.envelope import wrap_payload
-from tandem.client.message_encoding import encode_batch, encode_row
-from tandem.client.message_rows import MessageRows
-from tandem.spark.lease_reading import unpack
+from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, Endpoint
+from tandem.engine_client.message_encoding import encode_batch, encode_row
+from tandem.engine_client.message_rows import MessageRows
+from tandem.spark.connector.lease_reading import unpack
 from tests.acceptance.brokers import Broker
 
 BACKLOG = "contoso/x-servicebus-transfer"

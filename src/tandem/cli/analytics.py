@@ -15,9 +15,9 @@ from rich.table import Table
 from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tandem.spark.availability import Availability, Outage
-    from tandem.spark.bill import Cost
-    from tandem.spark.reconcile import Reconciliation
+    from tandem.spark.analytics.availability import Availability, Outage
+    from tandem.spark.analytics.bill import Cost
+    from tandem.spark.analytics.reconcile import Reconciliation
 
 Primary = Annotated[Path | None, typer.Option(help="Data directory of the primary broker (its journals).")]
 Secondary = Annotated[Path | None, typer.Option(help="Data directory of the secondary broker.")]
@@ -53,7 +53,7 @@ def reconcile(
     journals = _directories(primary, secondary, journal)
     if not journals and sent is None and received is None:
         raise ConfigurationError("nothing to reconcile: give --primary and --secondary, or --sent and --received")
-    from tandem.spark.reconcile import reconcile as job
+    from tandem.spark.analytics.reconcile import reconcile as job
     from tandem.spark.session import open_session
 
     with open_session("tandem reconcile", master, _CONF) as spark:
@@ -88,7 +88,7 @@ def cost(
 
     Example: tandem cost --meters data-a --meters data-b
     """
-    from tandem.spark.bill import Counted, Month, bill
+    from tandem.spark.analytics.bill import Counted, Month, bill
 
     if meters:
         result = _counted_cost(meters, prices, backlog_queues, poll_minutes, messages, outage_minutes, paths, master)
@@ -113,7 +113,7 @@ def _counted_cost(
     paths: int | None,
     master: str | None,
 ) -> Cost:
-    from tandem.spark.cost import cost as job
+    from tandem.spark.analytics.cost import cost as job
     from tandem.spark.session import open_session
 
     with open_session("tandem cost", master, _CONF) as spark:
@@ -136,7 +136,7 @@ def availability(events: Events = None, target: Target = 0.999, master: Master =
     """
     if not events:
         raise ConfigurationError("give --events: files of events, or directories that hold them")
-    from tandem.spark.availability import availability as job
+    from tandem.spark.analytics.availability import availability as job
     from tandem.spark.session import open_session
 
     with open_session("tandem availability", master, _CONF) as spark:
@@ -171,7 +171,7 @@ def report(
     journals = _directories(primary, secondary, journal)
     if not journals:
         raise ConfigurationError("give --primary and --secondary: the data directories of the brokers")
-    from tandem.spark.report import tell, write_report
+    from tandem.spark.analytics.report import tell, write_report
     from tandem.spark.session import open_session
 
     with open_session("tandem report", master, _CONF) as spark:
@@ -210,7 +210,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def show_reconciliation(result: Reconciliation, console: Console) -> None:
-    from tandem.spark.reconcile import PROBLEMS
+    from tandem.spark.analytics.reconcile import PROBLEMS
 
     shown = [one for one in PROBLEMS if one in ("lost", "duplicated") or getattr(result.total, one)]
     table = Table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in shown], box=None)

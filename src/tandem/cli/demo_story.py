@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from tandem.cli.demo_view import View
     from tandem.client.events import Event
-    from tandem.spark.page import Story
-    from tandem.spark.progress import Progress
+    from tandem.spark.analytics.page import Story
+    from tandem.spark.syphon.progress import Progress
 
 PRIMARY: Final = "contoso"
 SECONDARY: Final = "contoso-backup"
@@ -92,7 +92,7 @@ async def play(plan: Plan, directory: Path, view: View) -> Verdict:
     finally:
         await asyncio.gather(primary.stop(), secondary.stop())
         await asyncio.to_thread(session.close)
-    from tandem.spark.report import write_report
+    from tandem.spark.analytics.report import write_report
 
     write_report(story, plan.report)
     return _verdict(story, drained, plan.report)
@@ -213,7 +213,7 @@ class _Syphon:
                 return
 
     def _run(self, spark: SparkSession) -> Progress:
-        from tandem.spark.syphon import SyphonSettings, run
+        from tandem.spark.syphon.job import SyphonSettings, run
 
         return run(
             self._primary.connection_string,
@@ -234,7 +234,7 @@ class _Syphon:
 
 
 def _prove(spark: SparkSession, directory: Path, primary: Broker, secondary: Broker) -> Story:
-    from tandem.spark.report import tell
+    from tandem.spark.analytics.report import tell
 
     return tell(
         spark,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tandem.client.blocking import Endpoint
+from tandem.engine_client.blocking import Endpoint
 from tandem.model.errors import ConfigurationError
 from tandem.model.sas_token import make_token
 

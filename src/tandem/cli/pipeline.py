@@ -20,7 +20,7 @@ import typer
 from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tandem.spark.progress import Progress
+    from tandem.spark.syphon.progress import Progress
 
 _DID_NOT_HOLD = 1
 _FLAGS = {"primary_namespace": "name", "queues": "queue"}
@@ -57,8 +57,8 @@ def syphon(
         _carry_dead_letters(primary, secondary, name, queue or [], queues, ca, as_json)
         return
     _need_spark()
-    from tandem.spark.options import OptionError
-    from tandem.spark.syphon import SyphonSettings, run
+    from tandem.spark.connector.options import OptionError
+    from tandem.spark.syphon.job import SyphonSettings, run
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tandem.amqp import encode_message
-from tandem.client.blocking import BlockingClient, Endpoint, TransportError
+from tandem.engine_client.blocking import BlockingClient, Endpoint, TransportError
 from tandem.model.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Ask about the rules of subscriptions.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tandem.client.blocking import Endpoint
+from tandem.engine_client.blocking import Endpoint
 from tandem.model.errors import ConfigurationError
 from tandem.model.sas_token import make_token
 

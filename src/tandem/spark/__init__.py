@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """After this, `format("servicebus")` reads and writes, in batches and as a stream; `format("tandem_journal")` reads journals."""
-    from tandem.spark.datasource import ServiceBusDataSource
-    from tandem.spark.journal_source import JournalDataSource
+    from tandem.spark.analytics.journal_source import JournalDataSource
+    from tandem.spark.connector.datasource import ServiceBusDataSource
 
     spark.dataSource.register(ServiceBusDataSource)
     spark.dataSource.register(JournalDataSource)

@@ -1,0 +1,57 @@
+"""Connections of one Python process to its brokers: opened when first needed, kept between tasks, dropped when they fail."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tandem.client.verdicts import Verdict, classify_condition
+from tandem.engine_client.blocking import BlockingClient, TransportError
+from tandem.spark.connector.options import Where
+
+log = logging.getLogger("tandem.spark")
+
+_T = TypeVar("_T")
+_cached: dict[Where, BlockingClient] = {}
+
+PAUSE_SECONDS = 0.1
+PAUSE_SECONDS_MAX = 5.0
+
+
+def connection(where: Where) -> BlockingClient:
+    """The connection of this process to a namespace. For the thread that runs the task."""
+    client = _cached.get(where)
+    if client is None:
+        client = _cached[where] = BlockingClient(where.endpoint, timeout=where.timeout_seconds)
+    return client
+
+
+def drop(where: Where) -> None:
+    client = _cached.pop(where, None)
+    if client is not None:
+        client.close()
+
+
+def unreachable(error: TransportError) -> bool:
+    """Trying again later makes sense: the broker is away or busy, and has not refused."""
+    return classify_condition(error.condition) in (Verdict.UNREACHABLE, Verdict.BUSY) and error.condition != "com.tandem:lease-lost"
+
+
+def patiently(where: Where, what: str, step: Callable[[BlockingClient], _T]) -> _T:
+    """Run a step that may be run again; while the broker is away, wait and try anew for as long as an operation may take."""
+    deadline = time.monotonic() + where.timeout_seconds
+    pause = PAUSE_SECONDS
+    while True:
+        try:
+            return step(connection(where))
+        except TransportError as error:
+            if not unreachable(error):
+                raise
+            drop(where)
+            if time.monotonic() + pause > deadline:
+                raise
+            log.info("%s: trying again in %.1f s: %s", what, pause, error)
+        time.sleep(pause)
+        pause = min(PAUSE_SECONDS_MAX, pause * 2)

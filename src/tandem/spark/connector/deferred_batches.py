@@ -1,0 +1,125 @@
+"""The driver's side against a broker without leases: receive, defer, remember the sequence numbers; deleted once Spark has committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tandem.engine_client.blocking import BlockingClient, TransportError
+from tandem.engine_client.message_rows import MARK, mark_of, sequence_number_of, state_of
+from tandem.model.ranges import pack_ranges, unpack_ranges
+from tandem.spark.connector.offsets import Share, cut
+from tandem.spark.connector.options import Where
+from tandem.spark.connector.peek import peek_from
+
+log = logging.getLogger("tandem.spark")
+
+_RECEIVE_MAX = 2_000
+_SETTLE_MAX = 500
+_DELETE_MAX = 250
+_NOT_FOUND = ("com.microsoft:message-not-found", "amqp:not-found")
+
+
+class DeferDesk:
+    """Every deferred message is marked with the query's id, so that a query that died before it logged a batch finds its orphans."""
+
+    def __init__(self, where: Where, messages_per_task: int) -> None:
+        self._where = where
+        self._messages_per_task = messages_per_task
+        self._client: BlockingClient | None = None
+        self._orphans: dict[str, list[int]] = {}
+        self._receivers: dict[str, Any] = {}
+
+    @property
+    def client(self) -> BlockingClient:
+        if self._client is None:
+            self._client = BlockingClient(self._where.endpoint, timeout=self._where.timeout_seconds)
+        return self._client
+
+    def lost(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def close(self) -> None:
+        self.lost()
+
+    def begin(self, entities: Sequence[str], query: str, known: Sequence[Share]) -> None:
+        """One look at everything deferred: ours that no offset knows go into the next batch."""
+        for entity in entities:
+            logged = {number for share in known if share.entity == entity for number in unpack_ranges(share.ranges)}
+            found = []
+            for page in peek_from(self._where, entity):
+                for _, payload in page:
+                    if state_of(payload) == 1 and mark_of(payload) == query:
+                        number = sequence_number_of(payload)
+                        if number not in logged:
+                            found.append(number)
+            if found:
+                log.warning("%d messages of %s were deferred by this query and never logged: they come next", len(found), entity)
+                self._orphans[entity] = found
+
+    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0) -> dict[str, Share]:
+        """`by` cannot be asked of such a broker: what is available now is counted instead."""
+        shares: dict[str, Share] = {}
+        wait = max(0.05, wait_seconds / max(1, len(budgets)))
+        for entity, most in budgets.items():
+            numbers = self._orphans.pop(entity, [])[:most]
+            while len(numbers) < most:
+                taken, size = self._defer_some(entity, query, min(_RECEIVE_MAX, most - len(numbers)), wait)
+                numbers += taken
+                bytes_max -= size
+                if not taken or bytes_max <= 0:
+                    break
+                wait = 0.05
+            if numbers:
+                ranges = pack_ranges(sorted(numbers))
+                shares[entity] = Share(entity, "", len(numbers), ranges, cut(len(numbers), self._messages_per_task))
+                wait = 0.05
+        return shares
+
+    def _defer_some(self, entity: str, query: str, most: int, wait: float) -> tuple[list[int], int]:
+        """(sequence numbers, bytes). A message whose lock has lapsed meanwhile is not ours and not among them."""
+        received = self.client.receive(entity, most, wait)
+        numbers: list[int] = []
+        for part in _parts(received, _SETTLE_MAX):
+            body: dict[str, object] = {
+                "disposition-status": "defered",
+                "lock-tokens": self.client.uuids([token for token, _ in part]),
+                "properties-to-modify": {MARK: query},
+            }
+            self.client.request(entity, "com.microsoft:update-disposition", body)
+            numbers += [sequence_number_of(payload) for _, payload in part]
+        return numbers, sum(len(payload) for _, payload in received)
+
+    def secure(self, shares: Sequence[Share]) -> None:
+        """Deferred messages stay where they are until somebody asks for them by number."""
+
+    def complete(self, shares: Iterable[Share]) -> None:
+        for share in shares:
+            for part in _parts(unpack_ranges(share.ranges), _DELETE_MAX):
+                self._delete(share.entity, part)
+
+    def _delete(self, entity: str, numbers: list[int]) -> None:
+        """All or none is what the operation offers: when one is gone already, halves find out which."""
+        try:
+            body: dict[str, object] = {"sequence-numbers": self.client.longs(numbers), "receiver-settle-mode": self.client.uint32(0)}
+            self.client.request(entity, "com.microsoft:receive-by-sequence-number", body)
+        except TransportError as error:
+            if error.condition not in _NOT_FOUND:
+                raise
+            if len(numbers) > 1:
+                half = len(numbers) // 2
+                self._delete(entity, numbers[:half])
+                self._delete(entity, numbers[half:])
+
+    def counts(self, entity: str) -> dict[str, int]:
+        """By peeking, which does not tell active from locked."""
+        active = sum(1 for page in peek_from(self._where, entity) for _, payload in page if state_of(payload) == 0)
+        return {"active": active, "locked": active, "leased": 0, "at": 0}
+
+
+def _parts(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    for at in range(0, len(items), size):
+        yield list(items[at : at + size])

@@ -1,0 +1,241 @@
+"""The writers of `format("servicebus")`: rows become messages, accepted durably before the task says so."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tandem.engine_client.message_encoding import encode_row
+from tandem.engine_client.property_text import parse
+from tandem.spark.connector.options import OptionError, SinkOptions
+from tandem.spark.connector.schema import COLUMNS
+from tandem.spark.connector.task_sender import Outlet, Refusal
+
+_TEXT: Final = (
+    "message_id",
+    "session_id",
+    "partition_key",
+    "correlation_id",
+    "subject",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+    "content_type",
+)
+_TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "entity": (StringType,),
+    "body": (BinaryType, StringType),
+    **dict.fromkeys(_TEXT, (StringType,)),
+    "time_to_live_ms": (LongType, IntegerType, ShortType),
+    "scheduled_enqueue_time": (TimestampType, TimestampNTZType),
+    "application_properties": (MapType,),
+    "application_property_types": (MapType,),
+}
+_OF_THE_SOURCE: Final = frozenset(name for name, _ in COLUMNS) | {"payload"}
+"""Columns a message has when it was read: those that are not for senders to set are passed over."""
+_SHOWN: Final = 3
+
+
+class RowsRefused(Exception):
+    """The broker refused rows for good; the first few are named."""
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    accepted: int
+    refused: int
+
+
+def check_schema(schema: StructType, options: SinkOptions) -> None:
+    """Raises OptionError or ValueError naming the column."""
+    for name in schema.fieldNames():
+        kinds = _TAKEN.get(name)
+        if kinds is None:
+            if name not in _OF_THE_SOURCE:
+                raise ValueError(f"column {name!r} is no part of a message; a message takes {', '.join(sorted(_TAKEN))}")
+        elif not isinstance(schema[name].dataType, kinds):
+            allowed = " or ".join(kind.typeName() for kind in kinds)
+            raise ValueError(f"column {name!r} must be {allowed}, found {schema[name].dataType.simpleString()}")
+    if "body" not in schema.fieldNames():
+        raise ValueError("column 'body' (binary or string) is needed")
+    if not options.entity and "entity" not in schema.fieldNames():
+        raise OptionError("queue", "name the destination by queue or topic, or by a column 'entity'")
+
+
+class _Rows:
+    """Turns record batches into messages."""
+
+    def __init__(self, options: SinkOptions, names: Sequence[str], id_prefix: str) -> None:
+        self._options = options
+        self._names = [name for name in names if name in _TAKEN]
+        self._id_prefix = id_prefix
+        self._number = 0
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | ValueError, int]]:
+        """(destination, payload or why there is none, place in the batch)."""
+        columns = {name: _values(batch.column(name), name) for name in self._names}
+        for at in range(batch.num_rows):
+            self._number += 1
+            row = {name: values[at] for name, values in columns.items()}
+            try:
+                yield self._destination(row), self._payload(row), at
+            except ValueError as error:
+                yield str(row.get("entity") or self._options.entity), error, at
+
+    def _destination(self, row: dict[str, Any]) -> str:
+        entity = self._options.entity or row.get("entity")
+        if not entity:
+            raise ValueError("column 'entity' is null and no destination is fixed")
+        return str(entity)
+
+    def _payload(self, row: dict[str, Any]) -> bytes:
+        body = row["body"]
+        if body is None:
+            raise ValueError("column 'body' is null")
+        properties = row.get("application_properties")
+        if properties:
+            types = dict(row.get("application_property_types") or ())
+            properties = {name: parse(name, value, types[name]) if name in types else value for name, value in properties}
+        return encode_row(
+            body.encode() if isinstance(body, str) else body,
+            row.get("message_id") or f"{self._id_prefix}-{self._number}",
+            session_id=row.get("session_id"),
+            partition_key=row.get("partition_key"),
+            correlation_id=row.get("correlation_id"),
+            subject=row.get("subject"),
+            to=row.get("to"),
+            reply_to=row.get("reply_to"),
+            reply_to_session_id=row.get("reply_to_session_id"),
+            content_type=row.get("content_type"),
+            time_to_live_ms=row.get("time_to_live_ms"),
+            scheduled_at_ms=row.get("scheduled_enqueue_time"),
+            application_properties=properties or None,
+        )
+
+
+def _values(column: pa.Array, name: str) -> list[Any]:
+    if name == "scheduled_enqueue_time":
+        column = column.cast(pa.timestamp("us")) if pa.types.is_timestamp(column.type) and column.type.tz is None else column
+        return [None if at is None else at // 1000 for at in column.cast(pa.int64()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+class _Task:
+    """One attempt at one partition."""
+
+    def __init__(self, options: SinkOptions, names: Sequence[str], job: str, partition: int) -> None:
+        self._options = options
+        self._job = f"{job}-{partition}"
+        self._rows = _Rows(options, names, self._job)
+        self._outlet = Outlet(options.where, options.max_in_flight, options.batch_messages)
+        self._table: list[pa.RecordBatch] = []
+        self._refused = 0
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        for batch in batches:
+            for path, payload, at in self._rows.messages(batch):
+                if isinstance(payload, ValueError):
+                    self._outlet.refused.append(Refusal(path, (batch, at), "com.tandem:row", str(payload)))
+                else:
+                    self._outlet.send(path, payload, (batch, at))
+            self._refuse()
+        self._outlet.drain()
+        self._refuse()
+        self._write_table()
+        return Written(self._outlet.accepted, self._refused)
+
+    def _refuse(self) -> None:
+        refused, self._outlet.refused = self._outlet.refused, []
+        if not refused:
+            return
+        self._refused += len(refused)
+        if self._options.failure_policy == "fail":
+            shown = "; ".join(f"to {one.path!r}: {one.condition}: {one.description}" for one in refused[:_SHOWN])
+            raise RowsRefused(f"{len(refused)} rows were refused: {shown}. Set onFailure=table to keep such rows and go on.")
+        for one in refused:
+            assert isinstance(one.context, tuple)
+            batch, at = one.context
+            row = batch.slice(at, 1)
+            for name, text in (("failed_entity", one.path), ("failed_condition", one.condition), ("failed_description", one.description)):
+                row = row.append_column(name, pa.array([text], pa.string()))
+            self._table.append(row)
+
+    def _write_table(self) -> None:
+        """Under a name that follows from query, batch and partition: an attempt that comes again writes the same file."""
+        if self._table:
+            directory = Path(self._options.failure_path)
+            directory.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_batches(self._table), directory / f"refused-{self._job}.parquet")
+
+
+def _short(text: str) -> str:
+    """A query id in few characters: message ids have 128 at most."""
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+class ServiceBusWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """A batch write. Ids follow from the write, the partition and the row, so that a task that runs again repeats them."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._options = options
+        self._names = schema.fieldNames()
+        self._job = options.id_prefix or _short(uuid.uuid4().hex)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        return _Task(self._options, self._names, self._job, context.partitionId()).run(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Every message was accepted durably when its task ended."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was accepted cannot be taken back; a repeat carries the same ids only within this write."""
+
+
+class ServiceBusStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """A streaming write. Ids follow from query, batch, partition and row: a batch that runs again vanishes under duplicate detection."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._options = options
+        self._names = schema.fieldNames()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise RuntimeError("Spark does not say which query and batch this is, so message ids cannot be made: give a column message_id")
+        job = f"{self._options.id_prefix or _short(query)}-{batch}"
+        return _Task(self._options, self._names, job, context.partitionId()).run(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Every message was accepted durably when its task ended."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The batch comes again with the same ids."""

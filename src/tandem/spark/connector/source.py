@@ -1,0 +1,275 @@
+"""The readers of `format("servicebus")`: streams that can be read again after any crash, and batches that only look."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tandem.client.verdicts import Verdict, classify_condition
+from tandem.engine_client.blocking import TransportError
+from tandem.engine_client.message_rows import MessageRows
+from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from tandem.spark.connector.connections import PAUSE_SECONDS, unreachable
+from tandem.spark.connector.deferred_batches import DeferDesk
+from tandem.spark.connector.lease_reading import read_lease
+from tandem.spark.connector.leased_batches import LeaseDesk
+from tandem.spark.connector.offsets import Offset, Share
+from tandem.spark.connector.options import OptionError, SourceOptions
+from tandem.spark.connector.peek import peek_deferred, peek_from
+from tandem.spark.connector.schema import record_batch
+
+log = logging.getLogger("tandem.spark")
+
+
+class Desk(Protocol):
+    """How messages are set aside for a batch: by lease, or deferred."""
+
+    def begin(self, entities: Sequence[str], query: str, known: Sequence[Share]) -> None: ...
+    def take(
+        self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0
+    ) -> dict[str, Share]: ...
+    def secure(self, shares: Sequence[Share]) -> None: ...
+    def complete(self, shares: Sequence[Share]) -> None: ...
+    def counts(self, entity: str) -> dict[str, int]: ...
+    def lost(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Fragment(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    share: Share
+    start: int
+    end: int
+
+
+@dataclass
+class Browse(InputPartition):  # type: ignore[misc]
+    entity: str
+
+
+def explained(error: TransportError, options: SourceOptions) -> Exception:
+    """A refusal as the option it is about."""
+    verdict = classify_condition(error.condition)
+    if verdict is Verdict.UNAUTHORIZED:
+        return OptionError("connectionString", f"the broker does not accept the key for {', '.join(options.entities)}: {error}")
+    if error.condition == "amqp:not-found":
+        return OptionError("queue", f"no such entity among {', '.join(options.entities)}: {error}")
+    if error.condition == "connect":
+        return OptionError("connectionString", f"cannot connect: {error}")
+    return error
+
+
+def rows_of(entity: str, pages: Iterator[list[tuple[Any, bytes]]], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Messages as record batches of a size that Spark moves well."""
+    rows = MessageRows()
+    payloads: list[bytes] | None = [] if options.include_payload else None
+    for page in pages:
+        for stamp, payload in page:
+            rows.add(payload, stamp)
+            if payloads is not None:
+                payloads.append(payload)
+            if len(rows) >= options.rows_per_batch:
+                yield record_batch(entity, rows, payloads)
+                rows = MessageRows()
+                payloads = None if payloads is None else []
+    if len(rows):
+        yield record_batch(entity, rows, payloads)
+
+
+class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Runs twice: planning in one process beside the driver, for the life of the query; `read` in any executor, any number of times."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._live_desk: Desk | None = None
+        self._begun = False
+        self._completed: set[str] = set()
+        self._targets: dict[str, int] | None = None
+        self._available_by = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    # -- planning ----------------------------------------------------------------------------
+
+    def started(self) -> dict[str, Any]:
+        return Offset(uuid.uuid4().hex, 0).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.options.max_messages * len(self.options.entities))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._targets = {}
+
+    def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        offset = Offset.from_json(start)
+        try:
+            desk = self._desk()
+            self._begin(desk, offset)
+            self._complete(desk, offset)
+            shares = self._take(desk, offset, limit)
+        except TransportError as error:
+            if not self._begun or not unreachable(error):
+                raise explained(error, self.options) from error
+            log.warning("no batch planned, the broker cannot be reached: %s", error)
+            desk.lost()
+            return start
+        if not shares:
+            return start
+        return Offset(offset.query, offset.number + 1, shares).to_json()
+
+    def _desk(self) -> Desk:
+        if self._live_desk is None:
+            self._live_desk = open_desk(self.options)
+        return self._live_desk
+
+    def _begin(self, desk: Desk, *offsets: Offset) -> None:
+        """Once per run: what a driver that died had set aside and never logged is given back."""
+        if self._begun:
+            return
+        known = [share for offset in offsets for share in offset.shares.values()]
+        desk.begin(self.options.entities, offsets[-1].query, known)
+        if self._targets is not None:
+            # Whatever is there now, in whoever's hands, is what "available now" means.
+            for entity in self.options.entities:
+                counts = desk.counts(entity)
+                mine = sum(share.count for share in known if share.entity == entity)
+                self._targets[entity] = counts["active"] + counts["leased"] - mine
+                self._available_by = counts["at"]
+        self._begun = True
+
+    def _complete(self, desk: Desk, offset: Offset) -> None:
+        """Spark has logged this offset as done before it asks for the next: settle it now, not one batch later."""
+        shares = [share for share in offset.shares.values() if f"{offset.number}/{share.entity}" not in self._completed]
+        if shares:
+            desk.complete(shares)
+            self._completed = {f"{offset.number}/{share.entity}" for share in offset.shares.values()}
+
+    def _take(self, desk: Desk, offset: Offset, limit: ReadLimit) -> dict[str, Share]:
+        options = self.options
+        per_entity, bytes_max = options.max_messages, options.max_bytes
+        if isinstance(limit, ReadMaxRows):
+            per_entity = min(per_entity, max(1, int(limit.max_rows) // len(options.entities)))
+        elif isinstance(limit, ReadMaxBytes):
+            bytes_max = min(bytes_max, max(1, int(limit.max_bytes) // len(options.entities)))
+        if self._targets is None:
+            budgets = dict.fromkeys(options.entities, per_entity)
+            return desk.take(offset.query, offset.number + 1, budgets, bytes_max, options.poll_ms / 1000)
+        wanted = {entity: min(per_entity, target) for entity, target in self._targets.items() if target > 0}
+        if not wanted:
+            return {}
+        shares = self._take_available(desk, offset, wanted, bytes_max)
+        for entity, share in shares.items():
+            self._targets[entity] -= share.count
+        return shares
+
+    def _take_available(self, desk: Desk, offset: Offset, wanted: dict[str, int], bytes_max: int) -> dict[str, Share]:
+        """What is there; while it is in the hands of others, who may be dead, wait for it to return."""
+        left = self.options.return_wait_seconds
+        while True:
+            shares = desk.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0, self._available_by)
+            if shares or left <= 0 or not any(counts["locked"] + counts["leased"] for counts in map(desk.counts, wanted)):
+                return shares
+            time.sleep(1.0)
+            left -= 1
+
+    # -- a planned batch ---------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self.note_planned(end)
+        offset = Offset.from_json(end)
+        if offset.number == Offset.from_json(start).number:
+            return []
+        shares = list(offset.shares.values())
+        self._secure(Offset.from_json(start), offset, shares)
+        return [Fragment(share, *places) for share in shares for places in share.fragments]
+
+    def _secure(self, start: Offset, end: Offset, shares: Sequence[Share]) -> None:
+        """The batch is logged and must be read: a broker that is away is waited for, as long as an operation may take."""
+        deadline = time.monotonic() + self.options.where.timeout_seconds
+        while True:
+            try:
+                desk = self._desk()
+                self._begin(desk, start, end)
+                desk.secure(shares)
+                return
+            except TransportError as error:
+                if not unreachable(error) or time.monotonic() > deadline:
+                    raise explained(error, self.options) from error
+                log.warning("the batch cannot be read yet: %s", error)
+                if self._live_desk is not None:
+                    self._live_desk.lost()
+            time.sleep(PAUSE_SECONDS)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Fragment)
+        share, where = partition.share, self.options.where
+        if share.lease:
+            pages: Iterator[list[tuple[Any, bytes]]] = iter(read_lease(where, share.entity, share.lease, partition.start, partition.end))
+        else:
+            pages = peek_deferred(where, share, partition.start, partition.end)
+        return rows_of(share.entity, pages, self.options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Late and perhaps again: `plan` has usually completed it before."""
+        self.note_planned(end)
+        try:
+            self._complete(self._desk(), Offset.from_json(end))
+        except TransportError as error:
+            if not unreachable(error):
+                raise
+            log.warning("batch not completed yet, the broker cannot be reached: %s", error)
+            self._desk().lost()
+
+    def stop(self) -> None:
+        if self._live_desk is not None:
+            self._live_desk.close()
+            self._live_desk = None
+
+
+def open_desk(options: SourceOptions) -> Desk:
+    """By lease where the broker knows leases, else by deferring."""
+    mode = options.mode
+    if mode == "peek":
+        raise OptionError("mode", "a stream takes messages: lease, defer or auto")
+    if mode != "defer":
+        desk = LeaseDesk(options.where, options.lease_seconds, options.wait_seconds, options.fragment_messages)
+        try:
+            desk.counts(options.entities[0])
+            return desk
+        except TransportError as error:
+            desk.close()
+            if mode == "lease" or error.condition != "amqp:not-implemented":
+                raise
+    return DeferDesk(options.where, options.fragment_messages)
+
+
+class ServiceBusReader(DataSourceReader):  # type: ignore[misc]
+    """A batch read: everything that is in the entities now, left where it is. One task per entity."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.mode not in ("auto", "peek"):
+            raise OptionError("mode", "a batch read only looks (peek); to take messages use readStream with trigger(availableNow=True)")
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Browse(entity) for entity in self.options.entities]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Browse)
+        try:
+            yield from rows_of(partition.entity, peek_from(self.options.where, partition.entity), self.options)
+        except TransportError as error:
+            raise explained(error, self.options) from error

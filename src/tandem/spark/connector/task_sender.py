@@ -1,0 +1,221 @@
+"""Sending from a task: many messages to a transfer, many transfers in flight, every outcome awaited, what is unanswered sent again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tandem.client.verdicts import Verdict, classify_condition
+from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, TransportError
+from tandem.engine_client.message_encoding import BATCH_OVERHEAD_BYTES, encode_batch
+from tandem.spark.connector.connections import PAUSE_SECONDS, PAUSE_SECONDS_MAX, connection, drop, unreachable
+from tandem.spark.connector.options import Where
+
+log = logging.getLogger("tandem.spark")
+
+_ENVELOPE_BYTES = 1_024
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Messages of one destination that travel, and are accepted or refused, together."""
+
+    path: str
+    contexts: list[object] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    size_bytes: int = _ENVELOPE_BYTES
+
+    def add(self, payload: bytes, context: object) -> None:
+        self.contexts.append(context)
+        self.payloads.append(payload)
+        self.size_bytes += len(payload) + BATCH_OVERHEAD_BYTES
+
+    def singles(self) -> Iterator[Transfer]:
+        for context, payload in zip(self.contexts, self.payloads, strict=True):
+            yield Transfer(self.path, [context], [payload])
+
+    def post(self, sender: BlockingSender) -> None:
+        """Raises TransportError when the link is gone."""
+        if len(self.payloads) == 1:
+            sender.send(self.payloads[0], self)
+        else:
+            sender.send(encode_batch(self.payloads), self, BATCH_FORMAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A message the broker will not take, now or ever."""
+
+    path: str
+    context: object
+    condition: str
+    description: str
+
+
+class Senders:
+    """The sending links of one connection, opened as destinations turn up."""
+
+    SENDERS_MAX = 200
+
+    def __init__(self, client: BlockingClient, max_in_flight: int) -> None:
+        self.client = client
+        self._max_in_flight = max_in_flight
+        self._by_path: dict[str, BlockingSender] = {}
+
+    def of(self, path: str) -> BlockingSender:
+        """Raises TransportError when the broker refuses the link."""
+        key = path.casefold()
+        sender = self._by_path.get(key)
+        if sender is None:
+            if len(self._by_path) >= self.SENDERS_MAX:
+                idle = next((name for name, one in self._by_path.items() if one.in_flight == 0), None)
+                if idle is not None:
+                    self._by_path.pop(idle).close()
+            sender = self._by_path[key] = self.client.sender(path, self._max_in_flight)
+        return sender
+
+    def forget(self, path: str) -> None:
+        self._by_path.pop(path.casefold(), None)
+
+    def all(self) -> list[BlockingSender]:
+        return list(self._by_path.values())
+
+
+class Outlet:
+    """One task's way out. `accepted` counts messages; `refused` are for the caller to deal with; anything else raises."""
+
+    def __init__(self, where: Where, max_in_flight: int, batch_messages: int) -> None:
+        self.accepted = 0
+        self.refused: list[Refusal] = []
+        self._where = where
+        self._transfers_in_flight = max(1, max_in_flight // batch_messages)
+        self._batch_messages = batch_messages
+        self._filling: dict[str, Transfer] = {}
+        self._unanswered: dict[int, Transfer] = {}
+        self._senders: Senders | None = None
+
+    def send(self, path: str, payload: bytes, context: object) -> None:
+        transfer = self._filling.get(path)
+        if transfer is None:
+            transfer = self._filling[path] = Transfer(path)
+        elif transfer.size_bytes + len(payload) + BATCH_OVERHEAD_BYTES > self._bytes_max(path):
+            self._post(transfer)
+            transfer = self._filling[path] = Transfer(path)
+        transfer.add(payload, context)
+        if len(transfer.payloads) >= self._batch_messages:
+            del self._filling[path]
+            self._post(transfer)
+
+    def drain(self) -> None:
+        """Everything has its outcome when this returns."""
+        filling, self._filling = list(self._filling.values()), {}
+        for transfer in filling:
+            self._post(transfer)
+        while self._unanswered:
+            self._patiently(self._wait)
+
+    # -- one transfer ------------------------------------------------------------------------
+
+    def _bytes_max(self, path: str) -> int:
+        try:
+            return self._sender(path).message_bytes_max if self._senders is not None else 262_144
+        except TransportError:
+            return 262_144  # posting finds out what is wrong
+
+    def _post(self, transfer: Transfer) -> None:
+        """On a lost connection it is sent again with everything else that has no answer."""
+        self._unanswered[id(transfer)] = transfer
+
+        def step() -> None:
+            if id(transfer) not in self._unanswered:
+                return
+            try:
+                sender = self._sender(transfer.path)
+            except TransportError as error:
+                if unreachable(error):
+                    raise
+                self._refuse(transfer, error.condition, error.description)
+                return
+            while len(self._unanswered) > self._transfers_in_flight and sender.in_flight:
+                sender.check()
+                self._client.pump()
+                self._collect()
+            transfer.post(sender)
+
+        self._patiently(step)
+
+    def _sender(self, path: str) -> BlockingSender:
+        if self._senders is None:
+            self._senders = Senders(connection(self._where), 5_000)
+        return self._senders.of(path)
+
+    @property
+    def _client(self) -> BlockingClient:
+        return connection(self._where)
+
+    def _patiently(self, step: object) -> None:
+        """Run it; when the connection fails, reconnect, send again what has no answer, and go on, for as long as an operation may take."""
+        assert callable(step)
+        deadline = time.monotonic() + self._where.timeout_seconds
+        pause = PAUSE_SECONDS
+        resend = False
+        while True:
+            try:
+                if resend:
+                    self._resend()
+                    resend = False
+                    self._collect()
+                    return
+                step()
+                self._collect()
+                return
+            except TransportError as error:
+                if not unreachable(error) or time.monotonic() + pause > deadline:
+                    raise
+                log.info("sending: trying again in %.1f s: %s", pause, error)
+                drop(self._where)
+                self._senders = None
+                resend = True
+            time.sleep(pause)
+            pause = min(PAUSE_SECONDS_MAX, pause * 2)
+
+    def _resend(self) -> None:
+        for transfer in list(self._unanswered.values()):
+            transfer.post(self._sender(transfer.path))
+
+    def _wait(self) -> None:
+        for sender in self._senders.all() if self._senders is not None else []:
+            sender.drain()
+
+    # -- outcomes ----------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        if self._senders is None:
+            return
+        again: list[Transfer] = []
+        for sender in self._senders.all():
+            answered, sender.answered = sender.answered, []
+            for context in answered:
+                assert isinstance(context, Transfer)
+                if self._unanswered.pop(id(context), None) is not None:
+                    self.accepted += len(context.payloads)
+            failed, sender.failed = sender.failed, []
+            for context, error in failed:
+                assert isinstance(context, Transfer)
+                if self._unanswered.pop(id(context), None) is None:
+                    continue
+                if classify_condition(error.condition) is not Verdict.REFUSED:
+                    raise TransportError(error.condition, f"{context.path}: {error.description}")
+                if len(context.payloads) > 1:
+                    again.extend(context.singles())
+                else:
+                    self._refuse(context, error.condition, error.description or "")
+        for transfer in again:
+            self._unanswered[id(transfer)] = transfer
+            transfer.post(self._sender(transfer.path))
+
+    def _refuse(self, transfer: Transfer, condition: str, description: str) -> None:
+        self._unanswered.pop(id(transfer), None)
+        self.refused.extend(Refusal(transfer.path, context, condition, description) for context in transfer.contexts)

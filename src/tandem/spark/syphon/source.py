@@ -1,0 +1,401 @@
+"""The stream that drives the syphon: plans leases of backlog queues, and moves their messages home while it is read."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from tandem.client.destinations import WAIT_SECONDS
+from tandem.engine_client.blocking import BlockingClient, TransportError
+from tandem.model.clock import SystemClock
+from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
+from tandem.spark.connector.connections import unreachable
+from tandem.spark.connector.leased_batches import LEASE_LOST, LeaseDesk
+from tandem.spark.connector.offsets import Share
+from tandem.spark.connector.options import OptionError, Options, Where
+from tandem.spark.syphon.refusing_destinations import Refusing
+from tandem.spark.syphon.task import Mover, MoveSettings, Tally
+
+log = logging.getLogger("tandem.spark.syphon")
+
+SCHEMA: Final = StructType(
+    [
+        StructField("queue", StringType(), True),
+        StructField("path", StringType(), True),
+        StructField("moved", LongType(), True),
+        StructField("dead_lettered", LongType(), True),
+        StructField("waiting", LongType(), True),
+        StructField("size_bytes", LongType(), True),
+        StructField("reason", StringType(), True),
+        StructField("trouble", StringType(), True),
+    ]
+)
+"""One row per backlog queue and destination of a batch."""
+_ARROW: Final = pa.schema(
+    [("queue", pa.string()), ("path", pa.string())]
+    + [(name, pa.int64()) for name in ("moved", "dead_lettered", "waiting", "size_bytes")]
+    + [("reason", pa.string()), ("trouble", pa.string())]
+)
+RETRY_SECONDS_MAX: Final = 60.0
+_ANSWER_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonOptions:
+    """Everything the planner and the tasks need, as it travels through Spark's options."""
+
+    move: MoveSettings
+    queues: tuple[str, ...]
+    max_messages: int
+    max_bytes: int
+    lease_seconds: int
+    wait_seconds: int
+    poll_ms: int
+    retry_ms: int
+    parked_max: int
+    """While so many messages of a queue wait for their destination, no more are leased."""
+    give_up_seconds: int
+    """Once: how long to go on when what is left cannot be delivered. 0 = for ever."""
+    refusing_file: str
+    """Where the driver keeps which destinations refuse everything; empty: nowhere."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SyphonOptions:
+        options = Options(given)
+
+        def where(side: str) -> Where:
+            return Where(
+                connection_string=options.text(side),
+                ca_file=options.text(f"{side}CaFile", "") or None,
+                timeout_seconds=options.number("operationTimeoutSeconds", 30, 1, 3_600),
+            )
+
+        move = MoveSettings(
+            primary=where("primary"),
+            secondary=where("secondary"),
+            batch_messages=options.number("messagesPerTransfer", 250, 1, 4_500),
+            subtract_time_in_backlog=options.flag("subtractTimeInBacklog", False),
+            destination_wait_ms=1_000 * options.number("destinationWaitSeconds", WAIT_SECONDS, 0, 366 * 86_400),
+        )
+        return cls(
+            move=move,
+            queues=tuple(options.text("queues").split("\n")),
+            max_messages=options.number("maxMessagesPerTrigger", 20_000, 1, 100_000),
+            max_bytes=options.number("maxBytesPerTrigger", 67_108_864, 1, 268_435_456),
+            lease_seconds=options.number("leaseSeconds", 300, 5, 3_600),
+            wait_seconds=options.number("waitSeconds", 900, 1, 900),
+            poll_ms=options.number("pollMs", 1_000, 0, 60_000),
+            retry_ms=options.number("retryMs", 1_000, 10, 600_000),
+            parked_max=options.number("parkedMax", 50_000, 1, 10_000_000),
+            give_up_seconds=options.number("giveUpSeconds", 0, 0, 86_400),
+            refusing_file=options.text("refusingFile", ""),
+        )
+
+
+@dataclass
+class Moving(InputPartition):  # type: ignore[misc]
+    queue: str
+    leases: tuple[tuple[str, int], ...]
+    refusing: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An offset: open leases of every queue, oldest first, and the queues to try now; `number` grows with each attempt, `query` begins
+    the ids of the leases."""
+
+    query: str
+    number: int
+    leases: Mapping[str, tuple[tuple[str, int], ...]]
+    tried: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        queues = {queue: [list(lease) for lease in leases] for queue, leases in self.leases.items()}
+        return {"v": 1, "query": self.query, "number": self.number, "queues": queues, "tried": list(self.tried)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Standing:
+        leases = {queue: tuple((str(one), int(count)) for one, count in leases) for queue, leases in value["queues"].items()}
+        return cls(str(value["query"]), int(value["number"]), leases, tuple(value["tried"]))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One backlog queue between attempts."""
+
+    left: int = 0
+    """In its leases when last planned: fewer after an attempt means that something moves."""
+    tried: bool = False
+    moved: bool = False
+    pause: float = 0.0
+    not_before: float = 0.0
+    """What waits is tried again from then on."""
+    ask_after: float = 0.0
+    """While something waits, more is leased from then on."""
+
+    def attempted(self, left: int, now: float, first_pause: float) -> None:
+        """What came of the last attempt, if there was one."""
+        if self.tried:
+            self.moved = left < self.left
+            self.pause = 0.0 if self.moved or not left else min(RETRY_SECONDS_MAX, self.pause * 2 or first_pause)
+            self.not_before = now + self.pause
+            self.ask_after = now + min(self.pause, first_pause)
+        self.tried = False
+        self.left = left
+
+    def due(self, now: float) -> bool:
+        return self.left > 0 and now >= self.not_before
+
+
+class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A batch is an attempt at everything leased so far and at what can be leased anew. It never fails because a broker is away."""
+
+    def __init__(self, options: SyphonOptions) -> None:
+        self.options = options
+        self._live_desk: LeaseDesk | None = None
+        self._begun = False
+        self._once = False
+        self._queues = {queue: _Waiting() for queue in options.queues}
+        self._ended: set[str] = set()
+        self._stuck_since = 0.0
+        self._primary_gone = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    def started(self) -> dict[str, Any]:
+        return Standing(uuid.uuid4().hex, 0, {}).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._once = True
+
+    # -- planning ----------------------------------------------------------------------------
+
+    def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        standing = Standing.from_json(start)
+        while True:
+            try:
+                planned = self._plan(standing)
+            except TransportError as error:
+                if not unreachable(error):
+                    raise _explained(error, self.options) from error
+                log.warning("no batch planned, the secondary cannot be reached: %s", error)
+                self._lost()
+                time.sleep(self.options.retry_ms / 1000)
+                planned = None if self._once and not self._given_up() else standing
+            if planned is not None:
+                return planned.to_json()
+
+    def _plan(self, standing: Standing) -> Standing | None:
+        """The next offset, the same when there is nothing to do; None: ask again (once, and something may still come)."""
+        desk = self._desk(standing)
+        now = time.monotonic()
+        self._ended &= {lease for leases in standing.leases.values() for lease, _ in leases}
+        open_leases: dict[str, list[tuple[str, int]]] = {}
+        for queue, waiting in self._queues.items():
+            kept = self._kept(desk, queue, standing.leases.get(queue, ()))
+            waiting.attempted(sum(left for _, _, left in kept), now, self.options.retry_ms / 1000)
+            if kept:
+                open_leases[queue] = [(lease, count) for lease, count, _ in kept]
+        if any(waiting.moved for waiting in self._queues.values()):
+            self._stuck_since = 0.0
+        self._look_for_the_primary(now)
+        shares = self._take(desk, standing, now)
+        for queue, share in shares.items():
+            open_leases.setdefault(queue, []).append((share.lease, share.count))
+            self._queues[queue].left += share.count
+            self._stuck_since = 0.0
+        now = time.monotonic()
+        tried = tuple(queue for queue, waiting in self._queues.items() if queue in shares or waiting.due(now))
+        if not tried and standing.number == 0 and not self._once:
+            # An attempt at nothing: whatever has to be loaded and started for the first one is there when there is something to carry.
+            tried = self.options.queues[:1]
+        if not tried:
+            return self._nothing_to_do(desk, standing)
+        for queue in tried:
+            self._queues[queue].tried = True
+        leases = {queue: tuple(found) for queue, found in open_leases.items()}
+        return Standing(standing.query, standing.number + 1, leases, tried)
+
+    def _kept(self, desk: LeaseDesk, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
+        """(lease, messages, left) of those with something left; the others are ended."""
+        if all(lease in self._ended for lease, _ in leases):
+            return []
+        answer = desk.request(queue, "com.tandem:list-leases", {})
+        found = {str(one["lease-id"]): int(one["remaining"]) for one in (answer["leases"] if answer is not None else [])}
+        kept = []
+        for lease, count in leases:
+            left = found.get(lease)
+            if not left:
+                self._end(desk, queue, lease)
+            else:
+                kept.append((lease, count, left))
+                desk.renewer.hold(queue, lease)
+        return kept
+
+    def _end(self, desk: LeaseDesk, queue: str, lease: str) -> None:
+        """Nothing is left in it, or it has lapsed."""
+        desk.renewer.forget(lease)
+        self._ended.add(lease)
+        try:
+            desk.request(queue, "com.tandem:complete-lease", {"lease-id": lease})
+        except TransportError as error:
+            if error.condition != LEASE_LOST:
+                raise
+
+    def _take(self, desk: LeaseDesk, standing: Standing, now: float) -> dict[str, Share]:
+        """New leases: for queues where nothing waits or something moves; past what waits, now and then, while the primary is there."""
+        options = self.options
+        budgets = {}
+        for queue, waiting in self._queues.items():
+            past_waiting = waiting.left < options.parked_max and now >= waiting.ask_after and (waiting.moved or self._primary_answers())
+            if waiting.left == 0 or past_waiting:
+                budgets[queue] = options.max_messages
+        # What waits is tried again as soon as it may be, whether or not anything new comes.
+        wait = options.poll_ms / 1000
+        soonest = min((waiting.not_before for waiting in self._queues.values() if waiting.left), default=now + wait)
+        wait = min(wait, max(0.0, soonest - now))
+        if budgets:
+            return desk.take(standing.query, standing.number + 1, budgets, options.max_bytes, -1.0 if self._once else wait)
+        time.sleep(wait)
+        return {}
+
+    def _look_for_the_primary(self, now: float) -> None:
+        """When it is back, what waits is tried at once, however long the pauses have become."""
+        if not any(waiting.left for waiting in self._queues.values()):
+            return
+        answers = self._primary_answers()
+        if answers and self._primary_gone:
+            for waiting in self._queues.values():
+                waiting.pause, waiting.not_before = 0.0, now
+        self._primary_gone = not answers
+
+    def _primary_answers(self) -> bool:
+        """Whether it takes connections and speaks: if not, whatever is leased could only wait."""
+        try:
+            with BlockingClient(self.options.move.primary.endpoint, timeout=_ANSWER_SECONDS) as client:
+                return client.pump(_ANSWER_SECONDS)
+        except TransportError:
+            return False
+
+    def _nothing_to_do(self, desk: LeaseDesk, standing: Standing) -> Standing | None:
+        """Once: over when the queues are empty, also of what others hold; a stream: Spark asks again."""
+        if not self._once:
+            return standing
+        if not any(waiting.left for waiting in self._queues.values()):
+            counts = [desk.counts(queue) for queue in self.options.queues]
+            if not any(count["active"] + count["leased"] for count in counts):
+                return standing
+        if self._given_up():
+            return standing
+        time.sleep(min(0.25, self.options.retry_ms / 1000))
+        return None
+
+    def _given_up(self) -> bool:
+        patience = self.options.give_up_seconds
+        self._stuck_since = self._stuck_since or time.monotonic()
+        return patience > 0 and time.monotonic() - self._stuck_since > patience
+
+    def _desk(self, standing: Standing) -> LeaseDesk:
+        if self._live_desk is None:
+            options = self.options
+            self._live_desk = LeaseDesk(options.move.secondary, options.lease_seconds, options.wait_seconds, options.max_messages)
+        if not self._begun:
+            known = [Share(queue, lease, count, "", ()) for queue, leases in standing.leases.items() for lease, count in leases]
+            self._live_desk.begin(self.options.queues, standing.query, known)
+            self._begun = True
+        return self._live_desk
+
+    def _lost(self) -> None:
+        if self._live_desk is not None:
+            self._live_desk.lost()
+
+    # -- a planned batch ---------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One task per queue: order holds within a queue, so a queue is never split."""
+        self.note_planned(end)
+        standing = Standing.from_json(end)
+        if standing.number == Standing.from_json(start).number:
+            return []
+        try:
+            desk = self._desk(standing)
+            for queue, leases in standing.leases.items():
+                for lease, _ in leases:
+                    desk.renewer.hold(queue, lease)
+        except TransportError as error:
+            if not unreachable(error):
+                raise _explained(error, self.options) from error
+            self._lost()
+        refusing = tuple(Refusing(self.options.refusing_file).read().items())
+        return [Moving(queue, standing.leases.get(queue, ()), refusing) for queue in standing.tried]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
+        assert isinstance(partition, Moving)
+        mover = Mover(self.options.move, partition.queue, SystemClock().now_ms(), dict(partition.refusing))
+        tallies = mover.run(partition.leases)
+        if mover.trouble:
+            tallies.append(Tally("", reason=mover.trouble))
+        rows = [
+            {
+                "queue": partition.queue,
+                "path": one.path,
+                "moved": one.moved,
+                "dead_lettered": one.dead_lettered,
+                "waiting": one.waiting,
+                "size_bytes": one.size_bytes,
+                "reason": one.reason,
+                "trouble": one.trouble,
+            }
+            for one in tallies
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Leases are ended by the next plan, when nothing is left in them."""
+        self.note_planned(end)
+
+    def stop(self) -> None:
+        if self._live_desk is not None:
+            self._live_desk.close()
+            self._live_desk = None
+
+
+def _explained(error: TransportError, options: SyphonOptions) -> Exception:
+    if error.condition in ("amqp:unauthorized-access", "com.microsoft:auth-failed"):
+        return OptionError("secondary", f"the broker does not accept the key: {error}")
+    if error.condition == "amqp:not-found":
+        return OptionError("queues", f"a backlog queue does not exist: {error}")
+    if error.condition == "amqp:not-implemented":
+        return OptionError("secondary", f"the broker has no batch leases; use the client's syphon there: {error}")
+    return error
+
+
+class SyphonDataSource(DataSource):  # type: ignore[misc]
+    """Used by `job` only."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = {str(key): str(value) for key, value in options.items()}
+
+    @classmethod
+    def name(cls) -> str:
+        return "servicebus-syphon"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> SyphonStreamReader:
+        return SyphonStreamReader(SyphonOptions.parse(self._given))

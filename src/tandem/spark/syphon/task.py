@@ -1,0 +1,354 @@
+"""One task of the syphon: reads what is left of a queue's leases, sends it home in order, settles each chunk once the primary has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate, trouble_of_condition
+from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
+from tandem.engine_client.blocking import BlockingClient, BlockingSender, Pending, TransportError
+from tandem.spark.connector.claims import Claims
+from tandem.spark.connector.connections import connection, drop, patiently, unreachable
+from tandem.spark.connector.lease_reading import Message, read_lease
+from tandem.spark.connector.options import Where
+from tandem.spark.connector.task_sender import Senders, Transfer
+from tandem.spark.syphon.session_order import Letter, Turns
+
+log = logging.getLogger("tandem.spark.syphon")
+
+_OF_THE_CONNECTION = frozenset({"connect", "send", "receive", "closed", "com.microsoft:timeout", "amqp:connection:forced"})
+"""Errors after which nothing can be sent to the namespace, whatever the destination."""
+_WORDS_MAX = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveSettings:
+    """Pickled into every task."""
+
+    primary: Where
+    secondary: Where
+    batch_messages: int
+    subtract_time_in_backlog: bool
+    destination_wait_ms: int = WAIT_SECONDS * 1_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the messages of one destination."""
+
+    path: str
+    moved: int = 0
+    dead_lettered: int = 0
+    waiting: int = 0
+    size_bytes: int = 0
+    reason: str = ""
+    trouble: str = ""
+    """What its messages wait for, in a word."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one chunk: what to tell the backlog."""
+
+    completed: list[int] = field(default_factory=list)
+    dead_lettered: list[dict[str, object]] = field(default_factory=list)
+
+    def bury(self, seq: int, reason: str, description: str) -> None:
+        self.dead_lettered.append({"sequence-number": seq, "reason": reason, "description": description[:_WORDS_MAX]})
+
+
+class Mover:
+    """Messages of one backlog queue, in the order they lie there. Order holds per destination: at most one transfer to each is under way,
+    and once a message has to wait, all behind it with the same destination wait too, in their lease, until the next attempt."""
+
+    def __init__(self, settings: MoveSettings, queue: str, now_ms: int, refusing: Mapping[str, int] | None = None) -> None:
+        """`refusing`: destinations that refused everything in earlier attempts, and since when."""
+        self._settings = settings
+        self._queue = queue
+        self._now_ms = now_ms
+        self._claims = Claims(settings.secondary, queue)
+        self._turns = Turns(settings.secondary, queue)
+        self._tallies: dict[str, Tally] = {}
+        self._blocked: set[str] = set()
+        self._destinations = Destinations(settings.destination_wait_ms, refusing)
+        self._primary_gone = ""
+        self._senders: Senders | None = None
+        self._settling: tuple[dict[str, object], Pending, BlockingClient] | None = None
+        self.trouble = ""
+        """What kept the backlog itself from being read or settled; empty when nothing did."""
+
+    def run(self, leases: Iterable[tuple[str, int]]) -> list[Tally]:
+        try:
+            for lease, count in leases:
+                self._move_lease(lease, count)
+        except TransportError as error:
+            # Leases keep what is not settled: nothing is lost by stopping here, and the query goes on.
+            self.trouble = f"{self._queue}: {error}"
+            drop(self._settings.secondary)
+        finally:
+            self._claims.release()
+        return list(self._tallies.values())
+
+    def _move_lease(self, lease: str, count: int) -> None:
+        try:
+            self._claims.take(lease)
+            for page in read_lease(self._settings.secondary, self._queue, lease, 0, count, remaining=True):
+                outcome = self._move_page(page)
+                self._settle(lease, outcome)
+                if self._primary_gone:
+                    break
+            self._finish_settling()
+        except TransportError as error:
+            if error.condition != "com.tandem:lease-lost":
+                raise
+            # It lapsed: its messages are in the queue again and come with another lease.
+            log.warning("%s: %s", self._queue, error)
+            self.trouble = str(error)
+
+    # -- one page ----------------------------------------------------------------------------
+
+    def _move_page(self, page: list[Message]) -> Outcome:
+        outcome = Outcome()
+        letters: list[Letter] = []
+        for (seq, enqueued_at, _, _), payload in page:
+            try:
+                unwrapped = unwrap_payload(payload, self._now_ms if self._settings.subtract_time_in_backlog else None)
+            except EnvelopeError as error:
+                outcome.bury(seq, error.reason, error.description)
+                self._tally("").dead_lettered += 1
+                continue
+            letters.append(Letter(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
+        go, wait = self._turns.sort(letters)
+        for letter in wait:
+            tally = self._tally(letter.destination.path)
+            tally.waiting += 1
+            tally.reason = tally.reason or "earlier messages of its session go first"
+        self._move_lanes(self._lanes(go), outcome)
+        return outcome
+
+    def _lanes(self, letters: list[Letter]) -> dict[str, _Lane]:
+        """By destination; what has to wait for its destination is left out."""
+        lanes: dict[str, list[tuple[int, bytes | None]]] = {}
+        names: dict[str, str] = {}
+        for letter in letters:
+            names.setdefault(letter.path, letter.destination.path)
+            lanes.setdefault(letter.path, []).append((letter.sequence_number, None if letter.destination.fence else letter.payload))
+        under_way = {}
+        for key, messages in lanes.items():
+            if key in self._blocked or self._primary_gone:
+                self._tally(names[key]).waiting += len(messages)
+            else:
+                under_way[key] = _Lane(names[key], messages, self._settings.batch_messages)
+        return under_way
+
+    def _move_lanes(self, lanes: dict[str, _Lane], outcome: Outcome) -> None:
+        """All destinations at once, each strictly in order."""
+        try:
+            for key in list(lanes):
+                self._next(key, lanes, outcome)
+            while lanes:
+                if not any(self._has_answer(lane) for lane in lanes.values()) and not self._client().pump():
+                    raise TransportError("com.microsoft:timeout", "the primary does not answer")
+                for key in list(lanes):
+                    self._look(key, lanes, outcome)
+        except TransportError as error:
+            self._lose_primary(error, lanes)
+
+    def _client(self) -> BlockingClient:
+        return connection(self._settings.primary)
+
+    def _lose_primary(self, error: TransportError, lanes: dict[str, _Lane]) -> None:
+        """Everything without an answer stays in its lease: the primary may have it, then its duplicate detection drops the repeat."""
+        self._primary_gone = str(error)
+        drop(self._settings.primary)
+        self._senders = None
+        for lane in lanes.values():
+            tally = self._tally(lane.path)
+            tally.waiting += lane.left()
+            tally.reason = str(error)
+        lanes.clear()
+
+    def _sender(self, path: str) -> BlockingSender:
+        if self._senders is None:
+            self._senders = Senders(self._client(), 5_000)
+        return self._senders.of(path)
+
+    def _next(self, key: str, lanes: dict[str, _Lane], outcome: Outcome) -> None:
+        """Send the next transfer of this lane; a destination that refuses the link itself refuses all its messages."""
+        lane = lanes[key]
+        self._claims.check()
+        outcome.completed.extend(lane.pass_fences())
+        try:
+            sender = self._sender(lane.path)
+            transfer = lane.take(sender.message_bytes_max)
+            if transfer is None:
+                del lanes[key]
+                return
+            transfer.post(sender)
+        except TransportError as error:
+            if error.condition in _OF_THE_CONNECTION:
+                raise
+            if self._senders is not None:
+                self._senders.forget(lane.path)
+            self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
+
+    def _has_answer(self, lane: _Lane) -> bool:
+        """Opening a link to one destination may have read the answers of others."""
+        sender = self._sender(lane.path)
+        return bool(sender.answered or sender.failed)
+
+    def _look(self, key: str, lanes: dict[str, _Lane], outcome: Outcome) -> None:
+        lane = lanes[key]
+        sender = self._sender(lane.path)
+        answered, sender.answered = sender.answered, []
+        failed, sender.failed = sender.failed, []
+        if lane.transfer is None:
+            return
+        if answered:
+            tally = self._tally(lane.path)
+            tally.moved += len(lane.transfer.payloads)
+            tally.size_bytes += sum(map(len, lane.transfer.payloads))
+            outcome.completed.extend(lane.accepted())
+            self._destinations.took(lane.path)
+            self._next(key, lanes, outcome)
+        elif failed:
+            error = failed[0][1]
+            self._refused(key, lanes, outcome, error.condition, error.description or "", whole_lane=False)
+        else:
+            try:
+                sender.check()
+            except TransportError as error:
+                assert self._senders is not None
+                self._senders.forget(lane.path)
+                self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
+
+    def _refused(self, key: str, lanes: dict[str, _Lane], outcome: Outcome, condition: str, description: str, whole_lane: bool) -> None:
+        lane = lanes[key]
+        said = f"{lane.path}: {condition}: {description}"
+        tally = self._tally(lane.path)
+        trouble = trouble_of_condition(condition)
+        fate = self._destinations.judge(trouble, lane.path, self._now_ms)
+        if fate is Fate.WAIT:
+            self._blocked.add(key)
+            tally.trouble = trouble.value
+            tally.waiting += lane.left()
+            tally.reason = said
+            del lanes[key]
+        elif whole_lane or fate is Fate.DEAD_LETTER_ALL:
+            for seq, payload in lane.rest():
+                if payload is None:
+                    outcome.completed.append(seq)
+                else:
+                    outcome.bury(seq, NOT_RETRYABLE, said)
+                    tally.dead_lettered += 1
+            del lanes[key]
+        elif lane.transfer is not None and len(lane.transfer.payloads) > 1:
+            # One of them is refused for good; singly, in order, it is found.
+            lane.send_singly()
+            self._next(key, lanes, outcome)
+        else:
+            for seq in lane.accepted():
+                outcome.bury(seq, NOT_RETRYABLE, said)
+                tally.dead_lettered += 1
+            self._next(key, lanes, outcome)
+
+    def _tally(self, path: str) -> Tally:
+        found = self._tallies.get(path.casefold())
+        if found is None:
+            found = self._tallies[path.casefold()] = Tally(path)
+        return found
+
+    # -- settling ----------------------------------------------------------------------------
+
+    def _settle(self, lease: str, outcome: Outcome) -> None:
+        """Ask for it and go on with the next page; the answer is looked at before the one after."""
+        self._finish_settling()
+        if not outcome.completed and not outcome.dead_lettered:
+            return
+        body: dict[str, object] = {"lease-id": lease, "dead-lettered": outcome.dead_lettered}
+        body["completed"] = BlockingClient.longs(outcome.completed)
+        try:
+            client = connection(self._settings.secondary)
+            pending = client.post(self._queue, "com.tandem:settle-lease-part", body, client.timeout)
+            client.flush()
+            self._settling = (body, pending, client)
+        except TransportError as error:
+            if not unreachable(error):
+                raise
+            self._settle_patiently(body)
+
+    def _finish_settling(self) -> None:
+        if self._settling is None:
+            return
+        (body, pending, client), self._settling = self._settling, None
+        try:
+            client.pump_until(pending.done, f"settle-lease-part of {self._queue}")
+            pending.result()
+        except TransportError as error:
+            if not unreachable(error):
+                raise
+            drop(self._settings.secondary)
+            self._settle_patiently(body)
+
+    def _settle_patiently(self, body: dict[str, object]) -> None:
+        def step(client: BlockingClient) -> object:
+            return client.request(self._queue, "com.tandem:settle-lease-part", body)
+
+        patiently(self._settings.secondary, f"settle {self._queue}", step)
+
+
+class _Lane:
+    """Messages for one destination, in order, one transfer at a time."""
+
+    def __init__(self, path: str, messages: list[tuple[int, bytes | None]], batch_messages: int) -> None:
+        """A message without a payload is a fence: passed when all before it have gone."""
+        self.path = path
+        self.transfer: Transfer | None = None
+        self._messages = messages
+        self._at = 0
+        self._batch_messages = batch_messages
+        self._singly = 0
+
+    def take(self, bytes_max: int) -> Transfer | None:
+        """The next transfer; None when all have gone. What it holds stays ours until `accepted`."""
+        transfer = Transfer(self.path)
+        most = 1 if self._singly > 0 else self._batch_messages
+        for seq, payload in self._messages[self._at : self._at + most]:
+            if payload is None:
+                break
+            if transfer.payloads and transfer.size_bytes + len(payload) + 8 > bytes_max:
+                break
+            transfer.add(payload, seq)
+        self.transfer = transfer if transfer.payloads else None
+        return self.transfer
+
+    def pass_fences(self) -> list[int]:
+        """Sequence numbers of the fences that come next."""
+        passed = []
+        while self._at < len(self._messages) and self._messages[self._at][1] is None:
+            passed.append(self._messages[self._at][0])
+            self._at += 1
+        return passed
+
+    def accepted(self) -> list[int]:
+        """The transfer under way is dealt with: its sequence numbers."""
+        assert self.transfer is not None
+        seqs = [seq for seq in self.transfer.contexts if isinstance(seq, int)]
+        self._at += len(seqs)
+        self._singly = max(0, self._singly - len(seqs))
+        self.transfer = None
+        return seqs
+
+    def send_singly(self) -> None:
+        """The transfer under way was refused as a whole: its messages go one by one."""
+        assert self.transfer is not None
+        self._singly = len(self.transfer.payloads)
+        self.transfer = None
+
+    def left(self) -> int:
+        return len(self._messages) - self._at
+
+    def rest(self) -> list[tuple[int, bytes | None]]:
+        return self._messages[self._at :]

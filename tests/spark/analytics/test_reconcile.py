@@ -1,0 +1,97 @@
+"""Every message is accounted for, and each kind of trouble is found under its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from tandem.client.envelope import FENCE_ID
+from tandem.model.errors import ConfigurationError
+from tandem.testing import Bus
+from tests.spark.ledger_lines import ledger
+
+pytestmark = pytest.mark.spark
+
+
+def problems(result: Any) -> dict[str, str]:
+    return {finding.message_id: finding.problem for finding in result.findings}
+
+
+def test_ledgers_alone_show_what_is_lost_doubled_late_and_unexpected(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    sent = ledger(tmp_path / "sent.jsonl", [(f"m{n}", "orders", n) for n in range(6)])
+    received = [("m0", "orders", 1.0), ("m1", "ORDERS", 1.5), ("m1", "orders", 1.6), ("m2", "orders", 100.0), ("m3", "orders", 4.0)]
+    result = reconcile(spark, sent=sent, received=ledger(tmp_path / "got.jsonl", [*received, ("ghost", "orders", 5.0)]))
+    assert (result.total.sent, result.total.delivered, result.held) == (6, 5, False)
+    assert problems(result) == {"m4": "lost", "m5": "lost", "m1": "duplicated", "m2": "delayed", "ghost": "unexpected"}
+    assert result.delayed_after_ms == 60_000
+
+
+def test_among_equals_the_longest_on_their_way_come_first(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    sent = ledger(tmp_path / "sent.jsonl", [(f"m{n}", "orders", n) for n in range(3)] + [("z", "alpha", 0)])
+    got = ledger(tmp_path / "got.jsonl", [("m0", "orders", 80.0), ("m1", "orders", 300.0), ("m2", "orders", 70.0), ("z", "alpha", 200.0)])
+    result = reconcile(spark, sent=sent, received=got)
+    assert [finding.message_id for finding in result.findings] == ["m1", "z", "m0", "m2"]
+
+
+def test_order_is_judged_within_a_session(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    sent = ledger(tmp_path / "sent.jsonl", [(f"m{n}", "orders", n) for n in range(4)], session_id="s")
+    received = ledger(tmp_path / "got.jsonl", [(f"m{n}", "orders", 9 + n) for n in (0, 2, 1, 3)], session_id="s")
+    result = reconcile(spark, sent=sent, received=received)
+    assert result.held
+    assert problems(result) == {"m2": "out_of_order"}, "it overtook m1"
+
+
+def test_journals_of_both_namespaces_tell_where_every_message_is(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    backlog = "contoso/x-servicebus-transfer/0"
+    with Bus(data_dir=tmp_path / "west", real_time=True) as west, Bus(data_dir=tmp_path / "east", real_time=True) as east:
+        west.create_queue("orders")
+        east.create_queue(backlog)
+        with ServiceBusClient.from_connection_string(west.connection_string) as client:
+            with client.get_queue_sender("orders") as sender:
+                sender.send_messages([ServiceBusMessage("x", message_id=f"w{n}") for n in range(5)])
+                sender.send_messages(ServiceBusMessage("home again", message_id="e0"))
+            with client.get_queue_receiver("orders") as receiver:
+                messages = receiver.receive_messages(max_message_count=6, max_wait_time=5)
+                by_id = {str(message.message_id): message for message in messages}
+                for name in ("w0", "w1", "e0"):
+                    receiver.complete_message(by_id[name])
+                receiver.dead_letter_message(by_id["w2"], reason="bad")
+        with ServiceBusClient.from_connection_string(east.connection_string) as client:
+            with client.get_queue_sender(backlog) as sender:
+                diverted = [ServiceBusMessage("x", message_id=f"e{n}", application_properties={"x-ms-path": "orders"}) for n in range(2)]
+                sender.send_messages(diverted)
+                fence = f"{FENCE_ID}1"
+                sender.send_messages(ServiceBusMessage(b"", message_id=fence, application_properties={"x-ms-path": "orders"}))
+            with client.get_queue_receiver(backlog) as receiver:
+                for message in receiver.receive_messages(max_message_count=1, max_wait_time=5):
+                    receiver.complete_message(message)
+    result = reconcile(spark, journals=[str(tmp_path / "west"), str(tmp_path / "east")])
+    assert [one.entity for one in result.entities] == ["orders"]
+    assert (result.total.sent, result.total.delivered, result.total.diverted, result.held) == (7, 3, 2, True)
+    assert problems(result) == {"w2": "dead_lettered", "w3": "waiting", "w4": "waiting", "e1": "waiting"}
+
+
+def test_nothing_to_compare_is_an_error(spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    with pytest.raises(ConfigurationError, match="nothing to reconcile"):
+        reconcile(spark)
+
+
+def test_a_ledger_without_ids_is_refused_by_name(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    (tmp_path / "sent.jsonl").write_text('{"path": "orders", "at_ms": 1}\n')
+    with pytest.raises(ConfigurationError, match="has no column message_id"):
+        reconcile(spark, sent=str(tmp_path / "sent.jsonl"))

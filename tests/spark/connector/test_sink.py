@@ -1,0 +1,200 @@
+"""Rows to messages: what they carry, where they go, what happens to those that are refused, and what a repeat does."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructField, StructType
+
+from tandem.engine_client.blocking import TransportError
+from tandem.spark.connector.connections import drop
+from tandem.spark.connector.options import OptionError, sink_options
+from tandem.spark.connector.sink import RowsRefused, Written, _Task, check_schema
+from tests.acceptance.brokers import Broker
+from tests.spark.house import EXACT, counts, create_queue, ids, take_all, verdict
+
+
+@pytest.fixture(autouse=True)
+def no_connection_outlives_its_test() -> Iterator[None]:
+    from tandem.spark.connector import connections
+
+    yield
+    for one in list(connections._cached):
+        drop(one)
+
+
+def write(broker: Broker, rows: pa.RecordBatch, job: str = "job", partition: int = 0, **options: str) -> Written:
+    parsed = sink_options({"connectionString": broker.connection_string, **options})
+    return _Task(parsed, rows.schema.names, job, partition).run(iter([rows.slice(0, 7), rows.slice(7)]))
+
+
+def bodies(count: int, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"body": [b"x" * 100] * count, **columns})
+
+
+def test_everything_a_row_says_is_in_the_message(west: Broker, name: str) -> None:
+    create_queue(west, name, requires_session=True)
+    at = datetime.datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=datetime.UTC)
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array(["text"]),
+            "message_id": ["id"],
+            "session_id": ["s"],
+            "partition_key": ["s"],
+            "correlation_id": ["c"],
+            "subject": ["subject"],
+            "to": ["to"],
+            "reply_to": ["r"],
+            "reply_to_session_id": ["rs"],
+            "content_type": ["text/plain"],
+            "time_to_live_ms": [3_600_000],
+            "scheduled_enqueue_time": pa.array([at], pa.timestamp("us", tz="UTC")),
+            "application_properties": pa.array([[("n", "5"), ("t", "x")]], pa.map_(pa.string(), pa.string())),
+            "application_property_types": pa.array([[("n", "int")]], pa.map_(pa.string(), pa.string())),
+            "sequence_number": [99],
+        }
+    )
+    assert write(west, rows, queue=name).accepted == 1
+    there = take_all(west, name)
+    found = {column: values[0] for column in there.COLUMNS if (values := there.column(column)) is not None}
+    assert (found["session_id"], found["partition_key"], found["correlation_id"], found["subject"]) == ("s", "s", "c", "subject")
+    assert (found["to"], found["reply_to"], found["reply_to_session_id"], found["content_type"]) == ("to", "r", "rs", "text/plain")
+    assert found["scheduled_enqueue_time"] == int(at.timestamp() * 1000)
+    assert found["time_to_live_ms"] == 3_600_000
+    assert found["application_properties"] == [("n", "5"), ("t", "x")]
+    assert found["application_property_types"] == [("n", "int"), ("t", "string")]
+    assert found["body"] == b"text"
+    assert found["message_id"] == "id"
+    assert found["sequence_number"] != 99
+
+
+def test_ids_follow_from_job_partition_and_row_so_a_repeat_vanishes(west: Broker, name: str) -> None:
+    create_queue(west, name, requires_duplicate_detection=True)
+    for _ in range(2):
+        write(west, bodies(50), job="job", partition=3, queue=name)
+    write(west, bodies(50), job="job", partition=4, queue=name)
+    found = ids(take_all(west, name))
+    assert sorted(found) == sorted(f"job-{partition}-{n + 1}" for partition in (3, 4) for n in range(50))
+
+
+def test_each_row_may_name_its_destination(west: Broker, name: str) -> None:
+    create_queue(west, f"{name}-a", f"{name}-b")
+    write(west, bodies(10, entity=[f"{name}-{'ab'[n % 2]}" for n in range(10)], message_id=[f"m{n}" for n in range(10)]))
+    assert ids(take_all(west, f"{name}-a")) == ["m0", "m2", "m4", "m6", "m8"]
+    assert ids(take_all(west, f"{name}-b")) == ["m1", "m3", "m5", "m7", "m9"]
+
+
+def test_a_refused_row_fails_the_batch_and_says_why(west: Broker, name: str) -> None:
+    create_queue(west, name)
+    with pytest.raises(RowsRefused, match=r"1 rows were refused.*'no-such'.*amqp:not-found"):
+        write(west, bodies(10, entity=[name] * 9 + ["no-such"]))
+    with pytest.raises(RowsRefused, match=r"body.*is null"):
+        write(west, pa.RecordBatch.from_pydict({"body": pa.array([b"x", None], pa.binary())}), queue=name)
+
+
+def test_refused_rows_go_to_a_table_and_the_others_arrive(west: Broker, name: str, tmp_path: Path) -> None:
+    create_queue(west, name, requires_session=True)
+    sessions = [None if n in (3, 40) else "s" for n in range(60)]
+    options = {"queue": name, "onFailure": "table", "failurePath": str(tmp_path / "refused")}
+    for _ in range(2):
+        written = write(west, bodies(60, message_id=[f"m{n}" for n in range(60)], session_id=sessions), **options)
+        assert (written.accepted, written.refused) == (58, 2)
+    (file,) = (tmp_path / "refused").iterdir()
+    table = pq.read_table(file).to_pylist()
+    assert [row["message_id"] for row in table] == ["m3", "m40"]
+    assert {row["failed_entity"] for row in table} == {name}
+    assert all("SessionId" in row["failed_description"] for row in table)
+
+
+def test_a_broker_that_is_killed_meanwhile_is_waited_for_and_nothing_is_lost(mortal: Broker) -> None:
+    create_queue(mortal, "orders", requires_duplicate_detection=True)
+    total = 20_000
+
+    def outage() -> None:
+        while counts(mortal, "orders")["total"] == 0:
+            pass
+        mortal.kill()
+        mortal.start()
+
+    meanwhile = threading.Thread(target=outage)
+    meanwhile.start()
+    written = write(mortal, bodies(total), queue="orders", operationTimeoutSeconds="60", maxInFlight="200", messagesPerTransfer="20")
+    meanwhile.join()
+    assert written.accepted == total
+    assert verdict((f"job-0-{n + 1}" for n in range(total)), ids(take_all(mortal, "orders"))) == EXACT
+
+
+def test_a_broker_that_stays_away_fails_the_task(mortal: Broker) -> None:
+    mortal.kill()
+    with pytest.raises(TransportError, match="connect"):
+        write(mortal, bodies(1), queue="orders", operationTimeoutSeconds="1")
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ([StructField("body", BinaryType()), StructField("colour", StringType())], "column 'colour' is no part of a message"),
+        ([StructField("message_id", StringType())], "column 'body'.*is needed"),
+        ([StructField("body", IntegerType())], "column 'body' must be binary or string, found int"),
+        ([StructField("body", BinaryType()), StructField("session_id", IntegerType())], "column 'session_id' must be string"),
+        (
+            [StructField("body", BinaryType()), StructField("application_properties", StringType())],
+            "column 'application_properties' must be map",
+        ),
+    ],
+)
+def test_a_wrong_column_is_named_before_anything_is_sent(fields: list[StructField], said: str) -> None:
+    options = sink_options({"connectionString": "Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=v", "queue": "q"})
+    with pytest.raises(ValueError, match=said):
+        check_schema(StructType(fields), options)
+
+
+def test_a_destination_is_needed() -> None:
+    options = sink_options({"connectionString": "Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=v"})
+    schema = StructType([StructField("body", BinaryType()), StructField("application_properties", MapType(StringType(), IntegerType()))])
+    with pytest.raises(OptionError, match="option 'queue'"):
+        check_schema(schema, options)
+
+
+# -- on Spark ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_spark_writes_a_table(spark: Any, west: Broker, name: str) -> None:
+    create_queue(west, name)
+    table = spark.range(500).selectExpr("cast(id as string) as body", "map('n', id) as application_properties")
+    table.write.format("servicebus").mode("append").options(connectionString=west.connection_string, queue=name).save()
+    there = take_all(west, name)
+    assert sorted(int(body) for body in there.column("body") or []) == list(range(500))
+    assert len(set(ids(there))) == 500
+    assert {kind for types in there.column("application_property_types") or [] for _, kind in types} == {"long"}
+
+
+@pytest.mark.spark
+def test_a_stream_from_queue_to_queue_repeats_a_failed_batch_with_the_same_ids(spark: Any, west: Broker, name: str, tmp_path: Path) -> None:
+    create_queue(west, f"{name}-from")
+    create_queue(west, f"{name}-to", requires_duplicate_detection=True)
+    create_queue(west, f"{name}-late", requires_duplicate_detection=True)
+    write(west, bodies(300, message_id=[f"m{n}" for n in range(300)]), queue=f"{name}-from")
+
+    def start(late: str) -> Any:
+        stream = spark.readStream.format("servicebus").options(connectionString=west.connection_string, queue=f"{name}-from").load()
+        # Two destinations, of which the second does not exist at first: the batch fails after its first half was accepted.
+        row = stream.selectExpr("body", f"if(sequence_number > 150, '{late}', '{name}-to') as entity")
+        writer = row.writeStream.format("servicebus").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.option("connectionString", west.connection_string).trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match="rows were refused"):
+        start("no-such-queue").awaitTermination()
+    start(f"{name}-late").awaitTermination()
+    first, late = ids(take_all(west, f"{name}-to")), ids(take_all(west, f"{name}-late"))
+    assert len(first) == len(set(first)) == 150
+    assert len(late) == len(set(late)) == 150
+    assert counts(west, f"{name}-from")["total"] == 0
