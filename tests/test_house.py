@@ -26,21 +26,27 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "wire": frozenset({"amqp"}),
     "broker": frozenset({"model"}),
     "stores": frozenset({"model", "broker"}),
-    "gateway": frozenset({"model", "amqp", "wire", "broker"}),
+    "gateway": frozenset({"model", "amqp", "wire", "broker", "server"}),
+    # the process around the broker; `server/server.py` opens the doors, the doors use what surrounds them
+    "server": frozenset({"model", "wire", "amqp", "broker", "gateway"}),
     "client": frozenset({"model", "amqp", "wire"}),
     # our own engine as a client, without asyncio: for tasks of Spark and for commands
     "engine_client": frozenset({"model", "amqp", "wire"}),
     # journals are read where they lie, with the code that writes them
     "spark": frozenset({"model", "client", "engine_client", "amqp", "stores", "broker"}),
-    "cli": frozenset({"model", "amqp", "wire", "broker", "stores", "gateway", "client", "engine_client", "spark", "testing", "aio"}),
+    "cli": frozenset(
+        {"model", "amqp", "wire", "broker", "stores", "server", "gateway", "client", "engine_client", "spark", "testing", "aio"}
+    ),
     "console": frozenset(),
-    "testing": frozenset({"model", "amqp", "wire", "broker", "stores", "gateway", "client", "engine_client", "spark"}),
+    "testing": frozenset({"model", "amqp", "wire", "broker", "stores", "server", "gateway", "client", "engine_client", "spark"}),
     # Front doors: files and packages that only hand on what a room offers.
     "aio": frozenset({"model", "client"}),
     "__init__": frozenset({"model", "client"}),
     "__main__": frozenset({"cli"}),
 }
 STORES_MAY_IMPORT_OF_BROKER = frozenset({"ports", "facts"})
+DOORS = ("gateway/amqp/", "gateway/http/")
+"""They do not import each other: what both need stands beside them."""
 STANDARD_LIBRARY_ONLY = ("model", "amqp", "broker")
 ALWAYS_ALLOWED = frozenset({"mypy_extensions", "typing_extensions"})
 
@@ -115,6 +121,9 @@ def test_room_imports_only_what_it_may(path: Path) -> None:
             if room in STANDARD_LIBRARY_ONLY and parts[0] not in sys.stdlib_module_names | ALWAYS_ALLOWED:
                 wrong.append(f"line {line}: {room} uses the standard library only, not {parts[0]}")
             continue
+        door = next((door for door in DOORS if name_of(path).startswith(door)), "")
+        if door and "/".join(parts[1:3]) + "/" in set(DOORS) - {door}:
+            wrong.append(f"line {line}: one door does not import the other")
         if len(parts) < 2 or parts[1] in (room, "__version__"):
             continue
         other = parts[1]
@@ -210,7 +219,7 @@ ORDERED_SLICES: dict[str, set[str]] = {
         "memoryview(buf)[at:end]",
         "view[w.sent:w.sent + room]",
     },
-    "gateway/links.py": {"payload[value_at + 2:after]", "payload[value_at + 5:value_at + 5 + uint32(payload, value_at + 1)]"},
+    "gateway/amqp/links.py": {"payload[value_at + 2:after]", "payload[value_at + 5:value_at + 5 + uint32(payload, value_at + 1)]"},
     "gateway/translate.py": {
         "bare[after:]",
         "bare[cut_to:]",
@@ -230,7 +239,7 @@ ORDERED_SLICES: dict[str, set[str]] = {
 
 def test_slices_of_what_peers_send_are_checked_or_known_to_be_in_order() -> None:
     """Compiled, a slice that begins behind its end is a SystemError that costs the connection; `amqp.codec.part` makes it empty."""
-    hot = re.findall(r'"((?:amqp|gateway)/\w+\.py)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
+    hot = re.findall(r'"((?:amqp|gateway)/[\w/]+\.py)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
     found: dict[str, set[str]] = {}
     for name in hot:
         for node in ast.walk(tree_of(PACKAGE / name)):
@@ -309,6 +318,11 @@ def test_rules_themselves_catch_what_they_are_for(tmp_path: Path, monkeypatch: p
         test_no_error_is_swallowed_and_nothing_is_left_unfinished(bad)
     with pytest.raises(AssertionError):
         test_module_says_in_its_first_line_what_it_promises(bad)
+    door = tmp_path / "gateway" / "http" / "bad.py"
+    door.parent.mkdir(parents=True)
+    door.write_text("from tandem.gateway.amqp.links import Sending\n")
+    with pytest.raises(AssertionError, match="one door does not import the other"):
+        test_room_imports_only_what_it_may(door)
     store = tmp_path / "stores" / "bad.py"
     store.write_text("from tandem.broker.queue.queue import Queue\n")
     with pytest.raises(AssertionError, match="stores may import only"):

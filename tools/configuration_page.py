@@ -14,9 +14,9 @@ sys.path.insert(0, str(PAGE.parents[2] / "src"))
 from tandem.cli.entities import PROPERTIES  # noqa: E402 - the path comes first
 from tandem.cli.kinds import show_duration  # noqa: E402
 from tandem.cli.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
-from tandem.gateway.settings import StoreSettings  # noqa: E402
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
 from tandem.model.limits import Limits  # noqa: E402
+from tandem.server.settings import StoreSettings  # noqa: E402
 
 HEAD = """# Configuration
 

@@ -12,7 +12,7 @@ from tandem.testing.amqp_client import AmqpClient, Gone, Refused
 from tandem.testing.checker import Checker
 from tests.acceptance.crash_stories import ABANDONED, Actor, FannedOut, Plain, Sessions
 from tests.acceptance.crashing import CrashingBroker, Story, body_of, message, peek, read
-from tests.gateway.coordinator import transactional_transfer
+from tests.gateway.amqp.coordinator import transactional_transfer
 
 
 class Partitioned(Plain):

@@ -14,12 +14,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from tandem import amqp
 from tandem.broker.meters import EMPTY, MINUTE_MS, OK, RECEIVE, SEND, MeterBook, slot_of
 from tandem.broker.turn import Turn
-from tandem.gateway.sas import make_token
 from tandem.model.clock import SystemClock
+from tandem.server.sas import make_token
 from tandem.testing import Bus
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.raw import Raw, message
-from tests.gateway.coordinator import Coordinator, send_in, settle_in
+from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
 
 AFTER_ALL = 1 << 32
 

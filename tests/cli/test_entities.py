@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tandem.cli.settings import Flags, load
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import (
     MAX_DURATION_MS,
     AuthorizationRule,
@@ -24,6 +23,7 @@ from tandem.model.entity import (
     TrueFilter,
 )
 from tandem.model.errors import ConfigurationError
+from tandem.server.settings import NamespaceSettings
 
 
 def from_toml(tmp_path: Path, text: str) -> tuple[NamespaceSettings, ...]:

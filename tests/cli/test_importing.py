@@ -12,7 +12,7 @@ import pytest
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, SqlRuleFilter
 
 from tandem.cli.settings import Flags, load
-from tandem.gateway.settings import NamespaceSettings
+from tandem.server.settings import NamespaceSettings
 from tests.cli.broker_process import BrokerProcess
 
 CONFIG = """

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import keyring
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
+from tandem.server.settings import NamespaceSettings
 
 
 def rule(name: str, primary: str = "", secondary: str = "") -> AuthorizationRule:

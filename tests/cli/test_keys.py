@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tandem.cli.keyring import endpoint_host
-from tandem.gateway.settings import NamespaceSettings
+from tandem.server.settings import NamespaceSettings
 
 
 def tandem(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

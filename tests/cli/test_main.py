@@ -65,7 +65,7 @@ def test_serving_does_not_load_what_it_does_not_need() -> None:
         "tandem.testing",
     ]
     code = (
-        "import sys; import tandem.cli.main, tandem.cli.running, tandem.gateway.server, tandem.stores.engines, tandem.wire.tls;"
+        "import sys; import tandem.cli.main, tandem.cli.running, tandem.server.server, tandem.stores.engines, tandem.wire.tls;"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     assert run("-c", code, module=False).stdout == "[]\n"

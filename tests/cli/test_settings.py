@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tandem.cli.settings import Configuration, Flags, is_loopback, load, quick_flags
-from tandem.gateway.settings import Listener, StoreSettings, TlsSettings
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
+from tandem.server.settings import Listener, StoreSettings, TlsSettings
 
 
 def configured(tmp_path: Path, text: str = "", environ: dict[str, str] | None = None, **flags: object) -> Configuration:

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from tandem.cli import keyring
 from tandem.cli.settings import Flags, load
-from tandem.gateway.server import Server
 from tandem.model.clock import SystemClock
+from tandem.server.server import Server
 from tandem.stores.engines import MemoryEngines
 from tests.cli.broker_process import BrokerProcess
 

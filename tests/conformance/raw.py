@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from tandem import amqp
-from tandem.gateway.sas import make_token
+from tandem.server.sas import make_token
 from tests.conformance.house import ROOT_KEY, ROOT_NAME
 
 SECONDS = 20

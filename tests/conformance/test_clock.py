@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tandem import amqp
-from tandem.gateway.server import Server
 from tandem.model.clock import JUMP_MS, SystemClock
+from tandem.server.server import Server
 from tandem.testing import Bus
 from tandem.testing.simclock import ManualClock
 from tests.conformance.raw import Raw, Refused, message, token_for

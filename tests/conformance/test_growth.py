@@ -11,8 +11,8 @@ import pytest
 
 from tandem import amqp
 from tandem.amqp.numbers import Numbers
-from tandem.gateway.sas import Grant, Grants
 from tandem.model.limits import Limits
+from tandem.server.sas import Grant, Grants
 from tandem.testing import Bus
 from tests.conformance.raw import SESSION_FILTER, End, Raw, message
 

@@ -24,7 +24,7 @@ from tandem.model.entity import EntityStatus
 from tests.conformance.house import TOPIC, ClockedBroker, ProcessBroker
 from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, Flavour, bodies, text
-from tests.gateway.coordinator import Coordinator, send_in
+from tests.gateway.amqp.coordinator import Coordinator, send_in
 
 QUEUES = {"plain": 32, "sessions": 8, "disabled": 4, "send-disabled": 4, "receive-disabled": 4}
 

@@ -16,13 +16,13 @@ from tandem.amqp.codec import COMPILED, decode_value, skip_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.outcomes import decode_outcome, encode_outcome
 from tandem.amqp.sections import decode_message, scan
-from tandem.gateway.client import Client, Writer
-from tandem.gateway.links import split_batch
-from tandem.gateway.peer import open_client
-from tandem.gateway.server import Server
-from tandem.gateway.settings import NamespaceSettings, ServerSettings, StoreSettings
+from tandem.gateway.amqp.connection import Client, Writer
+from tandem.gateway.amqp.links import split_batch
+from tandem.gateway.amqp.pump import open_client
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right
 from tandem.model.errors import BusError
+from tandem.server.server import Server
+from tandem.server.settings import NamespaceSettings, ServerSettings, StoreSettings
 from tandem.stores.engines import MemoryEngines
 from tests.differential import cases
 

@@ -11,7 +11,6 @@ import pytest
 
 from tandem.broker.facts import ENDED, ENTITY, RULE
 from tandem.broker.recovery.entity_facts import EntityFacts, Roll
-from tandem.gateway.admin import NamespaceAdmin
 from tandem.model.entity import (
     AuthorizationRule,
     CorrelationFilter,
@@ -24,6 +23,7 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.errors import ConfigurationError, Corrupt, StoreUnavailable
+from tandem.server.administration import NamespaceAdmin
 from tandem.stores.metadata import Metadata, Snapshot
 from tandem.stores.recover_metadata import recover_metadata
 from tandem.testing import Bus

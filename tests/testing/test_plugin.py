@@ -54,7 +54,7 @@ def test_entry_point_names_the_plugin() -> None:
 
 
 def test_plugin_costs_nothing_until_the_fixture_is_used(tmp_path: Path) -> None:
-    code = "import tandem.testing.plugin, sys; sys.exit('tandem.gateway.server' in sys.modules)"
+    code = "import tandem.testing.plugin, sys; sys.exit('tandem.server.server' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60).returncode == 0
 
 

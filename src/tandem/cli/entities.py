@@ -10,7 +10,6 @@ from tandem.broker.entities import administration
 from tandem.cli.documents import Section
 from tandem.cli.kinds import Choice, Duration, Flag, Integer, Kind, Many, Name, Text
 from tandem.cli.rule_sections import Names, read_emulator_rule, read_rule
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import (
     AuthorizationRule,
     EntityStatus,
@@ -23,6 +22,7 @@ from tandem.model.entity import (
 )
 from tandem.model.errors import BusError, ConfigurationError
 from tandem.model.limits import Limits
+from tandem.server.settings import NamespaceSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import typer
 
 from tandem.cli.settings import Flags, load
 from tandem.cli.topology_file import plain, write_topology
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import (
     MAX_DURATION_MS,
     AuthorizationRule,
@@ -32,6 +31,7 @@ from tandem.model.entity import (
 )
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
+from tandem.server.settings import NamespaceSettings
 
 _PARTITIONS: Final = 16
 """Of a partitioned entity: its size is reported for all of them together, and asked for one."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from tandem.cli.settings import is_loopback
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
+from tandem.server.settings import NamespaceSettings
 from tandem.stores.disk import LocalDisk, make_directory, sync_name
 
 ROOT_RULE: Final = "RootManageSharedAccessKey"

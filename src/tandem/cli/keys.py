@@ -13,9 +13,9 @@ import typer
 
 from tandem.cli import keyring
 from tandem.cli.settings import Configuration, Flags, load
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import AuthorizationRule, QueueDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
+from tandem.server.settings import NamespaceSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn, Protocol
 from tandem.cli import keyring
 from tandem.cli.keyring import endpoint_host
 from tandem.cli.settings import Configuration, Flags, load
-from tandem.gateway.log_lines import LogHandler, LogLines
-from tandem.gateway.settings import ServerSettings, TlsSettings
 from tandem.model.errors import BusError, ConfigurationError
+from tandem.server.log_lines import LogHandler, LogLines
+from tandem.server.settings import ServerSettings, TlsSettings
 
 TLS_PORT: Final = 5671
 STALLS_VARIABLE: Final = "TANDEM_STALLS"
@@ -210,7 +210,7 @@ def _watched(loop: asyncio.AbstractEventLoop, file: str | None) -> Iterator[None
     if not file:
         yield
         return
-    from tandem.gateway.stalls import StallMonitor
+    from tandem.cli.stalls import StallMonitor
 
     monitor = StallMonitor(loop)
 
@@ -284,8 +284,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _make_server(settings: ServerSettings) -> Broker:
     """The composition root: which clock, which engines, which certificates."""
-    from tandem.gateway.server import Server
     from tandem.model.clock import SystemClock
+    from tandem.server.server import Server
     from tandem.stores.engines import DiskEngines, MemoryEngines
     from tandem.stores.settings import StoreSettings
     from tandem.wire.tls import server_context

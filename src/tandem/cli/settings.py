@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 from tandem.cli.documents import Document, Section, read, show
 from tandem.cli.entities import read_emulator, read_namespaces
 from tandem.cli.kinds import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
-from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings, TlsSettings
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
+from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings, TlsSettings
 
 DEFAULT_FILE: Final = "tandem.toml"
 DEFAULT_DATA: Final = "tandem-data"

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from tandem.cli.entities import PROPERTIES
 from tandem.cli.kinds import Duration, show_duration
-from tandem.gateway.settings import NamespaceSettings
 from tandem.model.entity import (
     DEFAULT_RULE_NAME,
     AuthorizationRule,
@@ -26,6 +25,7 @@ from tandem.model.entity import (
     TopicDescription,
     TrueFilter,
 )
+from tandem.server.settings import NamespaceSettings
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _CORRELATED: Final = ("correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type")

@@ -1,1 +1,1 @@
-"""Static files of the web page; see gateway/mounts.py."""
+"""Static files of the web page; see gateway/http/pages.py."""

@@ -17,8 +17,8 @@ from tandem.amqp.sections import scan
 from tandem.amqp.types import Symbol, Timestamp, ULong
 from tandem.broker.ports import Rewriter
 from tandem.broker.rules.message_view import MessageView
+from tandem.gateway.amqp.jms import milliseconds
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
-from tandem.gateway.jms import milliseconds
 from tandem.gateway.usual import remember_header, usual_message
 from tandem.gateway.views import application_properties_of, as_text, changed_message, forwarded_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed

@@ -12,10 +12,6 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from tandem.broker.entities.namespace import QueueEntity
-from tandem.gateway.faults import FaultWish
-from tandem.gateway.server import Server
-from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings
-from tandem.gateway.trouble import Trouble
 from tandem.gateway.waiting import Durable
 from tandem.model import address as addresses
 from tandem.model.address import SubQueue
@@ -30,6 +26,10 @@ from tandem.model.entity import (
 )
 from tandem.model.errors import StoreUnavailable
 from tandem.model.limits import Limits
+from tandem.server.fault_points import Trouble
+from tandem.server.faults import FaultWish
+from tandem.server.server import Server
+from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings
 from tandem.stores.engines import DiskEngines, MemoryEngines
 from tandem.stores.settings import StoreSettings as EngineSettings
 from tandem.testing.simclock import ManualClock, ShiftedClock

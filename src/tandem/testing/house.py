@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from tandem.gateway.server import Server
-from tandem.gateway.settings import Listener, NamespaceSettings, ServerSettings
-from tandem.gateway.settings import StoreSettings as ServerStores
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
+from tandem.server.server import Server
+from tandem.server.settings import Listener, NamespaceSettings, ServerSettings
+from tandem.server.settings import StoreSettings as ServerStores
 from tandem.stores.settings import StoreSettings
 from tandem.testing.agenda import MACHINE, Machine, SimClock
 from tandem.testing.invariants import check_namespace

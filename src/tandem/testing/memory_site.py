@@ -9,11 +9,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tandem.broker.entities.administration import find_rule, validate_queue, validate_rule, validate_subscription, validate_topic
-from tandem.gateway import sas
-from tandem.gateway.admin_port import NamespaceInfo, Page, RuntimeProperties
-from tandem.gateway.data_port import HttpMessage, ReceivedMessage, Settlement
-from tandem.gateway.http_types import Site
-from tandem.gateway.tracking import Entropy, Tracker
+from tandem.gateway.http.data_port import HttpMessage, ReceivedMessage, Settlement
+from tandem.gateway.http.types import Site
 from tandem.model.address import Address
 from tandem.model.clock import Clock
 from tandem.model.entity import (
@@ -34,6 +31,9 @@ from tandem.model.errors import (
     Unauthorized,
 )
 from tandem.model.limits import Limits
+from tandem.server import sas
+from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
+from tandem.server.tracking import Entropy, Tracker
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tandem.broker.ports import FetchEffect, Journal
-from tandem.gateway.server import Engines
+from tandem.server.server import Engines
 
 LoopCall = Callable[[Callable[[], None]], None]
 

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 from typing import Any, Final, TypeVar
 
-from tandem.gateway.xml_values import parse_duration
+from tandem.gateway.http.xml_values import parse_duration
 from tandem.model.entity import EntityStatus, QueueDescription, SubscriptionDescription, TopicDescription
 
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tandem.gateway.metering import COLUMNS
 from tandem.model.errors import ConfigurationError
+from tandem.server.meter_roller import COLUMNS
 from tandem.spark.analytics import meter_files
 from tandem.spark.analytics.meter_files import NAMES, Totals, add_up, pieces_of
 

@@ -1,0 +1,1 @@
+"""The AMQP door: connections, links and request nodes over one namespace."""

@@ -1,0 +1,280 @@
+"""One AMQP connection of a client: what it may do, what it has attached, what waits to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
+
+from tandem.amqp.connection import Connection
+from tandem.amqp.errors import AmqpError
+from tandem.amqp.handlers import ConnectionHandler
+from tandem.amqp.link import Link, ReceiverLink
+from tandem.amqp.session import Session
+from tandem.broker.ports import Flushed
+from tandem.broker.turn import Turn
+from tandem.gateway.amqp.holding import Holdings
+from tandem.gateway.amqp.transactions import Transactions
+from tandem.gateway.translate import Translator, refusal
+from tandem.gateway.waiting import Gate
+from tandem.model.address import Address
+from tandem.model.entity import Right
+from tandem.model.errors import BusError, QuotaExceeded, ServerBusy, Unauthorized
+from tandem.server import sas
+
+if TYPE_CHECKING:
+    from tandem.gateway.amqp.node import Node
+    from tandem.server.context import Site
+
+_LARGE_ANSWERS_MAX: Final = 16
+_LOOK_EVERY_MS: Final = 1_000
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Writer:
+    """Where the bytes of a connection go. The pump subclasses it per transport."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def hang_up(self) -> None:
+        """After what was written has left."""
+
+    def cut(self) -> None:
+        """At once, without a word."""
+
+
+class Client(Flushed):
+    """State of one connection. Everything here happens on the loop."""
+
+    def __init__(self, site: Site, writer: Writer, peer: str) -> None:
+        super().__init__()
+        self.site = site
+        self.turn: Turn = site.turn
+        self.translator: Translator = site.translator
+        self.writer = writer
+        self.peer = peer
+        self.node: Node | None = None
+        self.engine: Connection | None = None
+        self.gone: bool = False
+        self.writable: bool = True
+        self.grants = sas.Grants()
+        self.links: dict[Link, tuple[Address, Right]] = {}
+        """Entity links and the claim each stands on."""
+        self.opened_at: int = site.connection_clock.steady_ms()
+        self.authenticated: bool = False
+        self.linkless_since: int = self.opened_at
+        self._looked_at: int = 0
+        self._look_at: int = 0
+        self.transactions = Transactions(self, site.new_transaction_id)
+        self.gate = Gate(_LARGE_ANSWERS_MAX)
+        """Requests whose answers carry messages pass here."""
+        self.holdings = Holdings()
+        self.messages_lost: int = 0
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer; whatever they cause is written at the end of the turn."""
+        engine = self.engine
+        if self.gone or engine is None:
+            return
+        self.turn.begin()
+        if self.site.troubled and self.site.trouble is not None and self.site.trouble.swallows():
+            return
+        engine.receive_bytes(data)
+        if engine.has_output or engine.closed:
+            self.turn.touch_connection(self)
+
+    def touch(self) -> None:
+        """There is something to write."""
+        if not self.dirty:
+            self.turn.touch_connection(self)
+
+    def flush(self) -> None:
+        engine = self.engine
+        if engine is None or self.gone:
+            return
+        if self.site.troubled and self.site.trouble is not None and self.site.trouble.swallows():
+            return
+        data = engine.bytes_to_send()
+        if data:
+            self.writer.write(data)
+        if self.gate.unwritten:
+            self.gate.written()
+        if engine.closed:
+            self.writer.hang_up()
+
+    def set_writable(self, writable: bool) -> None:
+        """The peer reads slower than we write, or has caught up."""
+        self.writable = writable
+        self.gate.set_open(writable)
+        if writable:
+            self.turn.begin()
+            for link in list(self.links):
+                link.handler.on_flow(link)
+            self.touch()
+
+    def connection_lost(self) -> None:
+        """The transport is gone: links and sessions are told."""
+        if self.gone:
+            return
+        self.turn.begin()
+        engine = self.engine
+        if engine is not None:
+            engine.lost()
+        self.gone = True
+        self.gate.abandon()
+        self.site.forget(self)
+
+    def cut(self) -> None:
+        """Gone as if the network had failed."""
+        self.connection_lost()
+        self.writer.cut()
+
+    def move_to(self, site: Site) -> None:
+        """The open named a host that belongs to another namespace; what was granted before was granted there."""
+        if site is self.site:
+            return
+        self.site.forget(self)
+        self.site = site
+        self.translator = site.translator
+        self.grants.clear()
+        self.authenticated = False
+        site.clients[self] = None
+
+    def close(self, error: BusError) -> None:
+        engine = self.engine
+        if engine is not None and not engine.closed:
+            condition = error.condition if isinstance(error, QuotaExceeded) else "amqp:connection:forced"
+            engine.close(AmqpError(condition, self.site.tracker.describe(error, "", self.turn.now)))
+            self.touch()
+
+    # -- claims ------------------------------------------------------------------------------
+
+    def grant(self, grant: sas.Grant) -> None:
+        """A verified token."""
+        self.grants.add(grant)
+        self.authenticated = True
+
+    def require(self, address: Address, right: Right) -> None:
+        now = self.site.connection_clock.now_ms()
+        covered = False
+        for path in (address.resource, address.path) if address.management else (address.resource,):
+            for grant in self.grants.covering(path):
+                if grant.expires_at_ms > now:
+                    if grant.allows(right):
+                        return
+                    covered = True
+        found = "" if covered else " No valid token for it was put on this connection."
+        raise Unauthorized(
+            f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation. Resource: '{address.path}'.{found}"
+        )
+
+    def drop_lapsed(self) -> None:
+        """Links whose token has run out are detached."""
+        for link, (address, right) in list(self.links.items()):
+            try:
+                self.require(address, right)
+            except Unauthorized:
+                expired = Unauthorized(f"The token has expired and was not renewed. Resource: '{address.path}'.")
+                link.detach(self.error_of(expired, address.path))
+                self.touch()
+
+    def look_after(self, now: int) -> None:
+        """Heartbeats, silence, transactions that took too long, tokens that lapsed, connections nobody uses.
+
+        Called a few times a second; looks once a second, and as often as the peer wants to hear from us. `now` is on the steady clock.
+        """
+        engine = self.engine
+        if engine is None or self._looked_at <= now < self._look_at:
+            return
+        self._looked_at = now
+        tick_at = engine.tick(now)
+        if engine.remote_open:
+            self._look_at = min(tick_at or now + _LOOK_EVERY_MS, now + _LOOK_EVERY_MS)
+        self.transactions.look_after()
+        if engine.has_output or engine.closed:
+            self.touch()
+        lapse = self.next_lapse()
+        if lapse and now >= self.site.trusts_clock_from:
+            instant = self.site.connection_clock.now_ms()
+            if lapse <= instant:
+                self.grants.drop_expired(instant)
+                self.drop_lapsed()
+        limits = self.site.limits
+        if not self.authenticated and now - self.opened_at > limits.authentication_ms_max:
+            self.close(Unauthorized("No valid token was put within the time allowed."))
+        elif not self.links and self.linkless_since and now - self.linkless_since > limits.linkless_connection_ms_max:
+            self.close(ServerBusy("The connection was inactive for more than the allowed time."))
+
+    def next_lapse(self) -> int:
+        """When to look for lapsed tokens; 0 = no need."""
+        return self.grants.next_expiry() if self.links else 0
+
+    # -- links -------------------------------------------------------------------------------
+
+    def keep_link(self, link: Link, address: Address, right: Right) -> None:
+        self.links[link] = (address, right)
+        self.linkless_since = 0
+
+    def link_gone(self, link: Link) -> None:
+        self.links.pop(link, None)
+        if not self.links:
+            self.linkless_since = self.site.connection_clock.steady_ms()
+
+    # -- words -------------------------------------------------------------------------------
+
+    def error_of(self, error: BaseException, entity: str) -> AmqpError:
+        fault = refusal(error)
+        return AmqpError(fault.condition, self.site.tracker.describe(fault, entity, self.turn.now))
+
+    def note_lost(self, link: ReceiverLink, error: BusError) -> None:
+        """A pre-settled send was refused: its sender chose not to hear, so the operator does."""
+        self.messages_lost += 1
+        self.site.note(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
+
+
+class ClientHandler(ConnectionHandler):
+    """The engine's events, handed on."""
+
+    def __init__(self, client: Client, node: Node, site_for: Callable[[str], Site]) -> None:
+        self._client = client
+        self._node = node
+        self._site_for = site_for
+
+    def on_sasl_plain(self, user: str, password: str) -> bool:
+        client = self._client
+        namespace = client.site.namespace
+        try:
+            client.grant(sas.verify_key(user, password, client.site.rule_lookup))
+        except BusError as error:
+            client.site.note(f"PLAIN refused for {client.peer} on {namespace.name}: {error.description}")
+            return False
+        return True
+
+    def on_open(self, connection: Connection) -> None:
+        client = self._client
+        client.move_to(self._site_for(connection.remote_hostname or ""))
+        most = client.site.limits.connections_max
+        if client.site.connection_count() > most:
+            client.site.note(f"connection of {client.peer} refused: {most} are open")
+            client.close(QuotaExceeded(f"The broker has {most} connections, which is all it may have. Close some, or try again later."))
+
+    def on_begin(self, session: Session) -> None:
+        client = self._client
+        most = client.site.limits.sessions_before_token_max
+        if not client.authenticated and len(session.connection.sessions) > most:
+            client.close(QuotaExceeded(f"Before a token was put a connection may have {most} sessions."))
+
+    def on_attach(self, link: Link) -> None:
+        client = self._client
+        if not client.authenticated:
+            most = client.site.limits.links_before_token_max
+            if sum([len(session.links) for session in link.session.connection.sessions.values()]) > most:
+                client.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
+                return
+        self._node.attach(link)
+
+    def on_close(self, connection: Connection, error: AmqpError | None) -> None:
+        self._client.holdings.drop(self._client, connection)

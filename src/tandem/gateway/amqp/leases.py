@@ -1,0 +1,307 @@
+"""Batch leases over a management node: take, read, extend, settle in part or whole, give back."""
+
+from __future__ import annotations
+
+import asyncio
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from tandem.amqp.types import Array, Int, Timestamp
+from tandem.broker.ports import LeaseWaiter
+from tandem.broker.queue.leases import Lease
+from tandem.gateway.amqp.requests import Reply, need
+from tandem.gateway.lease_claims import CLAIM_MS_MAX
+from tandem.gateway.waiting import Durable, durable, messages_of
+from tandem.model.errors import ArgumentRefused, LeaseLost
+from tandem.model.ranges import pack_ranges, unpack_ranges
+
+if TYPE_CHECKING:
+    from tandem.broker.queue.queue import Queue
+    from tandem.gateway.amqp.connection import Client
+    from tandem.model.address import Address
+    from tandem.model.message import Message
+
+_LONG: Final = 0x81
+_STAMP: Final = Struct(">qqqII")
+"""Per message of a packed page: sequence number, enqueued at, expires at (0 = never), delivery count, bytes of its payload."""
+_SLICE_SECONDS: Final = 30.0
+"""A long poll looks up its queue again this often: a store that went and came back brought a new one."""
+_WORDS_CHARS_MAX: Final = 4_096
+
+
+def _numbers(body: dict[object, object], name: str) -> list[int]:
+    """Sequence numbers as ranges ("1-5,9"), as an array or a list; absent is none."""
+    value = body.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        try:
+            return unpack_ranges(value)
+        except ValueError as error:
+            raise ArgumentRefused(f"'{name}': {error}.") from None
+    values = value.values if isinstance(value, Array) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        raise ArgumentRefused(f"The request needs '{name}' as ranges or an array of sequence numbers.")
+    return list(values)
+
+
+def _owner(queue: Queue, seq: int) -> tuple[int, int]:
+    """(fragment, session) a message belongs to."""
+    part = queue.part_of(seq)
+    return part.entity_id, part.index.owner(seq) if seq and part.index.state(seq) else 0
+
+
+class _Wake(LeaseWaiter):
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def ready(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class LeaseOperations:
+    """What one management node does about leases. Whatever changes is on disk before it is answered, except a renewal."""
+
+    def __init__(self, client: Client, address: Address) -> None:
+        self._client = client
+        self._address = address
+
+    @property
+    def _queue(self) -> Queue:
+        return self._client.site.namespace.resolve(self._address)
+
+    # -- taking ------------------------------------------------------------------------------
+
+    async def lease(self, body: dict[object, object]) -> Reply:
+        """{lease-id, max-messages, max-bytes, duration-ms, wait-ms?, enqueued-by?, ranges?}
+        -> {lease-id, message-count, remaining, size-bytes, ranges, sessions?, expires-at}.
+
+        With `wait-ms` it waits for a first message. With `enqueued-by` (an instant) it takes none that came later.
+        With `ranges` it takes exactly these messages, or none.
+        `sessions` says how many consecutive messages belong to each session.
+        """
+        limits = self._client.site.limits
+        duration_ms = need(body, "duration-ms", int)
+        if not 1_000 <= duration_ms <= limits.lease_ms_max:
+            raise ArgumentRefused(f"A lease lasts 1000 to {limits.lease_ms_max} milliseconds, asked for {duration_ms}.")
+        lease_id = need(body, "lease-id", str)
+        if not 0 < len(lease_id) <= limits.session_id_chars_max:
+            raise ArgumentRefused(f"A lease id has 1 to {limits.session_id_chars_max} characters.")
+        if "ranges" in body:
+            seqs = _numbers(body, "ranges")
+            if len(seqs) > limits.lease_messages_max:
+                raise ArgumentRefused(f"A lease holds at most {limits.lease_messages_max} messages.")
+            lease: Lease | None = self._queue.lease_again(lease_id, seqs, duration_ms, self._client.turn.now)
+        else:
+            lease = await self._next(lease_id, body, duration_ms)
+        if lease is None or not lease.seqs:
+            return 204, {}
+        queue = self._queue
+        self._client.site.claims.granted(queue.path, lease_id)
+        await durable(queue)
+        return 200, self._describe(queue, lease)
+
+    async def _next(self, lease_id: str, body: dict[object, object], duration_ms: int) -> Lease | None:
+        limits = self._client.site.limits
+        messages_max = min(need(body, "max-messages", int), limits.lease_messages_max)
+        bytes_max = min(need(body, "max-bytes", int), limits.lease_bytes_max)
+        if messages_max < 1 or bytes_max < 1:
+            raise ArgumentRefused("A lease needs max-messages and max-bytes of 1 or more.")
+        wait_ms = body.get("wait-ms", 0)
+        if not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.lease_wait_ms_max:
+            raise ArgumentRefused(f"wait-ms is 0 to {limits.lease_wait_ms_max}.")
+        before = need(body, "enqueued-by", int) if "enqueued-by" in body else 0
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        while not self._client.gone:
+            queue = self._queue
+            lease = queue.lease(lease_id, messages_max, bytes_max, duration_ms, self._client.turn.begin(), int(before))
+            left = deadline - loop.time()
+            if lease.seqs or left <= 0:
+                return lease
+            await self._wait(queue, min(left, _SLICE_SECONDS))
+        return None
+
+    async def _wait(self, queue: Queue, seconds: float) -> None:
+        waiter = _Wake()
+        queue.await_lease(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter.future
+        except TimeoutError:
+            queue.forget_lease_waiter(waiter)
+
+    def _describe(self, queue: Queue, lease: Lease) -> dict[object, object]:
+        answer: dict[object, object] = {
+            "lease-id": lease.id,
+            "message-count": Int(len(lease.seqs)),
+            "remaining": Int(lease.remaining()),
+            "size-bytes": lease.size_bytes,
+            "ranges": pack_ranges(lease.seqs),
+            "expires-at": Timestamp(lease.expires_at),
+        }
+        if queue.sessions is not None:
+            runs: list[int] = []
+            owner = (-1, -1)
+            for seq in lease.seqs:
+                found = _owner(queue, seq)
+                if found != owner:
+                    runs.append(0)
+                    owner = found
+                runs[-1] += 1
+            answer["sessions"] = Array(_LONG, list[object](runs))
+        return answer
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def read(self, body: dict[object, object]) -> Reply:
+        """{lease-id, skip, top, remaining?, packed?} -> {messages: [binary, …], next} or {stamps, payloads, next}.
+
+        The same messages in the same order, as often as asked; `next` is the place to go on from. A message that has been settled
+        or returned out of the lease makes it lost, unless only what is `remaining` is asked for. `packed` is for machines: one
+        binary of payloads without the annotations a delivery would carry, and one of what they would say (see `_STAMP`).
+        """
+        queue = self._queue
+        lease = queue.find_lease(need(body, "lease-id", str), self._client.turn.now)
+        skip = max(need(body, "skip", int), 0)
+        end = min(skip + max(need(body, "top", int), 0), len(lease.seqs))
+        seqs, end = self._page(queue, lease, skip, end, bool(body.get("remaining")))
+        messages = await messages_of(queue, seqs)
+        if any(message is None for message in messages):
+            raise LeaseLost(f"The lease '{lease.id}' of '{queue.path}' ended while it was being read.")
+        if end <= skip:
+            return 204, {}
+        answer: dict[object, object] = {"next": Int(end)}
+        found = [(seq, message) for seq, message in zip(seqs, messages, strict=True) if message is not None]
+        if body.get("packed"):
+            answer["stamps"], answer["payloads"] = self._packed(queue, found)
+        else:
+            answer["messages"] = [self._payload(queue, seq, message) for seq, message in found]
+        return 200, answer
+
+    def _page(self, queue: Queue, lease: Lease, skip: int, end: int, remaining: bool) -> tuple[list[int], int]:
+        """(sequence numbers, place behind them): as many as one reply may carry, at least one."""
+        room = self._client.site.limits.lease_read_bytes_max
+        seqs: list[int] = []
+        for at in range(skip, end):
+            seq = lease.seqs[at]
+            index = queue.part_of(seq).index
+            if not seq or not index.state(seq):
+                if not remaining:
+                    raise LeaseLost(f"Part of the lease '{lease.id}' of '{queue.path}' was settled or returned: it cannot be read whole.")
+                continue
+            room -= index.size(seq)
+            if room < 0 and seqs:
+                return seqs, at
+            seqs.append(seq)
+        return seqs, end
+
+    def _payload(self, queue: Queue, seq: int, message: Message) -> bytes:
+        index = queue.part_of(seq).index
+        return self._client.translator.delivery(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0)
+
+    def _packed(self, queue: Queue, found: list[tuple[int, Message]]) -> tuple[bytes, bytes]:
+        undressed = self._client.translator.undressed
+        stamps: list[bytes] = []
+        payloads: list[bytes] = []
+        for seq, message in found:
+            payload = undressed(message)
+            index = queue.part_of(seq).index
+            stamps.append(_STAMP.pack(seq, index.enqueued_at(seq), index.expires_at(seq), index.count(seq), len(payload)))
+            payloads.append(payload)
+        return b"".join(stamps), b"".join(payloads)
+
+    # -- the rest of its life ----------------------------------------------------------------
+
+    async def renew(self, body: dict[object, object]) -> Reply:
+        duration_ms = min(need(body, "duration-ms", int), self._client.site.limits.lease_ms_max)
+        lease = self._queue.renew_lease(need(body, "lease-id", str), duration_ms, self._client.turn.now)
+        return 200, {"expires-at": Timestamp(lease.expires_at), "remaining": Int(lease.remaining())}
+
+    async def claim(self, body: dict[object, object]) -> Reply:
+        """{lease-id, attempt, duration-ms, held?} -> {attempt, expires-at}: who may work on this lease now, the asker or another.
+
+        A duration of 0 gives the claim back. `held`: the attempt has had it before, which decides after a restart of the broker.
+        """
+        queue = self._queue
+        now = self._client.turn.now
+        lease = queue.find_lease(need(body, "lease-id", str), now)
+        attempt = need(body, "attempt", str)
+        duration_ms = need(body, "duration-ms", int)
+        if not 0 <= duration_ms <= CLAIM_MS_MAX:
+            raise ArgumentRefused(f"A claim lasts up to {CLAIM_MS_MAX} milliseconds, asked for {duration_ms}.")
+        if not 0 < len(attempt) <= self._client.site.limits.session_id_chars_max:
+            raise ArgumentRefused(f"'attempt' has 1 to {self._client.site.limits.session_id_chars_max} characters.")
+        holder, until = self._client.site.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
+        return 200, {"attempt": holder, "expires-at": Timestamp(until)}
+
+    async def settle_part(self, body: dict[object, object]) -> Reply:
+        """{lease-id, completed?, returned?: ranges or array, dead-lettered?: [{sequence-number, reason, description}]}
+        -> {completed, returned, dead-lettered, remaining}.
+
+        One block of the journal. What is no longer in the lease is passed over, so the same request may come again.
+        """
+        queue = self._queue
+        now = self._client.turn.now
+        lease_id = need(body, "lease-id", str)
+        dead = self._dead_letters(body)
+        done, back = _numbers(body, "completed"), _numbers(body, "returned")
+        completed = queue.complete_part(lease_id, done, now)
+        returned = queue.return_part(lease_id, back, now)
+        moves: list[Durable] = []
+        for seq, reason, description in dead:
+            effect = Durable()
+            if queue.dead_letter_part(lease_id, seq, reason, description, now, effect):
+                moves.append(effect)
+        await durable(queue)
+        for effect in moves:
+            await effect.future
+        left = queue.find_lease(lease_id, now).remaining()
+        counts = {"completed": completed, "returned": returned, "dead-lettered": len(moves), "remaining": left}
+        return 200, {name: Int(count) for name, count in counts.items()}
+
+    def _dead_letters(self, body: dict[object, object]) -> list[tuple[int, str, str]]:
+        entries = body.get("dead-lettered")
+        if entries is None:
+            return []
+        if not isinstance(entries, list):
+            raise ArgumentRefused("'dead-lettered' is a list of maps.")
+        found: list[tuple[int, str, str]] = []
+        for entry in entries:
+            if not isinstance(entry, dict):
+                raise ArgumentRefused("'dead-lettered' is a list of maps.")
+            said: dict[object, object] = {str(key): value for key, value in entry.items()}
+            reason, description = need(said, "reason", str), need(said, "description", str)
+            found.append((need(said, "sequence-number", int), reason[:_WORDS_CHARS_MAX], description[:_WORDS_CHARS_MAX]))
+        return found
+
+    async def complete(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        lease_id = need(body, "lease-id", str)
+        removed = queue.complete_lease(lease_id, self._client.turn.now)
+        self._client.site.claims.ended(queue.path, lease_id)
+        await durable(queue)
+        return 200, {"message-count": Int(removed)}
+
+    async def abandon(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        lease_id = need(body, "lease-id", str)
+        returned = queue.abandon_lease(lease_id, self._client.turn.now)
+        self._client.site.claims.ended(queue.path, lease_id)
+        await durable(queue)
+        return 200, {"message-count": Int(returned)}
+
+    async def list(self, body: dict[object, object]) -> Reply:
+        found: list[object] = [
+            {
+                "lease-id": lease.id,
+                "message-count": Int(len(lease.seqs)),
+                "remaining": Int(lease.remaining()),
+                "expires-at": Timestamp(lease.expires_at),
+            }
+            for lease in self._queue.all_leases()
+        ]
+        return (200, {"leases": found}) if found else (204, {})

@@ -1,0 +1,305 @@
+"""The management node of an entity: everything a client asks that is neither a send nor a receive."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from tandem.amqp.types import Array, Int, Symbol, Timestamp
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
+from tandem.broker.queue.locks import Lock
+from tandem.broker.queue.queue import Queue
+from tandem.gateway.amqp.connection import Client
+from tandem.gateway.amqp.leases import LeaseOperations
+from tandem.gateway.amqp.requests import Reply, Request, Requests, need
+from tandem.gateway.amqp.rules import RuleOperations
+from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, SessionOperations
+from tandem.gateway.translate import refusal, token_to_uuid
+from tandem.gateway.waiting import Durable, durable, messages_of
+from tandem.model.address import Address
+from tandem.model.entity import Right
+from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
+from tandem.server.meter_roller import count_request
+
+_LONG: Final = 0x81
+_TIMESTAMP: Final = 0x83
+
+_LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
+"""They carry messages: a client that asks and does not read must not have many of them kept for it."""
+
+_T = TypeVar("_T")
+
+
+def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
+    value = body.get(name)
+    values = value.values if isinstance(value, Array) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(v, kind) for v in values):
+        raise ArgumentRefused(f"The request needs '{name}' as an array of {kind.__name__}.")
+    return list(values)
+
+
+class ManagementNode(Requests):
+    """Requests to one entity on one link."""
+
+    def __init__(self, client: Client, address: Address) -> None:
+        super().__init__(client)
+        self._address = address
+        self._in_flight = 0
+        self._sessions = SessionOperations(client, address)
+        rules = RuleOperations(client, address)
+        leases = LeaseOperations(client, address)
+        self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
+            "com.microsoft:peek-message": (Right.LISTEN, self._peek),
+            "com.microsoft:renew-lock": (Right.LISTEN, self._renew_lock),
+            "com.microsoft:receive-by-sequence-number": (Right.LISTEN, self._receive_deferred),
+            "com.microsoft:update-disposition": (Right.LISTEN, self._update_disposition),
+            "com.microsoft:schedule-message": (Right.SEND, self._schedule),
+            "com.microsoft:cancel-scheduled-message": (Right.SEND, self._cancel_scheduled),
+            "com.microsoft:renew-session-lock": (Right.LISTEN, self._sessions.renew),
+            "com.microsoft:set-session-state": (Right.LISTEN, self._sessions.set_state),
+            "com.microsoft:get-session-state": (Right.LISTEN, self._sessions.get_state),
+            "com.microsoft:get-message-sessions": (Right.LISTEN, self._sessions.list),
+            "com.microsoft:batch-delete-messages": (Right.LISTEN, self._batch_delete),
+            "com.microsoft:add-rule": (Right.MANAGE, rules.add),
+            "com.microsoft:remove-rule": (Right.MANAGE, rules.remove),
+            "com.microsoft:enumerate-rules": (Right.LISTEN, rules.enumerate),
+            "com.tandem:explain-rules": (Right.LISTEN, rules.explain),
+            "com.tandem:message-counts": (Right.LISTEN, self._message_counts),
+            "com.tandem:lease-batch": (Right.LISTEN, leases.lease),
+            "com.tandem:read-lease": (Right.LISTEN, leases.read),
+            "com.tandem:renew-lease": (Right.LISTEN, leases.renew),
+            "com.tandem:settle-lease-part": (Right.LISTEN, leases.settle_part),
+            "com.tandem:claim-lease": (Right.LISTEN, leases.claim),
+            "com.tandem:complete-lease": (Right.LISTEN, leases.complete),
+            "com.tandem:abandon-lease": (Right.LISTEN, leases.abandon),
+            "com.tandem:list-leases": (Right.LISTEN, leases.list),
+        }
+
+    @property
+    def _queue(self) -> Queue:
+        """Looked up for each request: a store that came back brings new queues."""
+        return self.client.site.namespace.resolve(self._address)
+
+    def handle(self, request: Request) -> None:
+        if self._in_flight >= self.client.site.limits.management_requests_in_flight_max:
+            busy = ServerBusy("Too many requests of this link are still being answered. Wait for replies before sending more.")
+            self._answer_error(request, busy)
+            return
+        self._in_flight += 1
+        self.client.site.spawn(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            self.client.turn.begin()
+            operation = request.properties.get("operation")
+            known = self._operations.get(str(operation))
+            if known is None:
+                raise NotImplementedByBroker(f"The management operation {operation!r} is not known.")
+            right, method = known
+            self.client.require(self._address, right)
+            body = request.body
+            if not isinstance(body, dict):
+                raise ArgumentRefused("The request needs a map as its body.")
+            self._queue.accessed_at = self.client.turn.now
+            wish: dict[object, object] = {str(key): value for key, value in body.items()}
+            wish[ASSOCIATED_LINK] = request.properties.get(ASSOCIATED_LINK)
+            status, answer = await (self._in_turn(method, wish) if operation in _LARGE_ANSWERS else method(wish))
+        except BusError as error:
+            self._answer_error(request, error)
+        except OSError as error:
+            self._answer_error(request, refusal(error))
+        else:
+            text = "OK" if status == 200 else "No content"
+            count_request(self.client.site.namespace, self._address, str(operation), status)
+            self.reply(request, {"statusCode": Int(status), "statusDescription": text}, answer)
+        finally:
+            self._in_flight -= 1
+            self.client.touch()
+
+    async def _in_turn(self, method: Callable[[dict[object, object]], Awaitable[Reply]], wish: dict[object, object]) -> Reply:
+        gate = self.client.gate
+        await gate.enter()
+        try:
+            return await method(wish)
+        finally:
+            gate.leave()
+
+    def _answer_error(self, request: Request, error: BusError) -> None:
+        site = self.client.site
+        tracking_id = site.tracker.new_id()
+        text = site.tracker.describe(error, self._address.path, self.client.turn.now, tracking_id)
+        self.reply(
+            request,
+            {
+                "statusCode": Int(error.status),
+                "statusDescription": text,
+                "errorCondition": Symbol(error.condition),
+                "com.microsoft:tracking-id": tracking_id,
+            },
+            {},
+        )
+
+    # -- browsing ----------------------------------------------------------------------------
+
+    async def _peek(self, body: dict[object, object]) -> Reply:
+        start = max(need(body, "from-sequence-number", int), 0)
+        most = min(need(body, "message-count", int), self.client.site.limits.peek_messages_max)
+        session = self._sessions.looked_at(body)
+        while True:
+            queue = self._queue
+            seqs = queue.peek(start, most, session, self.client.turn.now)
+            found = await self._shown(queue, seqs)
+            if found or not seqs:
+                return (200, {"messages": found}) if found else (204, {})
+            # All of them left while they were read; nothing here would mean that nothing follows either.
+            start = seqs[-1] + 1
+
+    async def _shown(self, queue: Queue, seqs: list[int]) -> list[object]:
+        """These messages as a peek shows them, as many as fit into an answer."""
+        found: list[object] = []
+        size = 0
+        for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
+            index = queue.part_of(seq).index
+            state = index.state(seq)
+            if message is None or not state:
+                continue
+            shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
+            payload = self.client.translator.delivery(
+                message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown
+            )
+            size += len(payload)
+            found.append({"message": payload})
+            if size > queue.message_bytes_max:
+                break
+        return found
+
+    async def _receive_deferred(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        seqs = _many(body, "sequence-numbers", int)
+        mode = need(body, "receiver-settle-mode", int)
+        in_session = queue.has_sessions and self._sessions.looked_at(body) is not None
+        session = self._sessions.held_by(body) if in_session else None
+        locks: list[Lock] = queue.receive_deferred(seqs, session, self.client.turn.now)
+        messages = await messages_of(queue, seqs)
+        if any(message is None for message in messages):
+            raise MessageNotFound(f"A message left '{queue.path}' while it was being received.")
+        found: list[object] = []
+        for lock, message in zip(locks, messages, strict=True):
+            index = queue.part_of(lock.seq).index
+            token = lock.token if mode == 1 else None
+            assert message is not None
+            payload = self.client.translator.delivery(
+                message, lock.seq, index.enqueued_at(lock.seq), lock.count, index.expires_at(lock.seq), token, lock.locked_until, 1
+            )
+            entry: dict[object, object] = {"message": payload}
+            if mode == 1:
+                entry["lock-token"] = uuid.UUID(bytes=token_to_uuid(lock.token))
+            found.append(entry)
+        if mode == 1:
+            self.client.holdings.add(queue, locks)
+        else:
+            for lock in locks:
+                queue.complete(lock, self.client.turn.begin())
+            await durable(queue)
+        return 200, {"messages": found}
+
+    # -- locks and settlement ----------------------------------------------------------------
+
+    def _locks(self, body: dict[object, object]) -> list[Lock]:
+        tokens = _many(body, "lock-tokens", uuid.UUID)
+        return [self._queue.find_lock(token_to_uuid(token.bytes)) for token in dict.fromkeys(tokens)]
+
+    async def _renew_lock(self, body: dict[object, object]) -> Reply:
+        now = self.client.turn.now
+        locks = self._locks(body)
+        for lock in locks:
+            self._queue.require(lock, now)
+        expirations: list[object] = [Timestamp(self._queue.renew(lock, now)) for lock in locks]
+        return 200, {"expirations": Array(_TIMESTAMP, expirations)}
+
+    async def _update_disposition(self, body: dict[object, object]) -> Reply:
+        queue = self._queue
+        now = self.client.turn.now
+        status = need(body, "disposition-status", str)
+        locks = self._locks(body)
+        for lock in locks:
+            queue.require(lock, now)
+        properties = body.get("properties-to-modify")
+        changes = {str(k): v for k, v in properties.items()} if isinstance(properties, dict) else {}
+        waits: list[Durable] = []
+        for lock in locks:
+            effect = Durable()
+            waits.append(effect)
+            if status == "completed":
+                queue.complete(lock, now)
+                queue.when_durable(effect)
+            elif status == "abandoned":
+                queue.abandon(lock, now, 0, changes, effect)
+            elif status == "defered":
+                queue.defer(lock, now, changes, effect)
+            elif status == "suspended":
+                reason = str(body.get("deadletter-reason") or "")
+                description = str(body.get("deadletter-description") or "")
+                queue.dead_letter(lock, reason, description, changes, now, effect)
+            else:
+                raise ArgumentRefused(f"disposition-status is one of completed, abandoned, defered, suspended; found {status!r}.")
+        for effect in waits:
+            await effect.future
+        return 200, {}
+
+    # -- scheduling --------------------------------------------------------------------------
+
+    async def _schedule(self, body: dict[object, object]) -> Reply:
+        entries = body.get("messages")
+        if not isinstance(entries, list) or not entries:
+            raise ArgumentRefused("The request needs 'messages' as a list of maps.")
+        messages = []
+        for entry in entries:
+            raw = entry.get("message") if isinstance(entry, dict) else None
+            if not isinstance(raw, bytes):
+                raise ArgumentRefused("Each entry of 'messages' needs 'message' as binary.")
+            messages.append(self.client.translator.message(raw))
+        queue = self.client.site.namespace.resolve_sender(self._address)
+        queue.check_sends(messages)
+        now = self.client.turn.now
+        numbers: list[object] = [queue.enqueue(message, now) for message in messages]
+        await durable(queue)
+        return 200, {"sequence-numbers": Array(_LONG, numbers)}
+
+    async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
+        queue = self.client.site.namespace.resolve_sender(self._address)
+        queue.cancel_scheduled(_many(body, "sequence-numbers", int), self.client.turn.now)
+        await durable(queue)
+        return 200, {}
+
+    # -- purge -------------------------------------------------------------------------------
+
+    async def _batch_delete(self, body: dict[object, object]) -> Reply:
+        most = need(body, "message-count", int)
+        before = body.get("enqueued-time-utc")
+        session_id = body.get("session-id")
+        limit = self.client.site.limits.batch_delete_messages_max
+        if not 0 < most <= limit:
+            raise ArgumentRefused(f"message-count must be between 1 and {limit}, found {most}.")
+        now = self.client.turn.now
+        session = session_id if isinstance(session_id, str) else None
+        removed = self._queue.purge(before if isinstance(before, int) else now, most, now, session)
+        if not removed:
+            return 204, {"message-count": Int(0)}
+        await durable(self._queue)
+        return 200, {"message-count": Int(removed)}
+
+    async def _message_counts(self, body: dict[object, object]) -> Reply:
+        """What is where: active holds locked too; leased, deferred and scheduled stand beside it."""
+        counts = self._queue.counts()
+        return 200, {
+            "active": counts.active,
+            "locked": counts.locked,
+            "deferred": counts.deferred,
+            "scheduled": counts.scheduled,
+            "leased": counts.leased,
+            "total": counts.total,
+            "size-bytes": counts.size_bytes,
+            "at": Timestamp(self.client.turn.now),
+        }

@@ -1,0 +1,1 @@
+"""The HTTP door: administration in ATOM, sending and receiving over REST, the operator's pages."""

@@ -1,0 +1,1 @@
+"""Administration of entities as the service's own clients speak it: ATOM documents over HTTP."""

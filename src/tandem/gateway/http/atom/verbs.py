@@ -1,0 +1,374 @@
+"""Entity administration over HTTP: the ATOM API of the service, verb by verb."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from tandem.gateway.http.atom.entry import Wish, read_entry
+from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
+from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, SINCE_LARGE_MESSAGES, Writer
+from tandem.gateway.http.types import NameLocks, Reply, Request, Site, check_if_match
+from tandem.model.clock import Clock
+from tandem.model.entity import (
+    DEFAULT_RULE_NAME,
+    AuthorizationRule,
+    QueueDescription,
+    Right,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from tandem.model.entity_json import dump_entity, dump_rule
+from tandem.model.errors import ArgumentRefused, EntityNotFound
+from tandem.model.limits import Limits
+from tandem.server.administration_port import AdminPort, Page
+from tandem.server.tracking import Entropy
+
+_NEWEST: Final = "2024-05"
+_CLEARED: Final[dict[str, Any]] = {"forward_to": None, "forward_dead_lettered_messages_to": None, "user_metadata": None}
+"""Absent from an update, these are cleared; clients have no other way to say so."""
+_FORWARD_HEADERS: Final = (
+    ("forward_to", "ForwardTo", "ServiceBusSupplementaryAuthorization"),
+    ("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "ServiceBusDlqSupplementaryAuthorization"),
+)
+
+
+class Atom:
+    """Stateless but for the locks that put changes of one name in a row."""
+
+    def __init__(self, limits: Limits, clock: Clock, entropy: Entropy) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._entropy = entropy
+        self._locks = NameLocks()
+
+    async def handle(self, site: Site, request: Request) -> Reply:
+        """Raises BusError for every refusal; nothing is half done then."""
+        # Some clients make a token for exactly the address they ask for, so that is what it must cover. Asked first:
+        # a stranger does not even learn which addresses mean something.
+        await site.admin.authorize(request.token, "/".join(request.segments).strip("/"), Right.MANAGE)
+        target = read_target(request.segments, request.query)
+        call = _Call(self, site, request, target)
+        if request.method in ("GET", "HEAD"):
+            return await call.read()
+        if request.method not in ("PUT", "DELETE"):
+            return Reply(status=405, headers={"Allow": "GET, HEAD, PUT, DELETE"})
+        # A client that hangs up must not leave a change half way: the change goes on without it.
+        return await asyncio.shield(asyncio.ensure_future(self._change(call, target)))
+
+    async def _change(self, call: _Call, target: Target) -> Reply:
+        async with self._locks.hold(target.entity):
+            return await (call.delete() if call.request.method == "DELETE" else call.put())
+
+    def writer(self, request: Request) -> Writer:
+        return Writer(
+            base=f"{request.scheme}://{request.host}",
+            host=request.host,
+            api_version=request.query.get("api-version", "") or _NEWEST,
+            message_bytes_default=self._limits.message_bytes_max,
+            now=self._clock.now_ms(),
+        )
+
+    def with_keys(self, rules: tuple[AuthorizationRule, ...], existing: tuple[AuthorizationRule, ...]) -> tuple[AuthorizationRule, ...]:
+        """Keys that the client left out are made here; a rule that did not change keeps its instants."""
+        now = self._clock.now_ms()
+        known = {rule.key_name: rule for rule in existing}
+        kept: list[AuthorizationRule] = []
+        for rule in rules:
+            rule = replace(rule, primary_key=rule.primary_key or self._new_key(), secondary_key=rule.secondary_key or self._new_key())
+            old = known.get(rule.key_name)
+            same = old is not None and replace(rule, created_at_ms=old.created_at_ms, modified_at_ms=old.modified_at_ms) == old
+            created = old.created_at_ms if old is not None else now
+            kept.append(replace(rule, created_at_ms=created, modified_at_ms=old.modified_at_ms if same and old is not None else now))
+        return tuple(kept)
+
+    def _new_key(self) -> str:
+        return base64.b64encode(self._entropy(32)).decode()
+
+    def default_message_bytes(self) -> int:
+        return self._limits.message_bytes_max
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request on its way."""
+
+    atom: Atom
+    site: Site
+    request: Request
+    target: Target
+
+    @property
+    def admin(self) -> AdminPort:
+        return self.site.admin
+
+    # --- reading
+
+    async def read(self) -> Reply:
+        target, admin = self.target, self.admin
+        match target.kind:
+            case Kind.NAMESPACE:
+                info = await admin.namespace_info()
+                content = self._writer.namespace(info)
+                body = self._writer.entry("$namespaceinfo", info.name, content, info.created_at_ms, info.modified_at_ms, info.name)
+                return Reply(status=200, body=body, content_type=ENTRY_TYPE)
+            case Kind.ENTITY:
+                return await self._entity_reply(200, await admin.get_entity(_named(target.entity)))
+            case Kind.SUBSCRIPTION:
+                return await self._subscription_reply(200, await admin.get_subscription(target.entity, _named(target.subscription)))
+            case Kind.RULE:
+                rule = await admin.get_rule(target.entity, target.subscription, _named(target.rule))
+                return self._rule_reply(200, rule)
+            case _:
+                return await self._list()
+
+    async def _list(self) -> Reply:
+        target, admin, writer = self.target, self.admin, self._writer
+        match target.kind:
+            case Kind.QUEUES:
+                return await self._feed("$Resources/queues", "Queues", admin.list_queues, self._queue_parts)
+            case Kind.TOPICS:
+                return await self._feed("$Resources/topics", "Topics", admin.list_topics, self._topic_parts)
+            case Kind.SUBSCRIPTIONS:
+
+                async def subscriptions(page: Page) -> list[SubscriptionDescription]:
+                    return await admin.list_subscriptions(target.entity, page)
+
+                return await self._feed(f"{target.entity}/Subscriptions", "Subscriptions", subscriptions, self._subscription_parts)
+            case _:
+
+                async def rules(page: Page) -> list[RuleDescription]:
+                    return await admin.list_rules(target.entity, target.subscription, page)
+
+                async def parts(rule: RuleDescription) -> tuple[str, str, str, int, int]:
+                    return self._rule_path(rule), rule.name, writer.rule(rule), rule.created_at_ms, rule.created_at_ms
+
+                return await self._feed(f"{target.scope}/Rules", "Rules", rules, parts)
+
+    async def _feed(
+        self,
+        path: str,
+        title: str,
+        fetch: Callable[[Page], Awaitable[list[Any]]],
+        parts: Callable[[Any], Awaitable[tuple[str, str, str, int, int]]],
+    ) -> Reply:
+        page = read_page(self.request.query)
+        found = await fetch(replace(page, top=page.top + 1))  # one more than asked for tells whether there is a next page
+        writer = self._writer
+        author = self.request.host.partition(":")[0].partition(".")[0]
+        entries: list[str] = []
+        for item in found[: page.top]:
+            try:
+                entries.append(writer.feed_entry(*await parts(item), author))
+            except EntityNotFound:
+                continue  # deleted since the listing was taken: it is not there any more
+        more = len(found) > page.top
+        next_query = _next_query(self.request, page) if more else None
+        return Reply(status=200, body=writer.feed(path, title, entries, next_query), content_type=FEED_TYPE)
+
+    # --- changing
+
+    async def delete(self) -> Reply:
+        target, admin = self.target, self.admin
+        match target.kind:
+            case Kind.ENTITY:
+                entity = await admin.get_entity(_named(target.entity))
+                check_if_match(self._if_match, _etag(dump_entity(entity)))
+                await admin.delete_entity(target.entity)
+            case Kind.SUBSCRIPTION:
+                subscription = await admin.get_subscription(target.entity, _named(target.subscription))
+                check_if_match(self._if_match, _etag(dump_entity(subscription)))
+                await admin.delete_subscription(target.entity, target.subscription)
+            case Kind.RULE:
+                rule = await admin.get_rule(target.entity, target.subscription, _named(target.rule))
+                check_if_match(self._if_match, _etag(dump_rule(rule)))
+                await admin.delete_rule(target.entity, target.subscription, target.rule)
+            case _:
+                raise ArgumentRefused(f"{target.kind.value} cannot be deleted as a whole; name one of them")
+        return Reply(status=200)
+
+    async def put(self) -> Reply:
+        wish = read_entry(self.request.body, self.target.rule)
+        expected = {Kind.SUBSCRIPTION: "SubscriptionDescription", Kind.RULE: "RuleDescription"}.get(self.target.kind)
+        if self.target.kind is Kind.ENTITY and wish.kind == "QueueDescription":
+            return await self._put_queue(wish)
+        if self.target.kind is Kind.ENTITY and wish.kind == "TopicDescription":
+            return await self._put_topic(wish)
+        if wish.kind == expected == "SubscriptionDescription":
+            return await self._put_subscription(wish)
+        if wish.kind == expected == "RuleDescription" and wish.rule is not None:
+            return await self._put_rule(wish.rule)
+        raise ArgumentRefused(f"a {wish.kind} cannot be put at the address of a {self.target.kind.value}")
+
+    async def _put_queue(self, wish: Wish) -> Reply:
+        name, admin = self.target.entity, self.admin
+        if self._if_match is None:
+            description = QueueDescription(name=name, **self._carrier_fields(wish, None))
+            await self._authorize_forwards(description)
+            return await self._entity_reply(201, await admin.create_queue(description))
+        existing = await admin.get_entity(_named(name))
+        if not isinstance(existing, QueueDescription):
+            raise EntityNotFound(f"there is no queue '{name}'; a topic has that name")
+        check_if_match(self._if_match, _etag(dump_entity(existing)))
+        description = replace(existing, **(_CLEARED | self._carrier_fields(wish, existing)))
+        await self._authorize_forwards(description)
+        return await self._entity_reply(200, await admin.update_queue(description))
+
+    async def _put_topic(self, wish: Wish) -> Reply:
+        name, admin = self.target.entity, self.admin
+        if self._if_match is None:
+            description = TopicDescription(name=name, **self._carrier_fields(wish, None))
+            return await self._entity_reply(201, await admin.create_topic(description))
+        existing = await admin.get_entity(_named(name))
+        if not isinstance(existing, TopicDescription):
+            raise EntityNotFound(f"there is no topic '{name}'; a queue has that name")
+        check_if_match(self._if_match, _etag(dump_entity(existing)))
+        description = replace(existing, **({"user_metadata": None} | self._carrier_fields(wish, existing)))
+        return await self._entity_reply(200, await admin.update_topic(description))
+
+    async def _put_subscription(self, wish: Wish) -> Reply:
+        topic, name, admin = self.target.entity, self.target.subscription, self.admin
+        fields = self._forwards_local(wish.fields)
+        if self._if_match is None:
+            rules: tuple[RuleDescription, ...] = ()
+            if wish.default_rule is not None:
+                rules = (replace(wish.default_rule, name=wish.default_rule.name or DEFAULT_RULE_NAME),)
+            description = SubscriptionDescription(topic=topic, name=name, rules=rules, **fields)
+            await self._authorize_forwards(description)
+            return await self._subscription_reply(201, await admin.create_subscription(description))
+        existing = await admin.get_subscription(topic, _named(name))
+        check_if_match(self._if_match, _etag(dump_entity(existing)))
+        description = replace(existing, **(_CLEARED | fields))
+        await self._authorize_forwards(description)
+        return await self._subscription_reply(200, await admin.update_subscription(description))
+
+    async def _put_rule(self, rule: RuleDescription) -> Reply:
+        topic, subscription, admin = self.target.entity, self.target.subscription, self.admin
+        rule = replace(rule, name=self.target.rule)
+        if self._if_match is None:
+            return self._rule_reply(201, await admin.create_rule(topic, subscription, rule))
+        existing = await admin.get_rule(topic, subscription, _named(rule.name))
+        check_if_match(self._if_match, _etag(dump_rule(existing)))
+        return self._rule_reply(200, await admin.update_rule(topic, subscription, rule))
+
+    # --- what a request means for the model
+
+    def _carrier_fields(self, wish: Wish, existing: QueueDescription | TopicDescription | None) -> dict[str, Any]:
+        """Fields of a queue or topic."""
+        fields = self._forwards_local(wish.fields)
+        if "authorization_rules" in fields:
+            old = existing.authorization_rules if existing is not None else ()
+            fields["authorization_rules"] = self.atom.with_keys(fields["authorization_rules"], old)
+        if existing is not None and fields.get("max_size_megabytes") == existing.total_megabytes:
+            del fields["max_size_megabytes"]  # clients send back what they read
+        if wish.max_message_kilobytes is not None:
+            fields["max_message_bytes"] = self._message_bytes(wish.max_message_kilobytes, existing)
+        return fields
+
+    def _message_bytes(self, kilobytes: int, existing: QueueDescription | TopicDescription | None) -> int | None:
+        current = existing.max_message_bytes if existing is not None else None
+        if kilobytes * 1024 == (current or self.atom.default_message_bytes()):
+            return current  # clients send back what they read
+        version = self._writer.api_version
+        if version < SINCE_LARGE_MESSAGES:
+            raise ArgumentRefused(
+                f"MaxMessageSizeInKilobytes needs api-version {SINCE_LARGE_MESSAGES} or newer; the request says {version}"
+            )
+        return kilobytes * 1024
+
+    def _forwards_local(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Forward targets come as absolute addresses in this namespace; the model keeps names."""
+        result = dict(fields)
+        for field, prop, _ in _FORWARD_HEADERS:
+            if result.get(field) is not None:
+                result[field] = self._local_name(prop, result[field])
+        return result
+
+    def _local_name(self, prop: str, address: str) -> str:
+        scheme, separator, rest = address.partition("://")
+        if not separator:
+            return address.strip("/")
+        host, _, name = rest.partition("/")
+        if scheme.casefold() not in ("sb", "amqp", "amqps", "http", "https") or _host_name(host) != _host_name(self.request.host):
+            raise ArgumentRefused(f"{prop} is '{address[:200]}'; a queue or topic of this namespace ({self.request.host}) is needed")
+        return name.strip("/")
+
+    async def _authorize_forwards(self, wish: QueueDescription | SubscriptionDescription) -> None:
+        """Whoever forwards must be allowed to send there; the header for it may name another key than the request's own."""
+        for field, _, header in _FORWARD_HEADERS:
+            target = getattr(wish, field)
+            if target is not None:
+                await self.admin.authorize(self.request.headers.get(header) or self.request.token, target, Right.SEND)
+
+    # --- replies
+
+    @property
+    def _if_match(self) -> str | None:
+        return self.request.headers.get("If-Match")
+
+    @property
+    def _writer(self) -> Writer:
+        return self.atom.writer(self.request)
+
+    @property
+    def _author(self) -> str:
+        return self.request.host.partition(":")[0].partition(".")[0]
+
+    async def _entity_reply(self, status: int, entity: QueueDescription | TopicDescription) -> Reply:
+        parts = await (self._queue_parts(entity) if isinstance(entity, QueueDescription) else self._topic_parts(entity))
+        return self._entry_reply(status, parts, dump_entity(entity))
+
+    async def _subscription_reply(self, status: int, subscription: SubscriptionDescription) -> Reply:
+        return self._entry_reply(status, await self._subscription_parts(subscription), dump_entity(subscription))
+
+    def _rule_reply(self, status: int, rule: RuleDescription) -> Reply:
+        parts = (self._rule_path(rule), rule.name, self._writer.rule(rule), rule.created_at_ms, rule.created_at_ms)
+        return self._entry_reply(status, parts, dump_rule(rule))
+
+    def _entry_reply(self, status: int, parts: tuple[str, str, str, int, int], tagged: str) -> Reply:
+        body = self._writer.entry(*parts, self._author)
+        return Reply(status=status, body=body, content_type=ENTRY_TYPE, headers={"ETag": _etag(tagged)})
+
+    async def _queue_parts(self, queue: QueueDescription) -> tuple[str, str, str, int, int]:
+        content = self._writer.queue(queue, await self.admin.queue_runtime(queue.name))
+        return queue.name, queue.name, content, queue.created_at_ms, queue.updated_at_ms
+
+    async def _topic_parts(self, topic: TopicDescription) -> tuple[str, str, str, int, int]:
+        content = self._writer.topic(topic, await self.admin.topic_runtime(topic.name))
+        return topic.name, topic.name, content, topic.created_at_ms, topic.updated_at_ms
+
+    async def _subscription_parts(self, subscription: SubscriptionDescription) -> tuple[str, str, str, int, int]:
+        content = self._writer.subscription(subscription, await self.admin.subscription_runtime(subscription.topic, subscription.name))
+        path = f"{subscription.topic}/Subscriptions/{subscription.name}"
+        return path, subscription.name, content, subscription.created_at_ms, subscription.updated_at_ms
+
+    def _rule_path(self, rule: RuleDescription) -> str:
+        return f"{self.target.scope}/Rules/{rule.name}"
+
+
+def _next_query(request: Request, page: Page) -> str:
+    """What the next page is asked for with; a filter stays with its listing."""
+    filtered = request.query.get("$filter", "")
+    return f"$skip={page.skip + page.top}&$top={page.top}" + (f"&$filter={quote(filtered)}" if filtered else "")
+
+
+def _named(name: str) -> str:
+    if not name:
+        raise EntityNotFound("the address ends where a name should stand")
+    return name
+
+
+def _host_name(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0].casefold()
+    return host.partition(":")[0].rstrip(".").casefold()
+
+
+def _etag(text: str) -> str:
+    return f'"{zlib.crc32(text.encode()):08x}"'

@@ -1,0 +1,206 @@
+"""Sending and receiving for clients without links: what the REST data plane stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+
+from tandem.amqp.sections import DATA, encode_message
+from tandem.amqp.types import Symbol, Timestamp
+from tandem.broker.meters import EMPTY, RECEIVE
+from tandem.broker.ports import Consumer
+from tandem.broker.queue.locks import Lock
+from tandem.broker.queue.queue import Queue
+from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMessage, Settlement
+from tandem.gateway.translate import token_to_uuid
+from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_possible
+from tandem.gateway.waiting import Durable, durable
+from tandem.model.address import Address
+from tandem.model.entity import Right
+from tandem.model.errors import BusError, MessageNotFound, NotAllowed
+from tandem.model.message import NO_TTL, Message
+from tandem.server.administration import NamespaceAdmin
+from tandem.server.context import Site
+
+_SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
+_PARTITION_KEY = Symbol("x-opt-partition-key")
+_VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
+
+
+class DataPlane:
+    """Implements `DataPort` for one namespace."""
+
+    def __init__(self, site: Site, admin: NamespaceAdmin) -> None:
+        self._site = site
+        self._admin = admin
+
+    async def authorize(self, token: str | None, path: str, right: Right) -> None:
+        await self._admin.authorize(token, path, right)
+
+    async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
+        now = self._site.turn.begin()
+        queue = self._site.namespace.resolve_sender(address)
+        taken = [self._site.translator.message(encode_http(message)) for message in messages]
+        queue.check_sends(taken)
+        for message in taken:
+            queue.enqueue(message, now)
+        queue.accessed_at = now
+        await durable(queue)
+
+    async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
+        queue = self._site.namespace.resolve(address)
+        self._site.turn.begin()
+        if queue.has_sessions:
+            raise NotAllowed(f"'{queue.path}' requires sessions, which this interface does not offer: use AMQP.")
+        visitor = _OneMessage(lock)
+        queue.check_receiver()
+        queue.add_consumer(visitor)
+        queue.consumer_ready(visitor)
+        queue.accessed_at = self._site.turn.now
+        try:
+            async with asyncio.timeout(max(wait_ms, 1) / 1000):
+                return await asyncio.shield(visitor.future)
+        except TimeoutError:
+            visitor.wanted = 0
+            if visitor.reserved:
+                return await visitor.future  # chosen already: it is leaving the queue and must reach somebody
+            queue.metered(RECEIVE, EMPTY)
+            return None
+        except asyncio.CancelledError:
+            visitor.wanted = 0
+            self._give_back(queue, visitor)
+            raise
+        finally:
+            self._site.turn.begin()
+            queue.remove_consumer(visitor)
+
+    def _give_back(self, queue: Queue, visitor: _OneMessage) -> None:
+        """The client hung up: a lock taken for it is released, the delivery does not count."""
+        if visitor.lock is not None and visitor.lock.held:
+            queue.give_up(visitor.lock, self._site.turn.begin())
+
+    def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Queue, Lock]:
+        queue = self._site.namespace.resolve(address)
+        lock = queue.find_lock(token_to_uuid(lock_token.bytes))
+        if message.isdigit() and int(message) != lock.seq:
+            raise MessageNotFound(f"The lock token is of message {lock.seq} of '{queue.path}', not of {message}.")
+        return queue, lock
+
+    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: Settlement) -> None:
+        now = self._site.turn.begin()
+        queue, lock = self._find(address, message, lock_token)
+        effect = Durable()
+        if how is Settlement.COMPLETE:
+            queue.complete(lock, now)
+            queue.when_durable(effect)
+        else:
+            queue.abandon(lock, now, 0, None, effect)
+        await effect.future
+
+    async def renew(self, address: Address, message: str, lock_token: uuid.UUID) -> int:
+        now = self._site.turn.begin()
+        queue, lock = self._find(address, message, lock_token)
+        return queue.renew(lock, now)
+
+
+class _OneMessage(Consumer):
+    """Takes one message and is satisfied."""
+
+    def __init__(self, peek_lock: bool) -> None:
+        super().__init__(peek_lock)
+        self.wanted = 1
+        self.lock: Lock | None = None
+        self.future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
+
+    def room(self) -> int:
+        return self.wanted
+
+    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
+        self.wanted = 0
+        self.lock = lock
+        if self.future.done():
+            return
+        self.future.set_result(
+            ReceivedMessage(
+                message=decode_http(message),
+                sequence_number=seq,
+                delivery_count=count + 1,
+                enqueued_at_ms=enqueued_at,
+                expires_at_ms=expires_at or None,
+                lock_token=uuid.UUID(bytes=token_to_uuid(lock.token)) if lock is not None else None,
+                locked_until_ms=lock.locked_until if lock is not None else None,
+            )
+        )
+
+    def lost(self, error: BusError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def encode_http(message: HttpMessage) -> bytes:
+    """The AMQP form of a message that came over HTTP."""
+    annotations: dict[object, object] = {}
+    if message.scheduled_at_ms is not None:
+        annotations[_SCHEDULED] = Timestamp(message.scheduled_at_ms)
+    if message.partition_key is not None:
+        annotations[_PARTITION_KEY] = message.partition_key
+    if message.via_partition_key is not None:
+        annotations[_VIA_PARTITION_KEY] = message.via_partition_key
+    properties: dict[str, object] = {
+        "message-id": message.message_id,
+        "to": message.to,
+        "subject": message.label,
+        "reply-to": message.reply_to,
+        "correlation-id": message.correlation_id,
+        "content-type": message.content_type,
+        "group-id": message.session_id,
+        "reply-to-group-id": message.reply_to_session_id,
+    }
+    header: dict[str, object] = {} if message.time_to_live_ms is None else {"ttl": min(message.time_to_live_ms, 0xFFFFFFFF)}
+    return encode_message(
+        header=header,
+        message_annotations=annotations,
+        properties={name: value for name, value in properties.items() if value is not None},
+        application_properties=dict(message.properties),
+        body=[message.body],
+        body_kind=DATA,
+    )
+
+
+def decode_http(message: Message) -> HttpMessage:
+    """A stored message as HTTP carries it. Bodies that are not bytes are shown as their text."""
+    decoded = decoded_as_far_as_possible(message.bare)
+    properties = decoded.properties
+    body = decoded.body
+    if decoded.body_kind == DATA and isinstance(body, list):
+        content = b"".join(part for part in body if isinstance(part, bytes))
+    else:
+        content = b"" if body is None else str(body).encode()
+    annotations = annotations_of(message)
+    return HttpMessage(
+        body=content,
+        content_type=_text(properties.get("content-type")),
+        message_id=_text(properties.get("message-id")),
+        correlation_id=_text(properties.get("correlation-id")),
+        session_id=message.session_id,
+        reply_to_session_id=_text(properties.get("reply-to-group-id")),
+        label=_text(properties.get("subject")),
+        to=_text(properties.get("to")),
+        reply_to=_text(properties.get("reply-to")),
+        partition_key=_text(annotations.get(_PARTITION_KEY)),
+        via_partition_key=_text(annotations.get(_VIA_PARTITION_KEY)),
+        time_to_live_ms=None if message.ttl_ms == NO_TTL else message.ttl_ms,
+        scheduled_at_ms=message.scheduled_at or None,
+        properties=tuple((str(name), _plain(value)) for name, value in decoded.application_properties.items()),
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(as_text(value))
+
+
+def _plain(value: object) -> PropertyValue:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)

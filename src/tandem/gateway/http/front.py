@@ -1,0 +1,294 @@
+"""The HTTP/1.1 front: administration, REST data plane, AMQP over WebSocket and our own pages, on any accepted connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from tandem.gateway.http import rest
+from tandem.gateway.http.atom.verbs import Atom
+from tandem.gateway.http.atom.xml import ERROR_TYPE, error_document
+from tandem.gateway.http.types import PASSIVE, Reply, Request, Site, split_target
+from tandem.model.clock import Clock
+from tandem.model.errors import BusError, EntityNotFound, NotAllowed, Refused
+from tandem.model.limits import Limits
+from tandem.server.tracking import Entropy
+from tandem.wire.websocket import MaskedFrames, serve_websocket
+
+Mount = Callable[[web.BaseRequest, tuple[str, ...]], Awaitable[web.StreamResponse]]
+"""Serves `/$tandem/<name>/…`; told the decoded segments after the name. It answers for its own authorization."""
+
+logger: Final = logging.getLogger("tandem.http")
+_READ_BYTES: Final = 65_536
+_HEADER_LINE_BYTES_MAX: Final = 16_384
+_HEADERS_MAX: Final = 128
+_SERVER: Final = "Tandem"
+
+
+class BodyTooLarge(Refused):
+    condition = "amqp:link:message-size-exceeded"
+    status = 413
+
+
+class BodyTooSlow(Refused):
+    condition = "com.microsoft:timeout"
+    status = 408
+
+
+class EncodingRefused(Refused):
+    condition = "amqp:invalid-field"
+    status = 415
+
+
+class HttpFront:
+    """Make it inside the running loop; give `protocol_factory` to the listener, and `close` it at the end."""
+
+    def __init__(
+        self,
+        *,
+        site_for: Callable[[str], Site | None],
+        amqp: Callable[[], asyncio.Protocol],
+        limits: Limits,
+        clock: Clock,
+        entropy: Entropy,
+        known_hosts: frozenset[str] | None = None,
+    ) -> None:
+        """`known_hosts`: names, in lower case, that requests may be made to and come from; None allows all."""
+        self._known_hosts = known_hosts
+        self._site_for = site_for
+        self._amqp = amqp
+        self._limits = limits
+        self._clock = clock
+        self._atom = Atom(limits, clock, entropy)
+        self._rest = rest.Rest()
+        self._mounts: dict[str, Mount] = {}
+        self._loop = asyncio.get_running_loop()
+        # A receiver that hangs up must not take a message with it: its handler is cancelled.
+        self._server = web.Server(self._serve, handler_cancellation=True)
+
+    def mount(self, name: str, handler: Mount) -> None:
+        """Serve `/$tandem/<name>` and everything beneath it."""
+        if name.casefold() in self._mounts:
+            raise ValueError(f"/$tandem/{name} is served already")
+        self._mounts[name.casefold()] = handler
+
+    def protocol_factory(self) -> asyncio.Protocol:
+        """One per connection. It may be handed a transport that was accepted, and bytes that were read, elsewhere."""
+        return _GuardedHandler(
+            self._server,
+            loop=self._loop,
+            header_ms_max=self._limits.http_header_ms_max,
+            keepalive_timeout=self._limits.http_keepalive_ms_max / 1000,
+            max_line_size=_HEADER_LINE_BYTES_MAX,
+            max_field_size=_HEADER_LINE_BYTES_MAX,
+            max_headers=_HEADERS_MAX,
+            read_bufsize=_READ_BYTES,
+            lingering_time=2.0,
+            auto_decompress=False,
+            access_log=None,
+            logger=logger,
+        )
+
+    def connection_count(self) -> int:
+        return len(self._server.connections)
+
+    async def close(self, grace_seconds: float = 2.0) -> None:
+        """Let requests under way finish for a moment, then hang up."""
+        self._server.pre_shutdown()
+        await self._server.shutdown(grace_seconds)
+
+    # --- one request
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        guard = request.protocol
+        if isinstance(guard, _GuardedHandler):
+            guard.request_began()
+        try:
+            return await self._routed(request)
+        finally:
+            if isinstance(guard, _GuardedHandler):
+                guard.request_ended()
+
+    async def _routed(self, request: web.BaseRequest) -> web.StreamResponse:
+        stranger = self._stranger(request)
+        if stranger:
+            return _response(self._refusal(None, NotAllowed(stranger), 421, ""))
+        try:
+            segments, query = split_target(request.raw_path)
+        except BusError as error:
+            return _response(self._refusal(None, error, error.status, ""))
+        folded = [segment.casefold() for segment in segments]
+        if folded[0] == "$servicebus" and folded[1:2] == ["websocket"]:
+            return await serve_websocket(request, self._amqp, self._limits.ingress_bytes_in_flight_max)
+        mounted = self._mounted(request, folded, query)
+        if mounted is not None:
+            handler, rest_of = mounted
+            return await handler(request, segments[rest_of:])
+        if folded == [""] and "console" in self._mounts and "text/html" in request.headers.get("Accept", ""):
+            return web.Response(status=302, headers={"Location": "/$tandem/console/", "Server": _SERVER})
+        return _response(await self._api(request, segments, query))
+
+    def _stranger(self, request: web.BaseRequest) -> str:
+        """Everybody knows the key of a development broker: no web page may reach it, under a name of its own (DNS rebinding) or ours."""
+        if self._known_hosts is None:
+            return ""
+        host = request.headers.get("Host", "")
+        origin = request.headers.get("Origin", "")
+        for what, name in (("Host", host), ("Origin", origin.partition("://")[2])):
+            bare = name.partition("]")[0][1:] if name.startswith("[") else name.partition(":")[0]
+            if (what == "Host" or origin) and bare.casefold().rstrip(".") not in self._known_hosts:
+                return f"{what} is '{name[:100]}', which is no name of this broker; add it to tls.names, or run it without --dev"
+        return ""
+
+    def _mounted(self, request: web.BaseRequest, folded: list[str], query: dict[str, str]) -> tuple[Mount, int] | None:
+        if folded[0] == "$tandem" and len(folded) > 1:
+            handler = self._mounts.get(folded[1])
+            return (handler, 2) if handler is not None else None
+        if folded == ["health"] and "health" in self._mounts and "api-version" not in query and "Authorization" not in request.headers:
+            return self._mounts["health"], 1  # where the official emulator has it
+        return None
+
+    async def _api(self, incoming: web.BaseRequest, segments: tuple[str, ...], query: dict[str, str]) -> Reply:
+        host = incoming.headers.get("Host", "")
+        site = self._site_for(host)
+        target = rest.read_target(incoming.method, segments)
+        entity = "/".join(segments)[:100]
+        try:
+            if site is None:
+                raise EntityNotFound(f"no namespace answers for the host '{host[:100]}'")
+            request = Request(
+                method=incoming.method,
+                segments=segments,
+                query=query,
+                headers=incoming.headers,
+                body=await self._body(incoming),
+                scheme="https" if incoming.secure else "http",
+                host=host,
+            )
+            if target is not None:
+                return await self._rest.handle(site, request, target, incoming.headers.items())
+            return await self._atom.handle(site, request)
+        except BusError as error:
+            if error.status >= 500:
+                logger.error("%s /%s: %s", incoming.method, entity, error.description)
+            return self._refusal(site, error, rest.status_of(error) if target is not None else error.status, entity)
+        except MemoryError:
+            raise
+        except Exception as error:
+            logger.exception("%s /%s failed", incoming.method, entity)
+            failure = BusError(f"the broker could not do this: {type(error).__name__}")
+            return self._refusal(site, failure, 500, entity)
+
+    def _refusal(self, site: Site | None, error: BusError, status: int, entity: str) -> Reply:
+        detail = error.description
+        if site is not None:
+            detail = site.tracker.describe(error, entity, self._clock.now_ms())
+        headers = {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {}
+        if isinstance(error, BodyTooLarge | BodyTooSlow):
+            headers["Connection"] = "close"
+        body = error_document(status, f"SubCode={status}00. {detail}")
+        return Reply(status=status, body=body, content_type=ERROR_TYPE, headers=headers)
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        """All of it, bounded in size and time."""
+        if not request.can_read_body:
+            return b""
+        encoding = request.headers.get("Content-Encoding", "identity").strip().casefold()
+        if encoding not in ("", "identity"):
+            raise EncodingRefused(f"Content-Encoding is '{encoding[:40]}'; bodies must not be compressed")
+        bytes_max = self._limits.http_body_bytes_max
+        if (request.content_length or 0) > bytes_max:
+            raise BodyTooLarge(f"the body has {request.content_length} bytes; at most {bytes_max} are allowed")
+        if request.headers.get("Expect", "").casefold() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.http_body_ms_max / 1000):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    if len(body) > bytes_max:
+                        raise BodyTooLarge(f"the body has more than the {bytes_max} bytes that are allowed")
+        except TimeoutError:
+            raise BodyTooSlow(f"the body did not arrive within {self._limits.http_body_ms_max} ms") from None
+        return bytes(body)
+
+
+def _response(reply: Reply) -> web.Response:
+    response = web.Response(status=reply.status, body=reply.body or None, headers=reply.headers)
+    if reply.content_type is not None:
+        response.headers["Content-Type"] = reply.content_type
+    response.headers["Server"] = _SERVER
+    response.headers.update(PASSIVE)
+    if response.headers.get("Connection") == "close":
+        response.force_close()
+    return response
+
+
+class _GuardedHandler(web.RequestHandler):
+    """A connection that hangs up on peers who begin a request and never finish its header, or never begin one."""
+
+    def __init__(self, manager: web.Server, *, header_ms_max: int, loop: asyncio.AbstractEventLoop, **settings: Any) -> None:
+        super().__init__(manager, loop=loop, **settings)
+        self._header_seconds = header_ms_max / 1000
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._expect_header()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy and self._header_timer is None:
+            self._expect_header()
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """From here on the peer speaks WebSocket."""
+        super().set_parser(cast(Any, MaskedFrames(parser)), data_received_cb)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Bytes that are no request, or a handler that broke. A stranger's nonsense must not fill the log."""
+        if isinstance(exc, MemoryError):
+            self._loop.call_exception_handler({"message": "out of memory in a request", "exception": exc})
+        if status >= 500:
+            logger.error("%s %s failed", request.method, request.path[:100], exc_info=exc)
+        else:
+            logger.debug("refused what is no HTTP request: %s", message or exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("part of a response is sent already; all that is left is to hang up")
+        first_line = (message or "").strip().partition("\n")[0][:200]
+        response = _response(
+            Reply(status=status, body=error_document(status, f"SubCode={status}00. {first_line}".strip()), content_type=ERROR_TYPE)
+        )
+        response.force_close()
+        return response
+
+    def request_began(self) -> None:
+        self._busy = True
+        self._stop_timer()
+
+    def request_ended(self) -> None:
+        self._busy = False
+
+    def _expect_header(self) -> None:
+        self._header_timer = self._loop.call_later(self._header_seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._header_timer = None
+        self.force_close()
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None

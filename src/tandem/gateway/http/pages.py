@@ -1,0 +1,218 @@
+"""Pages of our own under `/$tandem/`: health, metrics, faults, events."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.meters import MINUTE_MS
+from tandem.broker.ports import StoreState
+from tandem.gateway.http.types import PASSIVE
+from tandem.model.entity import Right
+from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound
+from tandem.server import sas
+from tandem.server.faults import FaultWish
+
+if TYPE_CHECKING:
+    from tandem.gateway.http.front import HttpFront
+    from tandem.server.context import Site
+    from tandem.server.server import Server
+
+_CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
+_CONSOLE_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
+_HEALTHY = (StoreState.UP, StoreState.DEGRADED)
+_STATE_NUMBERS = {StoreState.UP: 1, StoreState.DEGRADED: 2, StoreState.RECOVERING: 3, StoreState.DOWN: 0, StoreState.CORRUPT: -1}
+
+
+class Mounts:
+    """Handlers for one server. Health says up or down to anybody; details, metrics and console need Listen on the namespace, by token or
+    as user name and password (a development broker shows them freely); everything else needs Manage."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def install(self, front: HttpFront) -> None:
+        front.mount("health", self.health)
+        front.mount("metrics", self.metrics)
+        front.mount("faults", self.faults)
+        front.mount("events", self.events)
+        front.mount("console", self.console)
+        front.mount("meters", self.meters)
+
+    async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """The web page: static files that know only the HTTP API."""
+        if not self._readable(request):
+            return self._who_are_you()
+        name = rest[0] if rest and rest[0] else "index.html"
+        kind = _CONSOLE_FILES.get(name)
+        if kind is None or len(rest) > 1:
+            return _json({"error": "amqp:not-found", "description": f"the console has no page {name!r}"}, 404)
+        content = resources.files("tandem.console").joinpath(name).read_bytes()
+        headers = PASSIVE | {"Content-Security-Policy": _CONSOLE_POLICY, "Cache-Control": "no-cache"}
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
+
+    async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """200 while a store works; to those who may know, each store with its state: one failing store does not condemn the rest."""
+        readable = self._readable(request)
+        if not readable and "Authorization" in request.headers:
+            return self._who_are_you()
+        if not readable:
+            works = any(h.state in _HEALTHY for keeper in self._server.keepers for h in keeper.health())
+            return _json({"status": "up" if works else "down"}, 200 if works else 503)
+        namespaces: list[dict[str, object]] = []
+        status = "ok"
+        for number in readable:
+            site, keeper = self._server.sites[number], self._server.keepers[number]
+            stores = [
+                {"name": f"store-{n}", "state": h.state.value, "cause": h.cause, "notes": list(h.notes)}
+                for n, h in enumerate(keeper.health())
+            ]
+            if any(h.state not in _HEALTHY for h in keeper.health()):
+                status = "degraded"
+            faults = [f.describe() for f in site.trouble.faults.active.values()] if site.trouble is not None else []
+            namespaces.append({"name": site.namespace.name, "stores": stores, "faults": faults, "connections": len(site.clients)})
+        return _json({"status": status, "namespaces": namespaces})
+
+    async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """Prometheus text format."""
+        readable = self._readable(request)
+        if not readable:
+            return self._who_are_you()
+        headers = PASSIVE | {"Content-Type": "text/plain; version=0.0.4"}
+        return web.Response(text="\n".join(self._samples(readable)) + "\n", headers=headers)
+
+    def _readable(self, request: web.BaseRequest) -> list[int]:
+        """The namespaces whose details this request may see."""
+        if self._server.settings.dev:
+            return list(range(len(self._server.sites)))
+        given = request.headers.get("Authorization", "")
+        return [number for number, site in enumerate(self._server.sites) if given and _may_read(site, given)]
+
+    def _who_are_you(self) -> web.StreamResponse:
+        site = self._server.sites[0]
+        missing = AuthenticationFailed(
+            "Details need a key with Listen on the namespace: a token, or its name and value as user and password."
+        )
+        answer = _json({"error": missing.condition, "description": site.tracker.describe(missing, "", self._server.turn.now)}, 401)
+        answer.headers["WWW-Authenticate"] = 'Basic realm="Tandem", charset="UTF-8"'
+        return answer
+
+    def _samples(self, readable: list[int]) -> list[str]:
+        lines = [
+            "# TYPE tandem_store_up gauge",
+            "# TYPE tandem_store_notes gauge",
+            "# TYPE tandem_messages gauge",
+            "# TYPE tandem_connections gauge",
+            "# TYPE tandem_clock_jumps_total counter",
+            f"tandem_clock_jumps_total {self._server.clock_jumps}",
+        ]
+        for place in readable:
+            site, keeper = self._server.sites[place], self._server.keepers[place]
+            space = site.namespace.name
+            lines.append(f'tandem_connections{{namespace="{space}"}} {len(site.clients)}')
+            for number, health in enumerate(keeper.health()):
+                label = f'namespace="{space}",store="{number}"'
+                lines.append(f"tandem_store_up{{{label}}} {_STATE_NUMBERS[health.state]}")
+                lines.append(f"tandem_store_notes{{{label}}} {len(health.notes)}")
+            if site.trouble is not None:
+                lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(site.trouble.faults.active)}')
+            for entity in site.namespace.entities.values():
+                queues = (
+                    list(entity.queues.values()) if isinstance(entity, QueueEntity) else [s.queue for s in entity.subscriptions.values()]
+                )
+                for queue in queues:
+                    counts = queue.counts()
+                    for state in ("active", "locked", "deferred", "scheduled", "leased"):
+                        label = f'namespace="{space}",entity="{queue.path}",state="{state}"'
+                        lines.append(f"tandem_messages{{{label}}} {getattr(counts, state)}")
+        for place in readable:
+            lines.extend(self._server.meters[place].samples())
+        return lines
+
+    async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """State changes so far, newest last; `?after=<number>` for what came since."""
+        return await self._authorized(request, self._events)
+
+    async def _events(self, request: web.BaseRequest) -> object:
+        after = int(request.query.get("after", "0"))
+        return {"events": [event for event in self._server.events if event["number"] > after]}
+
+    async def meters(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """Operations per minute, entity, operation, outcome and size unit of the last hour; `?minutes=5` for less."""
+        return await self._authorized(request, self._meters)
+
+    async def _meters(self, request: web.BaseRequest) -> object:
+        number = self._server.namespace_of(request.headers.get("Host", ""))
+        minutes = int(request.query.get("minutes", "60"))
+        since = self._server.turn.begin() // MINUTE_MS - minutes + 1
+        return {"namespace": self._server.sites[number].namespace.name, "rows": self._server.meters[number].rows(since)}
+
+    async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """GET lists, POST injects, DELETE heals all or `/<id>`."""
+        return await self._authorized(request, lambda r: self._faults(r, rest))
+
+    async def _faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
+        site = self._server.sites[self._server.namespace_of(request.headers.get("Host", ""))]
+        trouble = site.trouble
+        if trouble is None:
+            raise EntityNotFound("Faults cannot be injected into this broker. Start it with --dev, or with faults = true.")
+        if request.method == "POST":
+            wish = _wish(await request.read())
+            return trouble.inject(wish).describe()
+        if request.method == "DELETE":
+            which = rest[0] if rest and rest[0] else None
+            if which is not None and not which.isdigit():
+                raise ArgumentRefused(f"a fault is healed by its number, found {which!r}")
+            return {"healed": [f.describe() for f in trouble.heal(int(which) if which is not None else None)]}
+        return {"faults": [f.describe() for f in trouble.faults.active.values()]}
+
+    async def _authorized(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any]) -> web.StreamResponse:
+        number = self._server.namespace_of(request.headers.get("Host", ""))
+        try:
+            await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
+            return _json(await handler(request))
+        except BusError as error:
+            text = self._server.sites[number].tracker.describe(error, "", self._server.turn.now)
+            return _json({"error": error.condition, "description": text}, error.status)
+        except ValueError as error:
+            return _json({"error": "amqp:decode-error", "description": str(error)}, 400)
+
+
+def _may_read(site: Site, given: str) -> bool:
+    """Reading needs no token made for the occasion: scrapers and browsers know user names and passwords."""
+    try:
+        if given[:6].casefold() == "basic ":
+            user, _, key = base64.b64decode(given[6:].strip(), validate=True).decode().partition(":")
+            return sas.verify_key(user, key, site.rule_lookup).allows(Right.LISTEN)
+        return sas.verify(given, "", site.rule_lookup, site.connection_clock.now_ms()).allows(Right.LISTEN)
+    except (BusError, ValueError):
+        return False
+
+
+def _wish(body: bytes) -> FaultWish:
+    try:
+        given = json.loads(body or b"{}")
+    except ValueError as error:
+        raise ArgumentRefused(f"the body is not JSON: {error}") from error
+    allowed = set(FaultWish.__dataclass_fields__)
+    if not isinstance(given, dict) or "kind" not in given:
+        raise ArgumentRefused("the body must be an object with 'kind'")
+    unknown = sorted(set(given) - allowed)
+    if unknown:
+        raise ArgumentRefused(f"unknown: {', '.join(unknown)}; allowed: {', '.join(sorted(allowed))}")
+    for name, kind in (("store", int), ("delay_ms", int), ("for_ms", int), ("count", int), ("entity", str), ("condition", str)):
+        if given.get(name) is not None and (not isinstance(given[name], kind) or isinstance(given[name], bool)):
+            raise ArgumentRefused(f"{name} must be a {kind.__name__}, found {given[name]!r}")
+    if not isinstance(given.get("fraction", 1.0), (int, float)):
+        raise ArgumentRefused(f"fraction must be a number, found {given['fraction']!r}")
+    return FaultWish(**{name: value for name, value in given.items() if value is not None})
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(text=json.dumps(value), status=status, content_type="application/json", headers=PASSIVE)

@@ -1,0 +1,103 @@
+"""HTTP as the rooms behind it see it: a request taken apart, a reply, and the namespace that a host name leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from tandem.gateway.http.data_port import DataPort
+from tandem.model.errors import ArgumentRefused, PreconditionFailed
+from tandem.server.administration_port import AdminPort
+from tandem.server.tracking import Tracker
+
+PASSIVE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "X-Frame-Options": "DENY",
+}
+"""What somebody sent is data in a browser's eyes, whatever type its sender gave it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One namespace, as seen over HTTP."""
+
+    admin: AdminPort
+    data: DataPort
+    tracker: Tracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """`segments` are decoded one by one: a slash inside one came as %2F."""
+
+    method: str
+    segments: tuple[str, ...]
+    query: Mapping[str, str]
+    """Names in lower case."""
+    headers: Mapping[str, str]
+    """Looked up without regard to case."""
+    body: bytes
+    scheme: str
+    host: str
+    """`host[:port]`, as the client wrote it."""
+
+    @property
+    def token(self) -> str | None:
+        return self.headers.get("Authorization")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    status: int
+    body: bytes = b""
+    content_type: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def split_target(target: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Path segments and query of a request target. Raises ArgumentRefused where it cannot be decoded."""
+    if "://" in target.partition("?")[0]:  # absolute form, as proxies send it
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    path, _, query = target.partition("#")[0].partition("?")
+    try:
+        segments = tuple(unquote(segment, errors="strict") for segment in path.removeprefix("/").split("/"))
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=32)
+    except ValueError as error:
+        raise ArgumentRefused(f"the request's address cannot be decoded: {error}") from None
+    return segments, {name.casefold(): value for name, value in pairs}
+
+
+def check_if_match(header: str | None, etag: str) -> None:
+    """RFC 9110 13.1.1, for a resource that exists."""
+    if header is None:
+        return
+    given = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+    if "*" not in given and etag not in given:
+        raise PreconditionFailed(f"If-Match is {header.strip()[:80]}, but the entity's tag is {etag}; read it again, or send *")
+
+
+class NameLocks:
+    """One change at a time per name; different names do not wait for each other."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[None]:
+        key = name.casefold()
+        lock, holders = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, holders + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, holders = self._locks[key]
+            if holders == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, holders - 1)

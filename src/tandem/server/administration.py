@@ -1,0 +1,355 @@
+"""Administration of one namespace: checks the wish, writes the catalog, then changes the living registry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol, TypeVar
+
+from tandem.broker.entities import administration
+from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.topic import Subscription
+from tandem.broker.rules.rules import compile_rule
+from tandem.model.address import SubQueue
+from tandem.model.entity import (
+    AuthorizationRule,
+    CorrelationFilter,
+    QueueDescription,
+    Right,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from tandem.model.errors import AuthenticationFailed, EntityAlreadyExists, EntityNotFound, Unauthorized
+from tandem.server import sas
+from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
+from tandem.server.context import Site
+from tandem.server.settings import NamespaceSettings
+
+_T = TypeVar("_T")
+
+
+class Catalog(Protocol):
+    """What a namespace consists of, on disk. Calls block: they run in a thread."""
+
+    def load(self) -> Any: ...
+
+    def put_entity(self, description: Any, *, store: int) -> Any: ...
+
+    def delete_entity(self, id_: int) -> None: ...
+
+    def put_rule(self, subscription_id: int, rule: RuleDescription) -> None: ...
+
+    def delete_rule(self, subscription_id: int, name: str) -> None: ...
+
+    def put_authorization_rule(self, rule: AuthorizationRule) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _NameLock:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class NamespaceAdmin:
+    """Implements `AdminPort`."""
+
+    def __init__(self, site: Site, catalog: Catalog, fragments: int = 16) -> None:
+        self._fragments = fragments
+        """Of a partitioned entity created from now on."""
+        self._site = site
+        self._namespace = site.namespace
+        self._limits = site.limits
+        self._catalog = catalog
+        self._locks: dict[str, _NameLock] = {}
+        self._opened_at = site.turn.now
+        self._coming: dict[str, QueueDescription | TopicDescription] = {}
+        """What the configuration asks for, while it is being created: entities may name each other in any order."""
+
+    async def load(self, wish: NamespaceSettings) -> None:
+        """What is stored, then what the configuration asks for and is not there yet."""
+        snapshot = await asyncio.to_thread(self._catalog.load)
+        self._namespace.roll.highest_id = snapshot.highest_id
+        for stored in snapshot.entities:
+            description = stored.description
+            if isinstance(description, QueueDescription):
+                self._namespace.add_queue(stored.id, stored.store, description)
+            elif isinstance(description, TopicDescription):
+                self._namespace.add_topic(stored.id, stored.store, description)
+            else:
+                self._namespace.add_subscription(stored.id, description)
+        rules = {rule.key_name: rule for rule in snapshot.authorization_rules}
+        rules.update({rule.key_name: rule for rule in wish.authorization_rules})
+        self._namespace.authorization_rules.update(rules)
+        self._coming.update({queue.name.casefold(): queue for queue in wish.queues})
+        self._coming.update({topic.name.casefold(): topic for topic in wish.topics})
+        for queue in wish.queues:
+            if self._namespace.find(queue.name) is None:
+                await self.create_queue(queue)
+        for topic in wish.topics:
+            if self._namespace.find(topic.name) is None:
+                await self.create_topic(topic)
+        for subscription in wish.subscriptions:
+            if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
+                await self.create_subscription(subscription)
+        self._coming.clear()
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[None]:
+        """Changes to one entity come one after another, subscriptions and rules with their topic; those to others share a sync."""
+        key = name.casefold()
+        lock = self._locks.setdefault(key, _NameLock())
+        lock.users += 1
+        try:
+            async with lock.lock:
+                yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                del self._locks[key]
+
+    # -- claims ------------------------------------------------------------------------------
+
+    async def authorize(self, token: str | None, path: str, right: Right) -> None:
+        if not token:
+            raise AuthenticationFailed("MissingToken: the request has no Authorization header.")
+        grant = sas.verify(token, path, self._site.rule_lookup, self._site.connection_clock.now_ms())
+        if not grant.allows(right):
+            raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace.name}'.")
+
+    async def namespace_info(self) -> NamespaceInfo:
+        return NamespaceInfo(name=self._namespace.name, created_at_ms=self._opened_at, modified_at_ms=self._opened_at)
+
+    # -- queues and topics -------------------------------------------------------------------
+
+    async def _write(self, work: Callable[[], _T]) -> _T:
+        """Catalog calls wait for the disk in a thread; the loop goes on."""
+        return await asyncio.to_thread(work)
+
+    def _lookup(self, name: str) -> QueueDescription | TopicDescription | None:
+        entity = self._namespace.find(name)
+        if entity is None:
+            return self._coming.get(name.casefold())
+        return entity.description if isinstance(entity, QueueEntity) else entity.topic_description
+
+    def _queue(self, name: str) -> QueueEntity:
+        entity = self._namespace.find(name)
+        if not isinstance(entity, QueueEntity):
+            raise self._namespace.not_found(name)
+        return entity
+
+    def _must_be_new(self, name: str) -> None:
+        if self._namespace.find(name) is not None:
+            raise EntityAlreadyExists(f"The messaging entity '{self._namespace.name}:{name}' already exists.")
+
+    async def get_entity(self, name: str) -> QueueDescription | TopicDescription:
+        found = self._lookup(name)
+        if found is None:
+            raise self._namespace.not_found(name)
+        return found
+
+    async def delete_entity(self, name: str) -> None:
+        async with self._changing(name):
+            entity = self._namespace.find(name)
+            if entity is None:
+                raise self._namespace.not_found(name)
+            id_ = entity.id
+            await self._write(lambda: self._catalog.delete_entity(id_))
+            self._site.turn.begin()
+            self._namespace.remove(name)
+            self._site.turn.schedule()
+
+    async def create_queue(self, description: QueueDescription) -> QueueDescription:
+        async with self._changing(description.name):
+            now = self._site.turn.begin()
+            kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
+            self._must_be_new(kept.name)
+            kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
+            store = self._namespace.choose_store()
+            stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
+            self._namespace.add_queue(stored.id, store, kept)
+            return kept
+
+    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+        async with self._changing(description.name):
+            entity = self._queue(description.name)
+            now = self._site.turn.begin()
+            wish = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
+            kept = administration.validate_queue(wish, entity.description, self._limits, now=now, find=self._lookup)
+            await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
+            entity.configure(kept)
+            self._namespace.enter(entity.id, entity.store, kept)
+            return kept
+
+    async def list_queues(self, page: Page) -> list[QueueDescription]:
+        queues = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, QueueEntity)}
+        return [queue.description for queue in _page(queues, page)]
+
+    async def queue_runtime(self, name: str) -> RuntimeProperties:
+        return _runtime(self._queue(name))
+
+    async def create_topic(self, description: TopicDescription) -> TopicDescription:
+        async with self._changing(description.name):
+            now = self._site.turn.begin()
+            kept = administration.validate_topic(description, None, self._limits, now=now)
+            self._must_be_new(kept.name)
+            kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
+            store = self._namespace.choose_store()
+            stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
+            self._namespace.add_topic(stored.id, store, kept)
+            return kept
+
+    async def update_topic(self, description: TopicDescription) -> TopicDescription:
+        async with self._changing(description.name):
+            topic = self._namespace.topic(description.name)
+            now = self._site.turn.begin()
+            known = topic.topic_description
+            wish = dataclasses.replace(description, name=known.name, partition_count=known.partition_count)
+            kept = administration.validate_topic(wish, topic.topic_description, self._limits, now=now)
+            await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
+            topic.reconfigure(kept)
+            self._namespace.enter(topic.id, topic.store, kept)
+            return kept
+
+    async def list_topics(self, page: Page) -> list[TopicDescription]:
+        topics = {key: entity for key, entity in self._namespace.entities.items() if not isinstance(entity, QueueEntity)}
+        return [topic.topic_description for topic in _page(topics, page)]
+
+    async def topic_runtime(self, name: str) -> RuntimeProperties:
+        topic = self._namespace.topic(name)
+        own = topic.counts()
+        filters = [rule.filter for s in topic.subscriptions.values() for rule in s.description.rules]
+        correlation = sum(isinstance(f, CorrelationFilter) for f in filters)
+        return RuntimeProperties(
+            scheduled=own.scheduled,
+            size_bytes=own.size_bytes + sum(s.queue.counts().size_bytes for s in topic.subscriptions.values()),
+            accessed_at_ms=topic.accessed_at,
+            subscription_count=len(topic.subscriptions),
+            sql_filter_count=len(filters) - correlation,
+            correlation_filter_count=correlation,
+        )
+
+    # -- subscriptions and rules -------------------------------------------------------------
+
+    async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
+        async with self._changing(description.topic):
+            now = self._site.turn.begin()
+            topic = self._namespace.topic(description.topic)
+            kept = administration.validate_subscription(
+                description, None, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
+            )
+            if kept.name.casefold() in topic.subscriptions:
+                raise EntityAlreadyExists(f"The subscription '{kept.topic}/Subscriptions/{kept.name}' already exists.")
+            stored = await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
+            self._namespace.add_subscription(stored.id, kept)
+            return kept
+
+    async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
+        async with self._changing(description.topic):
+            now = self._site.turn.begin()
+            subscription = self._namespace.subscription(description.topic, description.name)
+            wish = dataclasses.replace(description, name=subscription.description.name)
+            kept = administration.validate_subscription(
+                wish, subscription.description, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
+            )
+            await self._keep(subscription, kept)
+            return kept
+
+    async def _keep(self, subscription: Subscription, kept: SubscriptionDescription) -> None:
+        await self._write(lambda: self._catalog.put_entity(kept, store=subscription.entity.store))
+        subscription.configure(kept, self._limits)
+        self._namespace.enter(subscription.entity.id, subscription.entity.store, kept)
+
+    async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        return self._namespace.subscription(topic, name).description
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        async with self._changing(topic):
+            subscription = self._namespace.subscription(topic, name)
+            await self._write(lambda: self._catalog.delete_entity(subscription.entity.id))
+            self._site.turn.begin()
+            self._namespace.remove_subscription(self._namespace.topic(topic), name)
+            self._site.turn.schedule()
+
+    async def list_subscriptions(self, topic: str, page: Page) -> list[SubscriptionDescription]:
+        return [subscription.description for subscription in _page(self._namespace.topic(topic).subscriptions, page)]
+
+    async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
+        found = self._namespace.subscription(topic, name)
+        runtime = _runtime(found.entity)
+        # The service shows no date for a queue or topic that nobody used, and its creation for a subscription.
+        return runtime if runtime.accessed_at_ms else dataclasses.replace(runtime, accessed_at_ms=found.description.created_at_ms)
+
+    def _check_rule(self, rule: RuleDescription) -> None:
+        compile_rule(rule, self._limits)
+
+    async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        async with self._changing(topic):
+            found = self._namespace.subscription(topic, subscription)
+            rules = found.description.rules
+            if administration.find_rule(rules, rule.name) is not None:
+                raise EntityAlreadyExists(f"The rule '{rule.name}' already exists on '{topic}/Subscriptions/{subscription}'.")
+            now = self._site.turn.begin()
+            kept = administration.validate_rule(rule, None, len(rules), self._limits, now=now, check=self._check_rule)
+            await self._keep(found, dataclasses.replace(found.description, rules=(*rules, kept)))
+            return kept
+
+    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        async with self._changing(topic):
+            found = self._namespace.subscription(topic, subscription)
+            rules = found.description.rules
+            old = self._rule(found, rule.name)
+            now = self._site.turn.begin()
+            kept = administration.validate_rule(rule, old, len(rules) - 1, self._limits, now=now, check=self._check_rule)
+            await self._keep(found, dataclasses.replace(found.description, rules=tuple(kept if r is old else r for r in rules)))
+            return kept
+
+    def _rule(self, subscription: Subscription, name: str) -> RuleDescription:
+        found = administration.find_rule(subscription.description.rules, name)
+        if found is None:
+            raise EntityNotFound(f"The rule '{name}' could not be found on '{subscription.queue.path}'.")
+        return found
+
+    async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
+        return self._rule(self._namespace.subscription(topic, subscription), name)
+
+    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        async with self._changing(topic):
+            found = self._namespace.subscription(topic, subscription)
+            old = self._rule(found, name)
+            left = tuple(rule for rule in found.description.rules if rule is not old)
+            await self._keep(found, dataclasses.replace(found.description, rules=left))
+
+    async def list_rules(self, topic: str, subscription: str, page: Page) -> list[RuleDescription]:
+        rules = self._namespace.subscription(topic, subscription).description.rules
+        return _page({rule.name.casefold(): rule for rule in rules}, page)
+
+
+def _page(items: dict[str, _T], page: Page) -> list[_T]:
+    """`items` by folded name, which is their order too."""
+    prefix = page.prefix.casefold()
+    keys = sorted([key for key in items if key.startswith(prefix)])
+    return [items[key] for key in keys[page.skip : page.skip + page.top]]
+
+
+def _runtime(entity: QueueEntity) -> RuntimeProperties:
+    main = entity.main.counts()
+    dead = entity.dead_letters.counts()
+    stranded = entity.queues[SubQueue.TRANSFER_DEAD_LETTER].counts()
+    transfer = main.active if entity.main.forwards else 0
+    return RuntimeProperties(
+        active=main.active + main.deferred + main.leased - transfer,
+        dead_lettered=dead.total,
+        scheduled=main.scheduled,
+        transfer=transfer,
+        transfer_dead_lettered=stranded.total,
+        size_bytes=main.size_bytes + dead.size_bytes + stranded.size_bytes,
+        accessed_at_ms=entity.main.accessed_at,
+    )

@@ -1,0 +1,92 @@
+"""What all connections to one namespace share: its entities, its keys, its words, its clock."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tandem.broker.entities.namespace import Namespace
+from tandem.broker.turn import Turn
+from tandem.gateway.amqp.connection import Client
+from tandem.gateway.lease_claims import LeaseClaims
+from tandem.gateway.translate import Translator
+from tandem.model.clock import Clock
+from tandem.model.entity import AuthorizationRule
+from tandem.model.limits import Limits
+from tandem.server.administration_port import AdminPort
+from tandem.server.fault_points import Trouble
+from tandem.server.tracking import Tracker
+
+
+def _nothing() -> None:
+    """No store can be made to fail."""
+
+
+class Site:
+    """One namespace as its clients meet it."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        turn: Turn,
+        translator: Translator,
+        tracker: Tracker,
+        limits: Limits,
+        note: Callable[[str], None],
+        connection_clock: Clock | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.turn = turn
+        self.translator = translator
+        self.tracker = tracker
+        self.limits = limits
+        self.note = note
+        """Tells the operator, in one line."""
+        self.trusts_clock_from: int = 0
+        """On the steady clock: until then no connection is cut off because a token seems to have lapsed."""
+        self.connection_clock: Clock = connection_clock or turn.clock
+        """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
+        self.admin: AdminPort | None = None
+        """Set once the namespace is open."""
+        self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
+        self.clients: dict[Client, None] = {}
+        """In the order in which they came."""
+        self.connection_count: Callable[[], int] = lambda: len(self.clients)
+        """AMQP connections of the whole broker."""
+        self.troubled: bool = False
+        """A fault is in force: `trouble` is asked. False costs nothing."""
+        self.trouble: Trouble | None = None
+        self.apply_store_faults: Callable[[], None] = _nothing
+        """Store faults changed: the disks are told."""
+        self.claims = LeaseClaims()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def rule_lookup(self, path: str, key_name: str) -> AuthorizationRule | None:
+        """The authorization rule of this name on exactly this path; `""` is the namespace."""
+        if not path:
+            return self.namespace.authorization_rules.get(key_name)
+        return self.namespace.entity_rule(path, key_name)
+
+    def forget(self, client: Client) -> None:
+        self.clients.pop(client, None)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that waits (for the disk, for a session) beside the loop's turns."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), MemoryError):
+            task.get_loop().call_exception_handler({"message": "out of memory in a request", "exception": task.exception()})
+        elif not task.cancelled() and task.exception() is not None:
+            self.note(f"a request failed inside the broker: {task.exception()!r}")
+
+    async def drain(self) -> None:
+        """Wait for what is still running; used on the way out."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,91 @@
+"""Auto-delete-on-idle: entities that nobody has used for as long as their description allows are deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker.entities.namespace import QueueEntity
+from tandem.model.entity import MAX_DURATION_MS
+from tandem.model.errors import BusError
+
+if TYPE_CHECKING:
+    from tandem.broker.entities.partitioned_topic import AnyTopic
+    from tandem.broker.entities.topic import Subscription
+    from tandem.broker.queue.queue import Queue
+    from tandem.server.context import Site
+
+_LOOK_EVERY_MS: Final = 5_000
+
+
+class IdleEntities:
+    """One per namespace; `look_after` is called often and looks rarely."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._opened_at = site.turn.now
+        """Use is not remembered over a restart: idleness counts from here at the earliest."""
+        self._looked_at = site.turn.now
+
+    def look_after(self, now: int) -> None:
+        if now - self._looked_at < _LOOK_EVERY_MS:
+            return
+        self._looked_at = now
+        for name, entity in list(self._site.namespace.entities.items()):
+            if not isinstance(entity, QueueEntity):
+                self._look_at_topic(name, entity, now)
+            elif self._is_over(entity.description.auto_delete_on_idle_ms, self.used_at(entity, now), now):
+                self._site.spawn(self._delete(name, None))
+
+    def clock_jumped(self, by_ms: int) -> None:
+        """Nobody knows how long ago the last use was: idleness counts from here."""
+        self._opened_at = self._looked_at = self._site.turn.now
+
+    def _look_at_topic(self, name: str, topic: AnyTopic, now: int) -> None:
+        if self._is_over(topic.topic_description.auto_delete_on_idle_ms, self.topic_used_at(topic, now), now):
+            self._site.spawn(self._delete(name, None))
+            return
+        for key, subscription in list(topic.subscriptions.items()):
+            if self._is_over(subscription.description.auto_delete_on_idle_ms, self._subscription_used_at(subscription, now), now):
+                self._site.spawn(self._delete(name, key))
+
+    def _is_over(self, allowed_ms: int, used_at: int, now: int) -> bool:
+        if used_at > now:
+            used_at = self._opened_at  # from before the clock was set back
+        return allowed_ms < MAX_DURATION_MS and now - used_at >= allowed_ms
+
+    def used_at(self, entity: QueueEntity, now: int) -> int:
+        """The last send, receive, peek or update; now while somebody is attached or a message waits for its time."""
+        last = max(self._opened_at, entity.description.updated_at_ms)
+        for queue in entity.queues.values():
+            last = max(last, self._queue_used_at(queue, now))
+        return last
+
+    def _queue_used_at(self, queue: Queue, now: int) -> int:
+        if queue.consumers or queue.scheduled or (queue.sessions is not None and queue.sessions.waiters):
+            return now
+        return queue.accessed_at
+
+    def _subscription_used_at(self, subscription: Subscription, now: int) -> int:
+        return max(self.used_at(subscription.entity, now), subscription.description.updated_at_ms)
+
+    def topic_used_at(self, topic: AnyTopic, now: int) -> int:
+        """Whatever happens to a subscription happens to its topic too."""
+        last = max(self._opened_at, topic.topic_description.updated_at_ms, self._queue_used_at(topic, now))
+        for subscription in topic.subscriptions.values():
+            last = max(last, self._subscription_used_at(subscription, now))
+        return last
+
+    async def _delete(self, name: str, subscription: str | None) -> None:
+        admin = self._site.admin
+        if admin is None:
+            return
+        what = name if subscription is None else f"{name}/Subscriptions/{subscription}"
+        try:
+            if subscription is None:
+                await admin.delete_entity(name)
+            else:
+                await admin.delete_subscription(name, subscription)
+        except BusError as error:
+            self._site.note(f"'{what}' was idle but could not be deleted: {error.description}")
+            return
+        self._site.note(f"'{what}' was not used for as long as its AutoDeleteOnIdle allows, and was deleted")

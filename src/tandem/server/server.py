@@ -1,0 +1,278 @@
+"""A broker: its namespaces, its stores and its listeners, wired and driven by one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import os
+import ssl
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tandem.broker.entities.namespace import Namespace
+from tandem.broker.ports import Journal
+from tandem.gateway.amqp.pump import AmqpPeer
+from tandem.gateway.http.data import DataPlane
+from tandem.gateway.http.types import Site as HttpSite
+from tandem.gateway.translate import Translator
+from tandem.model.clock import Clock, SystemClock
+from tandem.model.errors import ServerBusy
+from tandem.server.administration import Catalog, NamespaceAdmin
+from tandem.server.context import Site
+from tandem.server.fault_points import Trouble
+from tandem.server.faults import Faults
+from tandem.server.idle_entities import IdleEntities
+from tandem.server.meter_roller import MeterKeeper
+from tandem.server.settings import NamespaceSettings, ServerSettings
+from tandem.server.store_supervisor import StoreKeeper
+from tandem.server.tracking import Tracker
+from tandem.server.turn_driver import Rhythm
+from tandem.wire.sniff import Doors, SniffProtocol
+
+if TYPE_CHECKING:
+    from tandem.gateway.http.front import HttpFront
+    from tandem.server.meter_roller import MeterFiles
+
+
+class Engines(Protocol):
+    """Opens what remembers. `stores` has engines on disk and in memory; the composition root chooses."""
+
+    def open_catalog(self, namespace: str, store_count: int) -> Catalog:
+        """Before its journals: they belong to it."""
+        ...
+
+    def open_journal(self, namespace: str, index: int, loop_call: Callable[[Callable[[], None]], None]) -> Journal: ...
+
+    def open_meters(self, namespace: str, index: int) -> MeterFiles: ...
+
+    def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
+
+
+_CONNECTIONS_TOLD: Final = 100
+"""Beyond `connections_max`: these hear why they are refused, further ones are hung up on."""
+
+
+def _say_nothing(text: str) -> None:
+    """Nobody listens."""
+
+
+def _forget(event: dict[str, Any]) -> None:
+    """Nobody keeps it."""
+
+
+class Server:
+    """One broker. `start` returns when it serves; `stop` when everything accepted is on disk."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        engines: Engines,
+        *,
+        clock: Clock | None = None,
+        real_time: bool = True,
+        connection_clock: Clock | None = None,
+        note: Callable[[str], None] = _say_nothing,
+        on_event: Callable[[dict[str, Any]], None] = _forget,
+        tls: ssl.SSLContext | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.settings = settings
+        self._entropy = entropy
+        """n -> n bytes that nobody can foresee."""
+        self.clock: Clock = clock or SystemClock()
+        self._connection_clock: Clock = connection_clock or self.clock
+        self.sites: list[Site] = []
+        self.admins: list[NamespaceAdmin] = []
+        self.ports: list[int] = []
+        self.keepers: list[StoreKeeper] = []
+        self.meters: list[MeterKeeper] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=10_000)
+        """State changes with their instants, oldest first; `number` only grows."""
+        self._event_number = 0
+        self._data: list[DataPlane] = []
+        self._front: HttpFront | None = None
+        self._engines = engines
+        self._note = note
+        self._on_event = on_event
+        self._tls = tls
+        self._listeners: list[asyncio.Server] = []
+        self._lobby: set[SniffProtocol] = set()
+        self._rhythm = Rhythm(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
+        self.turn = self._rhythm.turn
+        self._rhythm.on_jump = self._clock_jumped
+        self.clock_jumps = 0
+        """How often the machine's clock was set while we ran."""
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._rhythm.start(loop)
+        for namespace in self.settings.namespaces:
+            await self._open_namespace(namespace)
+        for listener in self.settings.listeners:
+            server = await loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
+            self._listeners.append(server)
+            self.ports.append(server.sockets[0].getsockname()[1])
+        self._note_event("broker", "started", "")
+        self._rhythm.keep_house_every(self.settings.housekeeping_ms / 1000)
+        self._loading = loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http.front")
+
+    async def stop(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._note_event("broker", "stopped", "")
+        leaving = ServerBusy("The broker is shutting down. Connect again in a moment.")
+        for site in self.sites:
+            for client in list(site.clients):
+                client.close(leaving)
+        self.run_turn()
+        if self._front is not None:
+            await self._front.close()
+        self._rhythm.stop_keeping_house()
+        for site in self.sites:
+            await site.drain()
+        self.run_turn()
+        for meters in self.meters:
+            await meters.close()
+        self._rhythm.stop()
+        for journal in self._rhythm.journals:
+            journal.close()  # on the loop: what still waits for the disk is answered from here
+        for admin in self.admins:
+            admin.close()
+
+    async def _open_namespace(self, wish: NamespaceSettings) -> None:
+        settings = self.settings
+        translator = Translator(self._new_uuid, settings.limits.header_bytes_max, lambda: self.turn.now)
+        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
+        catalog = self._engines.open_catalog(wish.name, settings.stores.count)
+        namespace.locks_outlive_connections = wish.locks_outlive_connections
+        for index in range(settings.stores.count):
+            journal = self._engines.open_journal(wish.name, index, self._rhythm.hand_over)
+            namespace.attach_store(journal)
+            self._rhythm.add_journal(journal)
+        site = Site(
+            namespace,
+            self.turn,
+            translator,
+            Tracker(wish.name, settings.node, self._entropy),
+            settings.limits,
+            self._note,
+            self._connection_clock,
+        )
+        admin = NamespaceAdmin(site, catalog, settings.stores.fragments)
+        site.admin = admin
+        site.connection_count = self.connection_count
+        await admin.load(wish)
+        namespace.replay()
+        self.sites.append(site)
+        self.admins.append(admin)
+        self._data.append(DataPlane(site, admin))
+        keeper = StoreKeeper(site, settings.stores.stall_deadline_ms, self._note_event)
+        keeper.tell_opening()
+        self.keepers.append(keeper)
+        files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
+        meters = MeterKeeper(namespace, files, site.spawn, self._note)
+        self.meters.append(meters)
+        if settings.faults or settings.dev:
+            site.trouble = Trouble(site, Faults(self._chance, settings.stores.count))
+            site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
+            self._rhythm.chores.append(site.trouble)
+        self._rhythm.sites.append(site)
+        self._rhythm.chores += [keeper, meters, IdleEntities(site)]
+
+    def _new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._entropy(16), version=4)
+
+    def _chance(self) -> float:
+        """A number in [0, 1) that nobody can foresee."""
+        return int.from_bytes(self._entropy(4), "big") / 0x1_0000_0000
+
+    def _sniffer(self) -> asyncio.Protocol:
+        return SniffProtocol(
+            Doors(
+                amqp=self._amqp_peer,
+                http=self._http_peer,
+                tls=self._tls,
+                silent_ms_max=self.settings.limits.handshake_ms_max,
+                on_dropped=self._note,
+                full=self._full,
+                lobby=self._lobby,
+            )
+        )
+
+    def _amqp_peer(self) -> asyncio.Protocol:
+        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}", self._rhythm.ingress)
+
+    def _http_peer(self) -> asyncio.Protocol:
+        return self._http().protocol_factory()
+
+    def _http(self) -> HttpFront:
+        """Made with the first HTTP connection: what it needs is loaded after `ready`, beside the first turns."""
+        if self._front is None:
+            from tandem.gateway.http.front import HttpFront
+            from tandem.gateway.http.pages import Mounts
+
+            self._front = HttpFront(
+                site_for=self._site_for,
+                amqp=self._amqp_peer,
+                limits=self.settings.limits,
+                clock=self.clock,
+                entropy=self._entropy,
+                known_hosts=self._known_hosts() if self.settings.dev else None,
+            )
+            Mounts(self).install(self._front)
+        return self._front
+
+    def _known_hosts(self) -> frozenset[str]:
+        """Under which a development broker may be reached over HTTP."""
+        settings = self.settings
+        names = ["localhost", "127.0.0.1", "::1", *settings.known_hosts, *(listener.host for listener in settings.listeners)]
+        return frozenset(name.casefold() for name in [*names, *(host for space in settings.namespaces for host in space.hosts)])
+
+    def _amqp_site(self, host: str) -> Site:
+        return self.sites[self.namespace_of(host)]
+
+    def _site_for(self, host: str) -> HttpSite | None:
+        number = self.namespace_of(host)
+        return HttpSite(admin=self.admins[number], data=self._data[number], tracker=self.sites[number].tracker)
+
+    def namespace_of(self, host: str) -> int:
+        """Which namespace a host name leads to: the one that claims it, else the first."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        for number, namespace in enumerate(self.settings.namespaces):
+            if name.casefold() in (claimed.casefold() for claimed in namespace.hosts):
+                return number
+        return 0
+
+    def connection_count(self) -> int:
+        """AMQP connections over all namespaces."""
+        return sum([len(site.clients) for site in self.sites])
+
+    def _full(self) -> bool:
+        """Too many even to be told so: with those that have not said yet what they speak, and those that speak HTTP."""
+        served = self.connection_count() + (self._front.connection_count() if self._front is not None else 0)
+        return served + len(self._lobby) >= self.settings.limits.connections_max + _CONNECTIONS_TOLD
+
+    # -- turns -------------------------------------------------------------------------------
+
+    def _note_event(self, subject: str, state: str, cause: str) -> None:
+        self._event_number += 1
+        event = {"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause}
+        self.events.append(event)
+        self._on_event(event)
+
+    def _clock_jumped(self, by_ms: int) -> None:
+        self.clock_jumps += 1
+        way = f"{abs(by_ms)} ms {'ahead' if by_ms > 0 else 'back'}"
+        self._note(f"the clock of this machine was set {way}: locks and times to live last as before, schedules and tokens follow it")
+        self._note_event("clock", "set", way)
+
+    def run_turn(self) -> None:
+        self._rhythm.run_turn()
+
+    def keep_house(self) -> None:
+        self._rhythm.keep_house()

@@ -1,0 +1,89 @@
+"""A broker killed while transactions over several stores are under way: each of them happened whole, or not at all."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cli.broker_process import BrokerProcess
+from tests.conformance.raw import Raw, Refused, message
+from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
+
+QUEUES = ("in", "x", "y", "z")
+CONFIG = "".join(f'[[queue]]\nname = "{name}"\nlock_duration = "5m"\nmax_delivery_count = 1000\n' for name in QUEUES)
+MESSAGES = 400
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def work(port: int, discharged: list[str], attempted: list[str]) -> None:
+    """Move messages from `in` to x, y and z, one transaction each, until the broker is gone."""
+    with Raw(port) as raw:
+        try:
+            coordinator = Coordinator(raw)
+            receiver = raw.receiver("in")
+            senders = [raw.sender(name) for name in QUEUES[1:]]
+            while True:
+                [one] = receiver.receive()
+                transaction = coordinator.declare()
+                settle_in(receiver, transaction, one)
+                for sender in senders:
+                    send_in(sender, transaction, message(one.text))
+                attempted.append(one.text)
+                coordinator.discharge(transaction)
+                discharged.append(one.text)
+        except (Refused, OSError, AssertionError):
+            return
+
+
+def drained(raw: Raw, queue: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    receiver = raw.receiver(queue, delete=True)
+    while batch := receiver.drain(1000):
+        found.update(one.text for one in batch)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_killed_at_many_instants_every_transaction_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text(CONFIG)
+    port = free_port()
+    arguments = ("--port", str(port), "--data", "data", "--dev", "--config", "tandem.toml")
+    dice = random.Random(11)
+    discharged: list[str] = []
+    attempted: list[str] = []
+    with BrokerProcess(tmp_path, *arguments), Raw(port) as raw:
+        raw.feed("in", *(f"m{n}" for n in range(MESSAGES)))
+    for _ in range(12):
+        with BrokerProcess(tmp_path, *arguments) as broker:
+            workers = [threading.Thread(target=work, args=(port, discharged, attempted)) for _ in range(3)]
+            for worker in workers:
+                worker.start()
+            time.sleep(dice.uniform(0.05, 0.35))
+            broker.process.send_signal(signal.SIGKILL)
+            for worker in workers:
+                worker.join(60)
+    with BrokerProcess(tmp_path, *arguments), Raw(port) as raw:
+        raw.quiet(0.5)
+        left, *moved = [drained(raw, name) for name in QUEUES]
+    everything = {f"m{n}" for n in range(MESSAGES)}
+    done = set(moved[0])
+    assert moved[0] == moved[1] == moved[2], "a transaction was done in part"
+    assert set(moved[0].values()) <= {1}, "a transaction was done twice"
+    assert set(discharged) <= done, "a transaction was confirmed and lost"
+    assert done <= set(attempted), "a transaction that nobody discharged was done"
+    assert set(left) == everything - done and set(left.values()) <= {1}
+    assert len(attempted) > len(discharged) > 20
