@@ -103,8 +103,7 @@ bench: setup
 		echo "== $$script"; env -u PYTHONPATH $(BIN)/python $$script $(ARGS); done
 
 sim: setup
-	@[ -e src/tandem/testing/simulate.py ] || { echo "this version has no simulator"; exit 2; }
-	@$(BIN)/python -m tandem.testing.simulate --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m tandem.simulator --seed $(SEED) $(ARGS)
 
 # Millions of odd and broken frames to the compiled package and to its source: the same answers, and no traceback from either.
 FRAMES ?= 1000000

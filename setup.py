@@ -99,17 +99,17 @@ HOT_MODULES = (
 )
 """Compiled together as one group, so that calls between them are calls of C functions. A name that does not exist is an error."""
 
-TESTING_MODULES = (
-    "testing/agenda.py",
-    "testing/simnet.py",
-    "testing/amqp_client.py",
-    "testing/checker.py",
-    "testing/invariants.py",
+SIMULATOR_MODULES = (
+    "simulator/agenda.py",
+    "simulator/network.py",
+    "simulator/amqp_client.py",
+    "simulator/checker.py",
+    "simulator/invariants.py",
 )
 """With `TANDEM_COMPILE_TESTING=1` only: the simulator runs an eighth faster for it, a broker not at all."""
 
 MODE = os.environ.get("TANDEM_COMPILE", "auto")
-WITH_TESTING = os.environ.get("TANDEM_COMPILE_TESTING") == "1"
+WITH_SIMULATOR = os.environ.get("TANDEM_COMPILE_TESTING") == "1"
 FAILED = "compiling failed"
 """How the report begins if it could have been compiled; `make test` takes it for an error."""
 PROGRESS_SECONDS = 2.0
@@ -140,7 +140,7 @@ def cannot_compile() -> str:
 
 
 def hot_files() -> list[str]:
-    files = [f"src/tandem/{name}" for name in (*HOT_MODULES, *(TESTING_MODULES if WITH_TESTING else ()))]
+    files = [f"src/tandem/{name}" for name in (*HOT_MODULES, *(SIMULATOR_MODULES if WITH_SIMULATOR else ()))]
     gone = [name for name in files if not (HERE / name).exists()]
     if gone:
         raise SystemExit(f"setup.py lists hot modules that do not exist: {', '.join(gone)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from under_test import Broker, Build, Load, PeakMemory, Table, builds, parser, workplace
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient
+from tandem.simulator.amqp_client import AmqpClient
 
 CONFIG = '[[queue]]\nname = "bench"\nmax_size_megabytes = 5120\nlock_duration = "5m"\n'
 SEQUENCE_NUMBER = amqp.Symbol("x-opt-sequence-number")

@@ -16,7 +16,7 @@ from typing import Any
 from under_test import Broker, Build, Load, Table, builds, parser, workplace
 
 from tandem import amqp
-from tandem.testing.amqp_client import NEXT_SESSION, AmqpClient
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient
 
 IDLE_SECONDS = 5.0
 

@@ -31,8 +31,8 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from tandem.aio import PairedNamespaces
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace
 from tests.acceptance.brokers import Broker
+from tests.client.scripted import ScriptedAdministration, ScriptedNamespace
 
 BODY = b"x" * 1_024
 ROUNDS = 5

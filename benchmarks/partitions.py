@@ -25,7 +25,7 @@ from under_test import KEY, KEY_NAME, Broker, Build, Load, Table, builds, parser
 
 from tandem import amqp
 from tandem.model.sas_token import make_token
-from tandem.testing.amqp_client import AmqpClient
+from tandem.simulator.amqp_client import AmqpClient
 
 QUEUES = """
 [[queue]]

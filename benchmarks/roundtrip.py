@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient
 from under_test import Broker, Build, Table, builds, parser, workplace
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient
+from tandem.simulator.amqp_client import AmqpClient
 
 CONFIG = '[[queue]]\nname = "bench"\nlock_duration = "5m"\n'
 IN_FLIGHT = 10

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient, Gone, Refused
+from tandem.simulator.amqp_client import AmqpClient, Gone, Refused
 
 SASL = b"AMQP\x03\x01\x00\x00"
 AMQP = b"AMQP\x00\x01\x00\x00"

@@ -8,8 +8,8 @@ import time
 from typing import Any, ClassVar
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient, Gone, Refused
-from tandem.testing.checker import Checker
+from tandem.simulator.amqp_client import AmqpClient, Gone, Refused
+from tandem.simulator.checker import Checker
 from tests.acceptance.crash_stories import ABANDONED, Actor, FannedOut, Plain, Sessions
 from tests.acceptance.crashing import CrashingBroker, Story, body_of, message, peek, read
 from tests.gateway.amqp.coordinator import transactional_transfer

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from tandem import amqp
-from tandem.testing.amqp_client import NEXT_SESSION, AmqpClient, Gone, Receiver, Refused
-from tandem.testing.checker import Checker
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, Receiver, Refused
+from tandem.simulator.checker import Checker
 from tests.acceptance.crashing import CrashingBroker, Story, body_of, message, peek, read
 
 Actor = Callable[[AmqpClient], Awaitable[None]]

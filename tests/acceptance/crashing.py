@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused
-from tandem.testing.checker import Checker
+from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused
+from tandem.simulator.checker import Checker
 from tests.acceptance import power_cut_broker
 
 READY_SECONDS_MAX = 60.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient
-from tandem.testing.checker import Verdict
+from tandem.simulator.amqp_client import AmqpClient
+from tandem.simulator.checker import Verdict
 from tests.acceptance.crash_journeys import JOURNEYS
 from tests.acceptance.crash_stories import ALL, Plain
 from tests.acceptance.crashing import CrashingBroker, Kills, PowerCutBroker, peek, run_stories

@@ -63,6 +63,7 @@ def test_serving_does_not_load_what_it_does_not_need() -> None:
         "tandem.client",
         "tandem.spark",
         "tandem.testing",
+        "tandem.simulator",
     ]
     code = (
         "import sys; import tandem.cli.main, tandem.cli.running, tandem.server.server, tandem.stores.engines, tandem.wire.tls;"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandem.client.pairing import PairedNamespaces
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace
+from tests.client.scripted import ScriptedAdministration, ScriptedNamespace
 
 
 class Clock:

@@ -6,7 +6,7 @@ import pytest
 
 from tandem.client.coupling import Coupling, Side, SideState
 from tandem.client.errors import NamespaceClosedError, PairedNamespaceFaultedError
-from tandem.testing.scripted import ScriptedNamespace
+from tests.client.scripted import ScriptedNamespace
 
 
 class Pumps:

@@ -13,8 +13,8 @@ from tandem.client.errors import BothNamespacesUnavailableError
 from tandem.client.health import PathState
 from tandem.client.pairing import PairedNamespaces
 from tandem.client.sender import primary_share
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace, delaying, hanging, raising
-from tandem.testing.simloop import SimLoop
+from tandem.simulator.loop import SimLoop
+from tests.client.scripted import ScriptedAdministration, ScriptedNamespace, delaying, hanging, raising
 
 KINDS = {
     "stopped process": hanging,

@@ -21,8 +21,9 @@ from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import Entry, PostgresOutboxStore, SqliteOutboxStore
 from tandem.client.payload import split
 from tandem.client.sdk_codec import encode_message
-from tandem.testing.scripted import ScriptedNamespace, raising
+from tests.client.scripted import ScriptedNamespace, raising
 
+ROOT = Path(__file__).resolve().parents[2]
 FAST = OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02)
 
 
@@ -268,7 +269,7 @@ WRITER = """
 import asyncio, sys
 from azure.servicebus import ServiceBusMessage
 from tandem.client.outbox import Outbox
-from tandem.testing.scripted import ScriptedNamespace
+from tests.client.scripted import ScriptedNamespace
 
 async def main():
     target = ScriptedNamespace("never")
@@ -286,7 +287,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("after", [1, 7, 40])
 async def test_sigkill_while_sending_loses_nothing_that_was_acknowledged(primary, tmp_path, after):
     path = tmp_path / "outbox.db"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
     assert writer.stdout is not None
     acknowledged = [int(writer.stdout.readline()) for _ in range(after)]
     writer.send_signal(signal.SIGKILL)

@@ -13,7 +13,7 @@ from tandem.client.errors import NamespaceClosedError, PairedNamespaceFaultedErr
 from tandem.client.health import PathState
 from tandem.client.pairing import PairedNamespaces, PairingOptions
 from tandem.client.transport import namespace_label
-from tandem.testing.scripted import ScriptedNamespace, raising
+from tests.client.scripted import ScriptedNamespace, raising
 
 
 def refused() -> Exception:

@@ -10,8 +10,8 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from tandem.client.errors import BothNamespacesUnavailableError, SendAvailabilityBacklogError
 from tandem.client.pairing import PairedNamespaces
 from tandem.client.provisioning import Provisioner, Provisioning
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace, raising
-from tandem.testing.simloop import SimLoop
+from tandem.simulator.loop import SimLoop
+from tests.client.scripted import ScriptedAdministration, ScriptedNamespace, raising
 
 NAMES = [f"contoso/x-servicebus-transfer/{i}" for i in range(3)]
 

@@ -10,7 +10,7 @@ from tandem.client.dedup import MemorySeenIds, SqliteSeenIds
 from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError
 from tandem.client.receiver import DuplicateSuppressingReceiver, ReceiverSettings
 from tandem.client.sdk_codec import encode_message
-from tandem.testing.scripted import ScriptedNamespace, raising
+from tests.client.scripted import ScriptedNamespace, raising
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationT
 
 from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError
 from tandem.client.replication import ActiveReplication, PassiveReplication, Roles
-from tandem.testing.scripted import ScriptedNamespace, delaying, raising
+from tests.client.scripted import ScriptedNamespace, delaying, raising
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tandem.client.errors import AliasInUseError, BothNamespacesUnavailableError
 from tandem.client.health import PathState
 from tandem.client.payload import split
 from tandem.client.sdk_codec import encode_message
-from tandem.testing.scripted import ScriptedNamespace, delaying, raising
+from tests.client.scripted import ScriptedNamespace, delaying, raising
 
 BACKLOG = [f"contoso/x-servicebus-transfer/{i}" for i in range(3)]
 

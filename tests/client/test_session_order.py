@@ -14,7 +14,7 @@ from tandem.client.events import Counters, EventHub
 from tandem.client.places import gaps, read_after, write_after
 from tandem.client.sdk_codec import encode_message
 from tandem.client.syphon import Syphon, SyphonSettings
-from tandem.testing.scripted import ScriptedNamespace, raising
+from tests.client.scripted import ScriptedNamespace, raising
 
 QUEUES = [f"contoso/x-servicebus-transfer/{number}" for number in range(3)]
 

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusMessage
 import tandem
 from tandem import aio
 from tandem.client.sync import Facade, facade
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace
+from tests.client.scripted import ScriptedAdministration, ScriptedNamespace
 
 
 def test_importing_tandem_loads_neither_the_sdk_nor_the_client():

@@ -20,7 +20,7 @@ from tandem.client.events import Counters, EventHub
 from tandem.client.payload import Parts, join, split
 from tandem.client.sdk_codec import encode_message
 from tandem.client.syphon import Syphon, SyphonSettings
-from tandem.testing.scripted import ScriptedAdministration, ScriptedNamespace, raising
+from tests.client.scripted import ScriptedAdministration, ScriptedNamespace, raising
 
 QUEUES = ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
 

@@ -13,7 +13,7 @@ from tandem import amqp
 from tandem.model.clock import JUMP_MS, SystemClock
 from tandem.server.server import Server
 from tandem.testing import Bus
-from tandem.testing.simclock import ManualClock
+from tandem.testing.clock import ManualClock
 from tests.conformance.raw import Raw, Refused, message, token_for
 
 HOUR = 3_600

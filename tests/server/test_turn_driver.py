@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tandem.server.turn_driver import Rhythm
-from tandem.testing.agenda import SimClock
-from tandem.testing.simloop import SimLoop
+from tandem.simulator.agenda import SimClock
+from tandem.simulator.loop import SimLoop
 
 EPOCH_MS = 1_000_000
 

@@ -9,9 +9,9 @@ from random import Random
 
 from tandem.broker.ports import Effect
 from tandem.model.errors import StoreUnavailable
+from tandem.simulator.agenda import PowerCut
+from tandem.simulator.disk import SimDisk
 from tandem.stores import InlineWorker, SegmentStore, StoreSettings
-from tandem.testing.agenda import PowerCut
-from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 
 SETTINGS = StoreSettings(

@@ -9,14 +9,14 @@ from random import Random
 import pytest
 
 from tandem.model.errors import StoreMissing, StoreUnavailable
+from tandem.simulator.agenda import PowerCut
+from tandem.simulator.disk import SimDisk
 from tandem.stores import InlineWorker, SegmentStore, StoreSettings
 from tandem.stores.belonging import Registered
 from tandem.stores.disk import write_file
 from tandem.stores.metadata import KnownStore, Metadata
 from tandem.stores.segment_file import read_manifest
 from tandem.stores.segment_files import MANIFEST
-from tandem.testing.agenda import PowerCut
-from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Loop, ManualClock, Shop
 
 STORE = Path("data/space/store-0")

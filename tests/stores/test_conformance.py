@@ -10,8 +10,9 @@ import pytest
 from tandem.broker.facts import ENQUEUED, SETTLED, STATE
 from tandem.broker.ports import Journal, StoreState, Tenant
 from tandem.model.errors import StoreUnavailable
-from tandem.stores import MemoryStore, SegmentStore, Shelf, SqliteStore, StoreSettings
+from tandem.stores import MemoryStore, SegmentStore, Shelf, StoreSettings
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
+from tests.stores.sqlite_store import SqliteStore
 
 SMALL = StoreSettings(segment_bytes=16_384, compaction_records_per_step=7)
 

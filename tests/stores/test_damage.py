@@ -13,13 +13,13 @@ import pytest
 from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.model.message import DAMAGED_TTL, decode_body
+from tandem.simulator.disk import SimDisk
 from tandem.stores import InlineWorker, SegmentStore
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES
 from tandem.stores.inspect import verify
 from tandem.stores.scan import SECTOR_BYTES
 from tandem.stores.segment_file import SegmentFile
 from tandem.stores.synced import MARK
-from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY, SETTINGS, Story
 

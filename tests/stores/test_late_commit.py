@@ -9,10 +9,10 @@ import pytest
 from tandem.broker.facts import ENQUEUED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import StoreUnavailable
+from tandem.simulator.disk import SimDisk
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
 from tandem.stores.worker import InlineWorker, Job, Worker
-from tandem.testing.simdisk import SimDisk
 from tests.stores.harness import Loop, ManualClock, Note, Sink
 
 SEGMENT_BYTES = 4_096

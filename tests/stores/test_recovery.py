@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tandem.testing.agenda import PowerCut
+from tandem.simulator.agenda import PowerCut
 from tests.stores.story import Story
 
 

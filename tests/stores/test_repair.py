@@ -9,8 +9,8 @@ import pytest
 
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.model.message import DAMAGED_TTL, decode_body
+from tandem.simulator.disk import SimDisk
 from tandem.stores.repair import RepairReport, repair
-from tandem.testing.simdisk import SimDisk
 from tests.stores.story import DIRECTORY, Story
 from tests.stores.test_damage import Opened, Truth, blocks_of, last_with_blocks, names
 

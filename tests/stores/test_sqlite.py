@@ -11,8 +11,9 @@ import pytest
 from tandem.broker.facts import ENQUEUED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores import SqliteStore, StoreSettings
+from tandem.stores import StoreSettings
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
+from tests.stores.sqlite_store import SqliteStore
 
 
 class Room:

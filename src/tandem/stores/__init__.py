@@ -7,7 +7,6 @@ from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.recovery import RecoveryReport
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
-from tandem.stores.sqlite import SqliteStore
 from tandem.stores.worker import InlineWorker, ThreadWorker, Worker
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "RecoveryReport",
     "SegmentStore",
     "Shelf",
-    "SqliteStore",
     "StoreSettings",
     "ThreadWorker",
     "VerifyReport",

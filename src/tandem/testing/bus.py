@@ -32,9 +32,9 @@ from tandem.server.server import Server
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings
 from tandem.stores.engines import DiskEngines, MemoryEngines
 from tandem.stores.settings import StoreSettings as EngineSettings
-from tandem.testing.simclock import ManualClock, ShiftedClock
-from tandem.testing.watched import WatchedEngines
-from tandem.testing.wishes import describe
+from tandem.testing.clock import ManualClock, ShiftedClock
+from tandem.testing.entity_arguments import describe
+from tandem.testing.idle_engines import WatchedEngines
 
 KEY_NAME: Final = "RootManageSharedAccessKey"
 KEY: Final = "SAS_KEY_VALUE"

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from tandem.testing.agenda import MACHINE, Agenda, Machine
+from tandem.simulator.agenda import MACHINE, Agenda, Machine
 
 _EPHEMERAL = 40_000
 

@@ -16,12 +16,12 @@ from tandem.model.limits import Limits
 from tandem.server.server import Server
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings
 from tandem.server.settings import StoreSettings as ServerStores
+from tandem.simulator.agenda import MACHINE, Machine, SimClock
+from tandem.simulator.invariants import check_namespace
+from tandem.simulator.loop import SimLoop
+from tandem.simulator.network import SimNet, Trace
+from tandem.simulator.stores import Rot, SimEngines
 from tandem.stores.settings import StoreSettings
-from tandem.testing.agenda import MACHINE, Machine, SimClock
-from tandem.testing.invariants import check_namespace
-from tandem.testing.simloop import SimLoop
-from tandem.testing.simnet import SimNet, Trace
-from tandem.testing.simstore import Rot, SimEngines
 
 EPOCH_MS = 1_750_000_000_000
 PORT = 5672

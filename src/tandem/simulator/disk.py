@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from random import Random
 
+from tandem.simulator.agenda import PowerCut
 from tandem.stores.disk import Disk
-from tandem.testing.agenda import PowerCut
 
 SECTOR_BYTES = 512
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from tandem import amqp
 from tandem.model.entity import QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription, TopicDescription
-from tandem.testing.amqp_client import AmqpClient, Gone, Refused
-from tandem.testing.checker import Checker
-from tandem.testing.house import Entities, House
-from tandem.testing.sim_stories import (
+from tandem.simulator.amqp_client import AmqpClient, Gone, Refused
+from tandem.simulator.brokers import Entities, House
+from tandem.simulator.checker import Checker
+from tandem.simulator.queue_stories import (
     MANY,
     Deferred,
     Partitioned,
@@ -24,7 +24,7 @@ from tandem.testing.sim_stories import (
     SelectedInFragments,
     Sessions,
 )
-from tandem.testing.sim_story import Actor, Story, message
+from tandem.simulator.story import Actor, Story, message
 
 
 class DeadLettered(QueueStory):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.testing.checker import Checker, Verdict
+from tandem.simulator.checker import Checker, Verdict
 
 
 @pytest.fixture

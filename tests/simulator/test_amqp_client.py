@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tandem import amqp
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, Refused
 from tandem.testing import Bus
-from tandem.testing.amqp_client import NEXT_SESSION, AmqpClient, Gone, Refused
 
 
 @pytest.fixture

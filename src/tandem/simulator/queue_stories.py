@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from tandem import amqp
 from tandem.model.entity import QueueDescription
-from tandem.testing.amqp_client import NEXT_SESSION, AmqpClient, Gone, Refused
-from tandem.testing.house import Entities, House
-from tandem.testing.sim_story import DEFERRED, PATIENCE, Actor, Story, message
-from tandem.testing.simloop import until
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, Refused
+from tandem.simulator.brokers import Entities, House
+from tandem.simulator.loop import until
+from tandem.simulator.story import DEFERRED, PATIENCE, Actor, Story, message
 
 MANY = 1_000_000
 

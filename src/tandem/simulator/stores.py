@@ -13,14 +13,14 @@ from tandem.model.clock import Clock
 from tandem.model.entity import SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys
 from tandem.model.errors import ConfigurationError, Corrupt
+from tandem.simulator.agenda import Agenda, PowerCut, SimWorker
+from tandem.simulator.disk import SimDisk
 from tandem.stores.belonging import Registered
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.recover_metadata import Found, read_journals
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import StoreSettings
-from tandem.testing.agenda import Agenda, PowerCut, SimWorker
-from tandem.testing.simdisk import SimDisk
 
 
 class Rot:

@@ -9,10 +9,10 @@ from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tandem.testing.agenda import Agenda
+from tandem.simulator.agenda import Agenda
 
 if TYPE_CHECKING:
-    from tandem.testing.simnet import SimNet
+    from tandem.simulator.network import SimNet
 
 _T = TypeVar("_T")
 

@@ -24,9 +24,9 @@ from tandem.client.payload import join, split
 from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
 from tandem.client.transport import Delivery
-from tandem.testing import amqp_client
-from tandem.testing.amqp_client import AmqpClient, Gone, Incoming, Refused
-from tandem.testing.house import KEY, PORT
+from tandem.simulator import amqp_client
+from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, Refused
+from tandem.simulator.brokers import KEY, PORT
 
 if TYPE_CHECKING:
     from tandem.client.transport import Outgoing, Single

@@ -1,7 +1,7 @@
 """Runs the broker's real code through a seed's worth of crashes, faults and traffic, and says whether every promise held.
 
-python -m tandem.testing.simulate --seed 7            one story, told as it happens with --verbose
-python -m tandem.testing.simulate --seed 1 --count 500
+python -m tandem.simulator --seed 7            one story, told as it happens with --verbose
+python -m tandem.simulator --seed 1 --count 500
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import argparse
 import asyncio
 import gc
 import logging
-import sys
 import time
 import traceback
 from dataclasses import dataclass
 from random import Random
 
-from tandem.testing.amqp_client import Gone, Refused
-from tandem.testing.checker import Verdict
-from tandem.testing.house import Entities, House, PromiseBroken, SimBroker
-from tandem.testing.sim_journeys import ALL
-from tandem.testing.sim_ordered import InOrder
-from tandem.testing.sim_paired import Backlog, Paired
-from tandem.testing.sim_story import Story
-from tandem.testing.sim_weather import Weather
-from tandem.testing.simloop import SimLoop
+from tandem.simulator.amqp_client import Gone, Refused
+from tandem.simulator.brokers import Entities, House, PromiseBroken, SimBroker
+from tandem.simulator.checker import Verdict
+from tandem.simulator.faults import Weather
+from tandem.simulator.feature_stories import ALL
+from tandem.simulator.loop import SimLoop
+from tandem.simulator.ordered_stories import InOrder
+from tandem.simulator.paired_stories import Backlog, Paired
+from tandem.simulator.story import Story
 
 BACKLOGS_ON = "secondary"
 STORY_SECONDS = 900.0
@@ -247,7 +246,3 @@ def main() -> int:
                 f"{done} seeds from {arguments.seed}: {broken} broken, {simulated / 3600:.1f} hours at {simulated / cpu:.0f}x", flush=True
             )
     return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tandem.testing.house import House, SimBroker
+    from tandem.simulator.brokers import House, SimBroker
 
 Fault = Callable[["SimBroker"], Awaitable[None]]
 

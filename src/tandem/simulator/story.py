@@ -9,11 +9,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tandem import amqp
-from tandem.testing.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused, Sender
-from tandem.testing.checker import Checker
-from tandem.testing.house import KEY, LOCKS_OUTLIVE_ON, PORT, Entities, House
-from tandem.testing.simloop import until
-from tandem.testing.simnet import Line
+from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused, Sender
+from tandem.simulator.brokers import KEY, LOCKS_OUTLIVE_ON, PORT, Entities, House
+from tandem.simulator.checker import Checker
+from tandem.simulator.loop import until
+from tandem.simulator.network import Line
 
 if TYPE_CHECKING:
     from tandem.amqp import DecodedMessage

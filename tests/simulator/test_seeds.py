@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tandem.testing.simulate import simulate
+from tandem.simulator.simulate import simulate
 
 FIRST = int(os.environ.get("TANDEM_SIM_FIRST", "1000"))
 COUNT = int(os.environ.get("TANDEM_SIM_SEEDS", "12"))
@@ -58,7 +58,7 @@ def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
     """As `make sim SEED=n` promises it: in a process of its own, whatever that process's hashes are."""
 
     def trace(seed: int, hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tandem.testing.simulate", "--seed", str(seed), "--seconds", "200"]
+        command = [sys.executable, "-m", "tandem.simulator", "--seed", str(seed), "--seconds", "200"]
         environ = os.environ | {"PYTHONHASHSEED": hash_seed}
         told = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
         return told.stdout.rpartition("trace ")[2].strip()
@@ -71,9 +71,9 @@ def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
 @pytest.mark.timeout(120)
 def test_a_broken_promise_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that forgets what it said it had synced: somebody has to notice."""
-    from tandem.testing import simdisk
+    from tandem.simulator import disk
 
-    monkeypatch.setattr(simdisk.Inode, "sync", lambda self: None)
+    monkeypatch.setattr(disk.Inode, "sync", lambda self: None)
     outcomes = [simulate(seed, story_seconds=300.0) for seed in range(2, 6)]
     assert any(outcome.broken for outcome in outcomes)
     broken = next(outcome for outcome in outcomes if outcome.broken)

@@ -9,11 +9,11 @@ from azure.servicebus import ServiceBusMessage
 
 from tandem.client.pairing import PairedNamespaces, PairingOptions
 from tandem.model.entity import QueueDescription
-from tandem.testing.amqp_client import AmqpClient
-from tandem.testing.checker import Checker
-from tandem.testing.house import Entities, House
-from tandem.testing.sim_story import Actor, Story, body_of
-from tandem.testing.sim_transport import SimNamespace
+from tandem.simulator.amqp_client import AmqpClient
+from tandem.simulator.brokers import Entities, House
+from tandem.simulator.checker import Checker
+from tandem.simulator.story import Actor, Story, body_of
+from tandem.simulator.transport import SimNamespace
 
 BACKLOGS = 3
 _TIMEOUT = 30.0

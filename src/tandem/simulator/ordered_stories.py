@@ -10,11 +10,11 @@ from random import Random
 from azure.servicebus import ServiceBusMessage
 
 from tandem.model.entity import QueueDescription
-from tandem.testing.agenda import MACHINE, Machine
-from tandem.testing.amqp_client import AmqpClient
-from tandem.testing.house import Entities, House
-from tandem.testing.sim_paired import pair_up
-from tandem.testing.sim_story import SEQUENCE_NUMBER, Actor, Story, body_of
+from tandem.simulator.agenda import MACHINE, Machine
+from tandem.simulator.amqp_client import AmqpClient
+from tandem.simulator.brokers import Entities, House
+from tandem.simulator.paired_stories import pair_up
+from tandem.simulator.story import SEQUENCE_NUMBER, Actor, Story, body_of
 
 _PROCESSES = 2
 _SESSIONS = 3
