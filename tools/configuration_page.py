@@ -11,9 +11,9 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"
 sys.path.insert(0, str(PAGE.parents[2] / "src"))
 
-from tandem.cli.entities import PROPERTIES  # noqa: E402 - the path comes first
-from tandem.cli.kinds import show_duration  # noqa: E402
-from tandem.cli.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
+from tandem.cli.configuration.entities import PROPERTIES  # noqa: E402 - the path comes first
+from tandem.cli.configuration.setting_types import show_duration  # noqa: E402
+from tandem.cli.configuration.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
 from tandem.model.limits import Limits  # noqa: E402
 from tandem.server.settings import StoreSettings  # noqa: E402

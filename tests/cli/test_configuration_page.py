@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tandem.cli.settings import ALL
+from tandem.cli.configuration.settings import ALL
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"

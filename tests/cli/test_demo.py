@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.small_demo import judge
+from tandem.demo.small import judge
 from tandem.spark.java import java_version, missing_java
 
 
@@ -76,9 +76,9 @@ def test_whole_demo_diverts_brings_home_and_proves_it(tmp_path: Path) -> None:
 def test_what_the_libraries_log_goes_to_a_file_and_not_between_the_lines_of_the_view(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from tandem.cli.demo_story import _logs_to
-    from tandem.cli.demo_view import PlainView
     from tandem.client.events import EventHub
+    from tandem.demo.story import _logs_to
+    from tandem.demo.view import PlainView
 
     hub = EventHub(lambda: 0)
     hub.subscribe(PlainView().event)
@@ -90,8 +90,8 @@ def test_what_the_libraries_log_goes_to_a_file_and_not_between_the_lines_of_the_
 
 
 async def test_a_story_that_fails_stops_its_syphon_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tandem.cli.demo_story import _Syphon
-    from tandem.cli.demo_view import PlainView
+    from tandem.demo.story import _Syphon
+    from tandem.demo.view import PlainView
 
     monkeypatch.setattr(_Syphon, "_run", lambda self, spark: self._stop.wait(60))
     syphon = _Syphon(None, None, tmp_path, PlainView())  # type: ignore[arg-type]

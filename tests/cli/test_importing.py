@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdministrationClient, SqlRuleFilter
 
-from tandem.cli.settings import Flags, load
+from tandem.cli.configuration.settings import Flags, load
 from tandem.server.settings import NamespaceSettings
 from tests.cli.broker_process import BrokerProcess
 

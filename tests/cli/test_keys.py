@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tandem.cli.keyring import endpoint_host
+from tandem.cli.configuration.keyring import endpoint_host
 from tandem.server.settings import NamespaceSettings
 
 

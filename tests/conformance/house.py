@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from tandem.cli import keyring
-from tandem.cli.settings import Flags, load
+from tandem.cli.configuration import keyring
+from tandem.cli.configuration.settings import Flags, load
 from tandem.model.clock import SystemClock
 from tandem.server.server import Server
 from tandem.stores.engines import MemoryEngines

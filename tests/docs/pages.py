@@ -118,7 +118,7 @@ class Reader:
             self._bash(block, block.text)
 
     def _accepted(self, block: Block) -> None:
-        from tandem.cli.settings import Flags, load
+        from tandem.cli.configuration.settings import Flags, load
         from tandem.model.errors import ConfigurationError
 
         try:

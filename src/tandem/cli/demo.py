@@ -32,12 +32,12 @@ def demo(
     Example: tandem demo --outage 20
     """
     if small:
-        from tandem.cli.small_demo import small_demo
+        from tandem.demo.small import small_demo
 
         return small_demo(messages, as_json)
     _need_spark()
-    from tandem.cli.demo_story import Plan, play
-    from tandem.cli.demo_view import LiveView, PlainView, SilentView, show_verdict
+    from tandem.demo.story import Plan, play
+    from tandem.demo.view import LiveView, PlainView, SilentView, show_verdict
 
     plan = Plan(rate=rate, before=before, outage=outage, report=report.resolve(), master=master)
     view = SilentView() if as_json else LiveView() if sys.stdout.isatty() else PlainView()

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tandem.cli.settings import Flags, load
-from tandem.cli.topology_file import plain, write_topology
+from tandem.cli.configuration.settings import Flags, load
+from tandem.cli.configuration.topology_file import plain, write_topology
 from tandem.model.entity import (
     MAX_DURATION_MS,
     AuthorizationRule,
@@ -208,7 +208,7 @@ def _properties(found: Any, description: Callable[..., Any]) -> dict[str, Any]:
 
 def _milliseconds(value: timedelta | str) -> int:
     if isinstance(value, str):
-        from tandem.cli.kinds import Duration
+        from tandem.cli.configuration.setting_types import Duration
 
         return int(Duration(0, MAX_DURATION_MS).read(value))
     return MAX_DURATION_MS if value.days >= _FOREVER_DAYS else round(value / timedelta(milliseconds=1))

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from tandem.cli import keyring
-from tandem.cli.settings import Configuration, Flags, load
+from tandem.cli.configuration import keyring
+from tandem.cli.configuration.settings import Configuration, Flags, load
 from tandem.model.entity import AuthorizationRule, QueueDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import NamespaceSettings

@@ -41,7 +41,7 @@ def main() -> None:
 def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["serve"]:
         # A broker must be back quickly after a crash; the command-line library takes longer to load than the broker itself.
-        from tandem.cli.settings import quick_flags
+        from tandem.cli.configuration.settings import quick_flags
 
         flags = quick_flags(arguments[1:])
         if flags is not None:

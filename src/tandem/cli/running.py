@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
-from tandem.cli import keyring
-from tandem.cli.keyring import endpoint_host
-from tandem.cli.settings import Configuration, Flags, load
+from tandem.cli.configuration import keyring
+from tandem.cli.configuration.keyring import endpoint_host
+from tandem.cli.configuration.settings import Configuration, Flags, load
 from tandem.model.errors import BusError, ConfigurationError
 from tandem.server.log_lines import LogHandler, LogLines
 from tandem.server.settings import ServerSettings, TlsSettings

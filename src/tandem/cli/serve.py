@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tandem.cli.configuration.settings import Flags
 from tandem.cli.running import serve_with
-from tandem.cli.settings import Flags
 
 
 def serve(

@@ -20,7 +20,7 @@ from tandem.model.limits import Limits
 from tandem.server import sas
 from tandem.wire.sniff import Doors, SniffProtocol
 from tandem.wire.tls import ensure_certificates, server_context
-from tests.gateway.memory_site import MemoryNamespace
+from tests.gateway.http.memory_site import MemoryNamespace
 
 KEY = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
 ROOT = AuthorizationRule(key_name="RootManageSharedAccessKey", primary_key=KEY, secondary_key="second", rights=frozenset(Right))

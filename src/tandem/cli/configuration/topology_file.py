@@ -10,8 +10,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from tandem.cli.entities import PROPERTIES
-from tandem.cli.kinds import Duration, show_duration
+from tandem.cli.configuration.entities import PROPERTIES
+from tandem.cli.configuration.setting_types import Duration, show_duration
 from tandem.model.entity import (
     DEFAULT_RULE_NAME,
     AuthorizationRule,

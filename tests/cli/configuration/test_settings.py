@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.settings import Configuration, Flags, is_loopback, load, quick_flags
+from tandem.cli.configuration.settings import Configuration, Flags, is_loopback, load, quick_flags
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
 from tandem.server.settings import Listener, StoreSettings, TlsSettings

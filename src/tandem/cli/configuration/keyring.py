@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tandem.cli.settings import is_loopback
+from tandem.cli.configuration.settings import is_loopback
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import NamespaceSettings

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tandem.cli.json_positions import JsonError
-from tandem.cli.json_positions import Path as KeyPath
-from tandem.cli.json_positions import parse as parse_json
-from tandem.cli.kinds import Kind, NotAllowed
+from tandem.cli.configuration.json_positions import JsonError
+from tandem.cli.configuration.json_positions import Path as KeyPath
+from tandem.cli.configuration.json_positions import parse as parse_json
+from tandem.cli.configuration.setting_types import Kind, NotAllowed
 from tandem.model.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 16_777_216

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from tandem.cli.documents import Section
-from tandem.cli.kinds import Choice, Kind, Text
+from tandem.cli.configuration.documents import Section
+from tandem.cli.configuration.setting_types import Choice, Kind, Text
 from tandem.model.entity import CorrelationFilter, Filter, RuleDescription, SqlAction, SqlFilter, TrueFilter
 from tandem.model.errors import ConfigurationError
 

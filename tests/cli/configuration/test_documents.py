@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import documents
-from tandem.cli.kinds import Integer, Text
+from tandem.cli.configuration import documents
+from tandem.cli.configuration.setting_types import Integer, Text
 from tandem.model.errors import ConfigurationError
 
 

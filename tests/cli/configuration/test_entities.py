@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.settings import Flags, load
+from tandem.cli.configuration.settings import Flags, load
 from tandem.model.entity import (
     MAX_DURATION_MS,
     AuthorizationRule,

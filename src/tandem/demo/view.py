@@ -15,9 +15,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from tandem.aio import PathStatus
-    from tandem.cli.demo_cast import Broker, Tally
-    from tandem.cli.demo_story import Verdict
     from tandem.client.events import Event
+    from tandem.demo.processes import Broker, Tally
+    from tandem.demo.story import Verdict
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _SECONDS_SHOWN: Final = 60

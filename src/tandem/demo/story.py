@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.aio import PairedNamespaces
-from tandem.cli.demo_cast import QUEUES, Broker, Traffic, now_ms
 from tandem.client.event_log import EventLog
+from tandem.demo.processes import QUEUES, Broker, Traffic, now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tandem.cli.demo_view import View
     from tandem.client.events import Event
+    from tandem.demo.view import View
     from tandem.spark.analytics.page import Story
     from tandem.spark.syphon.progress import Progress
 

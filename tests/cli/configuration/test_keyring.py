@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import keyring
+from tandem.cli.configuration import keyring
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import NamespaceSettings

@@ -7,9 +7,9 @@ from dataclasses import fields as fields_of
 from typing import Any, Final, TypeVar, cast
 
 from tandem.broker.entities import administration
-from tandem.cli.documents import Section
-from tandem.cli.kinds import Choice, Duration, Flag, Integer, Kind, Many, Name, Text
-from tandem.cli.rule_sections import Names, read_emulator_rule, read_rule
+from tandem.cli.configuration.documents import Section
+from tandem.cli.configuration.rule_sections import Names, read_emulator_rule, read_rule
+from tandem.cli.configuration.setting_types import Choice, Duration, Flag, Integer, Kind, Many, Name, Text
 from tandem.model.entity import (
     AuthorizationRule,
     EntityStatus,

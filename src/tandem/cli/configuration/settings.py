@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tandem.cli.documents import Document, Section, read, show
-from tandem.cli.entities import read_emulator, read_namespaces
-from tandem.cli.kinds import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
+from tandem.cli.configuration.documents import Document, Section, read, show
+from tandem.cli.configuration.entities import read_emulator, read_namespaces
+from tandem.cli.configuration.setting_types import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings, TlsSettings
