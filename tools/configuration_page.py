@@ -16,7 +16,7 @@ from tandem.cli.configuration.setting_types import show_duration  # noqa: E402
 from tandem.cli.configuration.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
 from tandem.model.limits import Limits  # noqa: E402
-from tandem.server.settings import StoreSettings  # noqa: E402
+from tandem.server.settings import StoresSettings  # noqa: E402
 
 HEAD = """# Configuration
 
@@ -77,7 +77,7 @@ def page() -> str:
     parts = [HEAD, "\n## General\n\n", _table([s for s in BASIC if not s.section], {})]
     for section, about in (("listen", "Where the broker listens."), ("tls", "Without these, certificates are made in the data directory.")):
         parts.append(f"\n## `[{section}]`\n\n{about}\n\n{_table([s for s in BASIC if s.section == section], {})}")
-    parts.append(f"\n## `[stores]`\n\n{_summary(StoreSettings)}\n\n{_table(STORES, _field_docs(StoreSettings))}")
+    parts.append(f"\n## `[stores]`\n\n{_summary(StoresSettings)}\n\n{_table(STORES, _field_docs(StoresSettings))}")
     parts.append(f"\n## `[limits]`\n\n{_summary(Limits)}\n\n{_table(LIMITS, _field_docs(Limits))}")
     parts.append(ENTITIES + _properties())
     return "".join(parts)

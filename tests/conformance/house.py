@@ -168,7 +168,7 @@ class ClockedBroker:
         settings = replace(settings, namespaces=keyring.fill(settings.namespaces, ring, None, True))
         self.notes: list[str] = []
         real = self.clock if connections_too else SystemClock()
-        self.server = Server(settings, MemoryEngines(), clock=self.clock, connection_clock=real, note=self.notes.append)
+        self.server = Server(settings, MemoryEngines(), clock=self.clock, connection_clock=real, log=self.notes.append)
         self._pool = _Pool(wanted)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -206,7 +206,7 @@ class ClockedBroker:
 
         async def work() -> None:
             self.clock.skipped_ms += int(seconds * 1000)
-            self.server.keep_house()
+            self.server.run_housekeeping()
             for _ in range(20):  # what comes due may make more come due, with the store's answers in between
                 self.server.run_turn()
                 await asyncio.sleep(0)

@@ -177,7 +177,7 @@ def test_a_boundless_credit_is_served_a_part_at_a_time_and_wholly(bus: Bus, dele
         raw.until(lambda: len(receiver.end.deliveries) == 101)
 
         def rooms(server: object) -> list[int]:
-            queue = server.sites[0].namespace.entities["q"].queues  # type: ignore[attr-defined]
+            queue = server.contexts[0].namespace.entities["q"].queues  # type: ignore[attr-defined]
             return [consumer.room() for main in queue.values() for consumer in main.consumers]
 
         assert bus.inside(rooms) == [10], "of the four billion"

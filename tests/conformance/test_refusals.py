@@ -60,7 +60,7 @@ def test_an_entity_deleted_under_its_clients_is_not_found(timed: Bus, clocked: C
     queue = timed.queue()
     sender, receiver = timed.sender(queue), timed.receiver(queue)
     sender.send_messages(text("x"))
-    clocked.on_loop(lambda server: server.sites[0].namespace.remove(queue))
+    clocked.on_loop(lambda server: server.contexts[0].namespace.remove(queue))
     with pytest.raises(MessagingEntityNotFoundError) as failure:
         receiver.receive_messages(1, max_wait_time=5)
     assert condition_of(failure) == "amqp:not-found"
@@ -77,7 +77,7 @@ def test_an_entity_deleted_with_messages_in_hand_leaves_the_broker_well(raw_time
     receiver = raw_timed.receiver(queue, **session)
     _, deferred = receiver.receive(2)
     receiver.settle(deferred, amqp.encode_modified(True, True))
-    clocked.on_loop(lambda server: server.sites[0].namespace.remove(queue))
+    clocked.on_loop(lambda server: server.contexts[0].namespace.remove(queue))
     raw_timed.until(lambda: receiver.end.gone)
     assert receiver.end.error is not None
     assert receiver.end.error.condition == "amqp:not-found"
@@ -112,7 +112,7 @@ def test_a_status_that_changes_holds_for_links_that_are_open(timed: Bus, clocked
 
     def become(status: EntityStatus) -> None:
         def change(server: Any) -> None:
-            entity = server.sites[0].namespace.find(queue)
+            entity = server.contexts[0].namespace.find(queue)
             entity.configure(dataclasses.replace(entity.description, status=status))
 
         clocked.on_loop(change)
@@ -316,14 +316,14 @@ def test_an_oversize_request_is_answered(raw: Raw, broker: ProcessBroker) -> Non
 
 def test_a_busy_broker_says_so(timed: Bus, clocked: ClockedBroker) -> None:
     receiver = timed.receiver(timed.queue())
-    usual = clocked.on_loop(lambda server: server.sites[0].limits)
-    clocked.on_loop(lambda server: setattr(server.sites[0], "limits", dataclasses.replace(usual, management_requests_in_flight_max=0)))
+    usual = clocked.on_loop(lambda server: server.contexts[0].limits)
+    clocked.on_loop(lambda server: setattr(server.contexts[0], "limits", dataclasses.replace(usual, management_requests_in_flight_max=0)))
     try:
         with pytest.raises(ServiceBusServerBusyError, match=r"TrackingId:") as failure:
             receiver.peek_messages(1)
         assert condition_of(failure) == "com.microsoft:server-busy"
     finally:
-        clocked.on_loop(lambda server: setattr(server.sites[0], "limits", usual))
+        clocked.on_loop(lambda server: setattr(server.contexts[0], "limits", usual))
     assert receiver.peek_messages(1) == []
 
 

@@ -108,7 +108,7 @@ def test_a_lock_that_ends_after_the_message_expired_does_not_bring_it_back(raw_t
     clocked.jump(61)
     clocked.jump(2)
     assert receiver.drain(1) == []
-    assert clocked.on_loop(lambda server: server.sites[0].namespace.find(queue).main.index.total) == 0
+    assert clocked.on_loop(lambda server: server.contexts[0].namespace.find(queue).main.index.total) == 0
 
 
 @pytest.mark.compiled_too

@@ -22,7 +22,7 @@ from tandem.gateway.amqp.pump import open_client
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right
 from tandem.model.errors import BusError
 from tandem.server.server import Server
-from tandem.server.settings import NamespaceSettings, ServerSettings, StoreSettings
+from tandem.server.settings import NamespaceSettings, ServerSettings, StoresSettings
 from tandem.stores.engines import MemoryEngines
 from tests.differential import cases
 
@@ -71,18 +71,18 @@ class House:
         settings = ServerSettings(
             listeners=(),
             namespaces=(NamespaceSettings(queues=(queue,), authorization_rules=(root,)),),
-            stores=StoreSettings(count=1),
+            stores=StoresSettings(count=1),
         )
         self.notes: list[str] = []
-        self.server = Server(settings, MemoryEngines(), clock=StillClock(), real_time=False, note=self.notes.append, entropy=self._entropy)
+        self.server = Server(settings, MemoryEngines(), clock=StillClock(), real_time=False, log=self.notes.append, entropy=self._entropy)
         self.client: Client | None = None
         self.writer = Heard()
 
     async def open(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._broke)
         await self.server.start()
-        self.server._rhythm.stop_keeping_house()
-        self.server.sites[0].new_transaction_id = lambda: self._entropy(16)
+        self.server._driver.stop_housekeeping()
+        self.server.contexts[0].new_transaction_id = lambda: self._entropy(16)
 
     def _entropy(self, count: int) -> bytes:
         self._drawn += 1
@@ -102,7 +102,7 @@ class House:
             if client is not None:
                 client.connection_lost()
             self.writer = Heard()
-            client = open_client(self.server._amqp_site, self.writer, "fuzz", "tandem")
+            client = open_client(self.server._context_of, self.writer, "fuzz", "tandem")
             self.client = client
             client.receive(OPENING)
             await self.settle()
@@ -141,7 +141,7 @@ def decoded(payload: bytes, house: House) -> bytes:
     """All that reads a message, one after another."""
     said: list[str] = []
     for read in (
-        lambda: [getattr(house.server.sites[0].translator.message(payload), name) for name in _SHOWN],
+        lambda: [getattr(house.server.contexts[0].translator.message(payload), name) for name in _SHOWN],
         lambda: repr(vars_of(decode_message(payload))),
         lambda: scan(payload).bare(payload),
         lambda: split_batch(payload),

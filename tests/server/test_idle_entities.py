@@ -27,11 +27,11 @@ def pass_time(bus: Bus, seconds: float) -> set[str]:
 
     async def work() -> set[str]:
         server = bus._running()
-        server.keep_house()
-        site = server.sites[0]
-        await asyncio.gather(*site._tasks)
+        server.run_housekeeping()
+        context = server.contexts[0]
+        await asyncio.gather(*context._tasks)
         left: set[str] = set()
-        for entity in site.namespace.entities.values():
+        for entity in context.namespace.entities.values():
             left.add(entity.description.name)
             for subscription in getattr(entity, "subscriptions", {}).values():
                 left.add(f"{subscription.description.topic}/{subscription.description.name}")

@@ -10,7 +10,7 @@ from tandem.testing import Bus
 
 
 def state(bus: Bus) -> StoreState:
-    return bus.inside(lambda server: server.keepers[0].health()[0].state)
+    return bus.inside(lambda server: server.supervisors[0].health()[0].state)
 
 
 def settled(bus: Bus) -> StoreState:

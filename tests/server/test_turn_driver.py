@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tandem.server.turn_driver import Rhythm
+from tandem.server.turn_driver import TurnDriver
 from tandem.simulator.agenda import SimClock
 from tandem.simulator.loop import SimLoop
 
@@ -12,14 +12,14 @@ EPOCH_MS = 1_000_000
 
 
 class House:
-    """A rhythm in virtual time, without stores and connections."""
+    """A driver in virtual time, without stores and connections."""
 
     def __init__(self, *, real_time: bool = True) -> None:
         self.loop = SimLoop()  # type: ignore[abstract]
         self.clock = SimClock(self.loop.agenda, EPOCH_MS)
-        self.rhythm = Rhythm(self.clock, self.clock, 1_000_000, real_time)
-        self.rhythm.start(self.loop)
-        self.turn = self.rhythm.turn
+        self.driver = TurnDriver(self.clock, self.clock, 1_000_000, real_time)
+        self.driver.start(self.loop)
+        self.turn = self.driver.turn
 
 
 class Chore:
@@ -44,7 +44,7 @@ def test_what_a_store_has_made_durable_is_announced_before_anything_else_of_the_
             order.append(f"news in turn {house.turn.number - before}")
             house.turn.schedule()
 
-        house.rhythm.hand_over(news)
+        house.driver.hand_over(news)
         house.loop.call_soon(lambda: order.append(f"then turn {house.turn.number - before}"))
         await asyncio.sleep(0.001)
         assert house.turn.number == before + 1, "one turn, not two"
@@ -58,10 +58,10 @@ def test_news_that_changes_nothing_costs_no_turn_and_news_before_a_planned_turn_
 
     async def story() -> None:
         before = house.turn.number
-        house.rhythm.hand_over(lambda: None)
+        house.driver.hand_over(lambda: None)
         await asyncio.sleep(0.001)
         assert house.turn.number == before
-        house.rhythm.hand_over(house.turn.schedule)
+        house.driver.hand_over(house.turn.schedule)
         house.turn.schedule()
         await asyncio.sleep(0.001)
         assert house.turn.number == before + 1
@@ -78,7 +78,7 @@ def test_news_that_breaks_does_not_keep_others_from_their_turn() -> None:
 
     async def story() -> None:
         before = house.turn.number
-        house.rhythm.hand_over(broken)
+        house.driver.hand_over(broken)
         await asyncio.sleep(0.001)
         assert house.turn.number == before + 1
         house.turn.schedule()
@@ -92,16 +92,16 @@ def test_news_that_breaks_does_not_keep_others_from_their_turn() -> None:
 def test_the_house_is_kept_at_its_pace_until_told_to_stop_also_after_a_defect() -> None:
     house = House()
     chore = Chore()
-    house.rhythm.chores.append(chore)
+    house.driver.chores.append(chore)
 
     async def story() -> None:
-        house.rhythm.keep_house_every(0.25)
+        house.driver.start_housekeeping(0.25)
         await asyncio.sleep(0.6)
         chore.breaks = True
         await asyncio.sleep(0.25)
         chore.breaks = False
         await asyncio.sleep(0.25)
-        house.rhythm.stop_keeping_house()
+        house.driver.stop_housekeeping()
         await asyncio.sleep(10.0)
 
     house.loop.run(story())

@@ -302,7 +302,7 @@ def _make_server(settings: ServerSettings) -> Broker:
     )
     tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
     keep = EventFile(settings.data_dir / "events.jsonl" if settings.data_dir else None, settings.node)
-    return Server(settings, engines, clock=clock, note=_note, on_event=keep, tls=tls)
+    return Server(settings, engines, clock=clock, log=_note, on_event=keep, tls=tls)
 
 
 class EventFile:

@@ -25,7 +25,7 @@ from tandem.model.entity import (
 from tandem.model.errors import AuthenticationFailed, EntityAlreadyExists, EntityNotFound, Unauthorized
 from tandem.server import sas
 from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
-from tandem.server.context import Site
+from tandem.server.context import NamespaceContext
 from tandem.server.settings import NamespaceSettings
 
 _T = TypeVar("_T")
@@ -58,15 +58,15 @@ class _NameLock:
 class NamespaceAdmin:
     """Implements `AdminPort`."""
 
-    def __init__(self, site: Site, catalog: Catalog, fragments: int = 16) -> None:
+    def __init__(self, context: NamespaceContext, catalog: Catalog, fragments: int = 16) -> None:
         self._fragments = fragments
         """Of a partitioned entity created from now on."""
-        self._site = site
-        self._namespace = site.namespace
-        self._limits = site.limits
+        self._context = context
+        self._namespace = context.namespace
+        self._limits = context.limits
         self._catalog = catalog
         self._locks: dict[str, _NameLock] = {}
-        self._opened_at = site.turn.now
+        self._opened_at = context.turn.now
         self._coming: dict[str, QueueDescription | TopicDescription] = {}
         """What the configuration asks for, while it is being created: entities may name each other in any order."""
 
@@ -120,7 +120,7 @@ class NamespaceAdmin:
     async def authorize(self, token: str | None, path: str, right: Right) -> None:
         if not token:
             raise AuthenticationFailed("MissingToken: the request has no Authorization header.")
-        grant = sas.verify(token, path, self._site.rule_lookup, self._site.connection_clock.now_ms())
+        grant = sas.verify(token, path, self._context.rule_lookup, self._context.connection_clock.now_ms())
         if not grant.allows(right):
             raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace.name}'.")
 
@@ -162,13 +162,13 @@ class NamespaceAdmin:
                 raise self._namespace.not_found(name)
             id_ = entity.id
             await self._write(lambda: self._catalog.delete_entity(id_))
-            self._site.turn.begin()
+            self._context.turn.begin()
             self._namespace.remove(name)
-            self._site.turn.schedule()
+            self._context.turn.schedule()
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
         async with self._changing(description.name):
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
             self._must_be_new(kept.name)
             kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
@@ -180,7 +180,7 @@ class NamespaceAdmin:
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
         async with self._changing(description.name):
             entity = self._queue(description.name)
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             wish = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
             kept = administration.validate_queue(wish, entity.description, self._limits, now=now, find=self._lookup)
             await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
@@ -197,7 +197,7 @@ class NamespaceAdmin:
 
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
         async with self._changing(description.name):
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
             self._must_be_new(kept.name)
             kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
@@ -209,7 +209,7 @@ class NamespaceAdmin:
     async def update_topic(self, description: TopicDescription) -> TopicDescription:
         async with self._changing(description.name):
             topic = self._namespace.topic(description.name)
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             known = topic.topic_description
             wish = dataclasses.replace(description, name=known.name, partition_count=known.partition_count)
             kept = administration.validate_topic(wish, topic.topic_description, self._limits, now=now)
@@ -240,7 +240,7 @@ class NamespaceAdmin:
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
         async with self._changing(description.topic):
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             topic = self._namespace.topic(description.topic)
             kept = administration.validate_subscription(
                 description, None, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
@@ -253,7 +253,7 @@ class NamespaceAdmin:
 
     async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
         async with self._changing(description.topic):
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             subscription = self._namespace.subscription(description.topic, description.name)
             wish = dataclasses.replace(description, name=subscription.description.name)
             kept = administration.validate_subscription(
@@ -274,9 +274,9 @@ class NamespaceAdmin:
         async with self._changing(topic):
             subscription = self._namespace.subscription(topic, name)
             await self._write(lambda: self._catalog.delete_entity(subscription.entity.id))
-            self._site.turn.begin()
+            self._context.turn.begin()
             self._namespace.remove_subscription(self._namespace.topic(topic), name)
-            self._site.turn.schedule()
+            self._context.turn.schedule()
 
     async def list_subscriptions(self, topic: str, page: Page) -> list[SubscriptionDescription]:
         return [subscription.description for subscription in _page(self._namespace.topic(topic).subscriptions, page)]
@@ -296,7 +296,7 @@ class NamespaceAdmin:
             rules = found.description.rules
             if administration.find_rule(rules, rule.name) is not None:
                 raise EntityAlreadyExists(f"The rule '{rule.name}' already exists on '{topic}/Subscriptions/{subscription}'.")
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             kept = administration.validate_rule(rule, None, len(rules), self._limits, now=now, check=self._check_rule)
             await self._keep(found, dataclasses.replace(found.description, rules=(*rules, kept)))
             return kept
@@ -306,7 +306,7 @@ class NamespaceAdmin:
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             old = self._rule(found, rule.name)
-            now = self._site.turn.begin()
+            now = self._context.turn.begin()
             kept = administration.validate_rule(rule, old, len(rules) - 1, self._limits, now=now, check=self._check_rule)
             await self._keep(found, dataclasses.replace(found.description, rules=tuple(kept if r is old else r for r in rules)))
             return kept

@@ -19,7 +19,7 @@ class Paused(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Ingress:
+class Backpressure:
     """Bytes taken from the network and not yet durable, over all stores; link credit bounds polite clients, this bounds the others."""
 
     def __init__(self, bytes_max: int, schedule: Callable[[], None]) -> None:

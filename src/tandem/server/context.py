@@ -9,14 +9,14 @@ from typing import Any
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.turn import Turn
-from tandem.gateway.amqp.connection import Client
+from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.lease_claims import LeaseClaims
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock
 from tandem.model.entity import AuthorizationRule
 from tandem.model.limits import Limits
 from tandem.server.administration_port import AdminPort
-from tandem.server.fault_points import Trouble
+from tandem.server.fault_points import FaultPoints
 from tandem.server.tracking import Tracker
 
 
@@ -24,8 +24,8 @@ def _nothing() -> None:
     """No store can be made to fail."""
 
 
-class Site:
-    """One namespace as its clients meet it."""
+class NamespaceContext:
+    """One namespace as its connections meet it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Site:
         translator: Translator,
         tracker: Tracker,
         limits: Limits,
-        note: Callable[[str], None],
+        log: Callable[[str], None],
         connection_clock: Clock | None = None,
     ) -> None:
         self.namespace = namespace
@@ -42,7 +42,7 @@ class Site:
         self.translator = translator
         self.tracker = tracker
         self.limits = limits
-        self.note = note
+        self.log = log
         """Tells the operator, in one line."""
         self.trusts_clock_from: int = 0
         """On the steady clock: until then no connection is cut off because a token seems to have lapsed."""
@@ -51,13 +51,13 @@ class Site:
         self.admin: AdminPort | None = None
         """Set once the namespace is open."""
         self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
-        self.clients: dict[Client, None] = {}
+        self.connections: dict[PeerConnection, None] = {}
         """In the order in which they came."""
-        self.connection_count: Callable[[], int] = lambda: len(self.clients)
+        self.connection_count: Callable[[], int] = lambda: len(self.connections)
         """AMQP connections of the whole broker."""
-        self.troubled: bool = False
-        """A fault is in force: `trouble` is asked. False costs nothing."""
-        self.trouble: Trouble | None = None
+        self.faults_active: bool = False
+        """A fault is in force: `fault_points` is asked. False costs nothing."""
+        self.fault_points: FaultPoints | None = None
         self.apply_store_faults: Callable[[], None] = _nothing
         """Store faults changed: the disks are told."""
         self.claims = LeaseClaims()
@@ -69,8 +69,8 @@ class Site:
             return self.namespace.authorization_rules.get(key_name)
         return self.namespace.entity_rule(path, key_name)
 
-    def forget(self, client: Client) -> None:
-        self.clients.pop(client, None)
+    def forget(self, client: PeerConnection) -> None:
+        self.connections.pop(client, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that waits (for the disk, for a session) beside the loop's turns."""
@@ -83,7 +83,7 @@ class Site:
         if not task.cancelled() and isinstance(task.exception(), MemoryError):
             task.get_loop().call_exception_handler({"message": "out of memory in a request", "exception": task.exception()})
         elif not task.cancelled() and task.exception() is not None:
-            self.note(f"a request failed inside the broker: {task.exception()!r}")
+            self.log(f"a request failed inside the broker: {task.exception()!r}")
 
     async def drain(self) -> None:
         """Wait for what is still running; used on the way out."""

@@ -13,25 +13,25 @@ from tandem.server.faults import STORE_KINDS, Fault, FaultKind, Faults, FaultWis
 if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.answers import Confirming
-    from tandem.gateway.amqp.connection import Client
-    from tandem.server.context import Site
+    from tandem.gateway.amqp.answers import PendingDisposition
+    from tandem.gateway.amqp.connection import PeerConnection
+    from tandem.server.context import NamespaceContext
 
 
-class Trouble:
+class FaultPoints:
     """The faults of one namespace at work."""
 
-    def __init__(self, site: Site, faults: Faults) -> None:
-        self._site = site
+    def __init__(self, context: NamespaceContext, faults: Faults) -> None:
+        self._context = context
         self.faults = faults
         faults.on_change = self._changed
 
     def _changed(self) -> None:
-        self._site.troubled = bool(self.faults.active)
+        self._context.faults_active = bool(self.faults.active)
 
     @property
     def _now(self) -> int:
-        return self._site.turn.now
+        return self._context.turn.now
 
     # -- asked on the way --------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class Trouble:
         if fault is not None:
             raise InjectedError(fault.condition, f"An injected fault refuses '{entity}' (fault {fault.id}). Heal it to go on.")
 
-    def at_send(self, client: Client, queue: Queue, link: ReceiverLink, delivery_id: int, settled: bool) -> bool:
+    def at_send(self, client: PeerConnection, queue: Queue, link: ReceiverLink, delivery_id: int, settled: bool) -> bool:
         """True: the transfer has been dealt with and must not be stored."""
         if self.faults.strike(FaultKind.ENTITY_UNREACHABLE, queue.path, self._now):
             return True
@@ -68,25 +68,25 @@ class Trouble:
             return True
         return False
 
-    def at_answer(self, confirming: Confirming) -> bool:
+    def at_answer(self, pending: PendingDisposition) -> bool:
         """True: the answer is not to be sent now (late, or never)."""
-        client = confirming.client
-        if confirming.receiver_role and self.faults.strike(FaultKind.LOSE_ACKNOWLEDGEMENT, confirming.entity, self._now):
+        client = pending.client
+        if pending.receiver_role and self.faults.strike(FaultKind.LOSE_ACKNOWLEDGEMENT, pending.entity, self._now):
             client.cut()
             return True
-        fault = self.faults.strike(FaultKind.SLOW_DISPOSITIONS, confirming.entity, self._now)
+        fault = self.faults.strike(FaultKind.SLOW_DISPOSITIONS, pending.entity, self._now)
         if fault is None:
             return False
-        asyncio.get_running_loop().call_later(fault.delay_ms / 1000, confirming.send)
+        asyncio.get_running_loop().call_later(fault.delay_ms / 1000, pending.send)
         return True
 
     # -- put in force ------------------------------------------------------------------------
 
     def inject(self, wish: FaultWish) -> Fault:
-        fault = self.faults.inject(wish, self._site.turn.begin())
+        fault = self.faults.inject(wish, self._context.turn.begin())
         kind = fault.kind
         if kind is FaultKind.DROP_CONNECTIONS:
-            for client in list(self._site.clients):
+            for client in list(self._context.connections):
                 client.cut()
             if not fault.until and fault.count_left is None:
                 self.faults.heal(fault.id)
@@ -95,21 +95,21 @@ class Trouble:
         elif kind is FaultKind.LOSE_LOCKS:
             self._lose_locks(fault)
         elif kind is FaultKind.EXPIRE_TOKENS:
-            for client in list(self._site.clients):
+            for client in list(self._context.connections):
                 client.grants.clear()
                 client.drop_lapsed()
         if kind in STORE_KINDS:
-            self._site.apply_store_faults()
-        self._site.note(f"fault {fault.id} injected: {kind.value} {fault.entity or ''}".strip())
-        self._site.turn.schedule()
+            self._context.apply_store_faults()
+        self._context.log(f"fault {fault.id} injected: {kind.value} {fault.entity or ''}".strip())
+        self._context.turn.schedule()
         return fault
 
     def heal(self, id_: int | None) -> list[Fault]:
-        self._site.turn.begin()
+        self._context.turn.begin()
         healed = self.faults.heal(id_)
-        self._site.apply_store_faults()
+        self._context.apply_store_faults()
         for fault in healed:
-            self._site.note(f"fault {fault.id} healed: {fault.kind.value}")
+            self._context.log(f"fault {fault.id} healed: {fault.kind.value}")
         return healed
 
     def clock_jumped(self, by_ms: int) -> None:
@@ -120,12 +120,12 @@ class Trouble:
         before = len(self.faults.active)
         self.faults.expire(now)
         if len(self.faults.active) != before:
-            self._site.apply_store_faults()
+            self._context.apply_store_faults()
 
-    def _links(self, fault: Fault) -> list[tuple[Client, Link]]:
+    def _links(self, fault: Fault) -> list[tuple[PeerConnection, Link]]:
         return [
             (client, link)
-            for client in self._site.clients
+            for client in self._context.connections
             for link, (address, _) in client.links.items()
             if not fault.entity or address.key == fault.entity
         ]
@@ -138,7 +138,7 @@ class Trouble:
 
     def _lose_locks(self, fault: Fault) -> None:
         now = self._now
-        for tenant in self._site.namespace.stores:
+        for tenant in self._context.namespace.stores:
             for queue in tenant.queues.values():
                 if not fault.entity or queue.path.casefold() == fault.entity:
                     queue.lose_locks(SessionLockLost(f"The session lock was taken away by an injected fault (fault {fault.id})."), now)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tandem.broker.entities.partitioned_topic import AnyTopic
     from tandem.broker.entities.topic import Subscription
     from tandem.broker.queue.queue import Queue
-    from tandem.server.context import Site
+    from tandem.server.context import NamespaceContext
 
 _LOOK_EVERY_MS: Final = 5_000
 
@@ -20,33 +20,33 @@ _LOOK_EVERY_MS: Final = 5_000
 class IdleEntities:
     """One per namespace; `look_after` is called often and looks rarely."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._opened_at = site.turn.now
+    def __init__(self, context: NamespaceContext) -> None:
+        self._context = context
+        self._opened_at = context.turn.now
         """Use is not remembered over a restart: idleness counts from here at the earliest."""
-        self._looked_at = site.turn.now
+        self._looked_at = context.turn.now
 
     def look_after(self, now: int) -> None:
         if now - self._looked_at < _LOOK_EVERY_MS:
             return
         self._looked_at = now
-        for name, entity in list(self._site.namespace.entities.items()):
+        for name, entity in list(self._context.namespace.entities.items()):
             if not isinstance(entity, QueueEntity):
                 self._look_at_topic(name, entity, now)
             elif self._is_over(entity.description.auto_delete_on_idle_ms, self.used_at(entity, now), now):
-                self._site.spawn(self._delete(name, None))
+                self._context.spawn(self._delete(name, None))
 
     def clock_jumped(self, by_ms: int) -> None:
         """Nobody knows how long ago the last use was: idleness counts from here."""
-        self._opened_at = self._looked_at = self._site.turn.now
+        self._opened_at = self._looked_at = self._context.turn.now
 
     def _look_at_topic(self, name: str, topic: AnyTopic, now: int) -> None:
         if self._is_over(topic.topic_description.auto_delete_on_idle_ms, self.topic_used_at(topic, now), now):
-            self._site.spawn(self._delete(name, None))
+            self._context.spawn(self._delete(name, None))
             return
         for key, subscription in list(topic.subscriptions.items()):
             if self._is_over(subscription.description.auto_delete_on_idle_ms, self._subscription_used_at(subscription, now), now):
-                self._site.spawn(self._delete(name, key))
+                self._context.spawn(self._delete(name, key))
 
     def _is_over(self, allowed_ms: int, used_at: int, now: int) -> bool:
         if used_at > now:
@@ -76,7 +76,7 @@ class IdleEntities:
         return last
 
     async def _delete(self, name: str, subscription: str | None) -> None:
-        admin = self._site.admin
+        admin = self._context.admin
         if admin is None:
             return
         what = name if subscription is None else f"{name}/Subscriptions/{subscription}"
@@ -86,6 +86,6 @@ class IdleEntities:
             else:
                 await admin.delete_subscription(name, subscription)
         except BusError as error:
-            self._site.note(f"'{what}' was idle but could not be deleted: {error.description}")
+            self._context.log(f"'{what}' was idle but could not be deleted: {error.description}")
             return
-        self._site.note(f"'{what}' was not used for as long as its AutoDeleteOnIdle allows, and was deleted")
+        self._context.log(f"'{what}' was not used for as long as its AutoDeleteOnIdle allows, and was deleted")

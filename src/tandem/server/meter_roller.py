@@ -71,7 +71,7 @@ def text_of(namespace: str, store: int, book: MeterBook, rows: Iterable[Row]) ->
     return "".join(lines)
 
 
-class MeterKeeper:
+class MeterRoller:
     """One per namespace. `look_after` is called often, looks once a second and does something once a minute."""
 
     def __init__(
@@ -79,12 +79,12 @@ class MeterKeeper:
         namespace: Namespace,
         files: list[MeterFiles],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
-        note: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._namespace = namespace
         self._files = files
         self._spawn = spawn
-        self._note = note
+        self._log = log
         self._busy: set[int] = set()
         self._retry_at: dict[int, int] = {}
         self._looked_at = 0
@@ -126,7 +126,7 @@ class MeterKeeper:
                 self._namespace.turn.schedule()
         except OSError as error:
             self._retry_at[index] = self._namespace.turn.now + _RETRY_MS
-            self._note(f"{self._namespace.name} store-{index}: meters cannot be written ({error}); they stay in the journal")
+            self._log(f"{self._namespace.name} store-{index}: meters cannot be written ({error}); they stay in the journal")
         except StoreUnavailable:
             return  # the store went down meanwhile: it will find the rows in its journal, and the file as long as it was
         finally:

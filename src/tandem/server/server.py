@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.ports import Journal
-from tandem.gateway.amqp.pump import AmqpPeer
+from tandem.gateway.amqp.pump import AmqpPump
 from tandem.gateway.http.data import DataPlane
-from tandem.gateway.http.types import Site as HttpSite
+from tandem.gateway.http.types import HttpNamespace
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.errors import ServerBusy
 from tandem.server.administration import Catalog, NamespaceAdmin
-from tandem.server.context import Site
-from tandem.server.fault_points import Trouble
+from tandem.server.context import NamespaceContext
+from tandem.server.fault_points import FaultPoints
 from tandem.server.faults import Faults
 from tandem.server.idle_entities import IdleEntities
-from tandem.server.meter_roller import MeterKeeper
+from tandem.server.meter_roller import MeterRoller
 from tandem.server.settings import NamespaceSettings, ServerSettings
-from tandem.server.store_supervisor import StoreKeeper
+from tandem.server.store_supervisor import StoreSupervisor
 from tandem.server.tracking import Tracker
-from tandem.server.turn_driver import Rhythm
+from tandem.server.turn_driver import TurnDriver
 from tandem.wire.sniff import Doors, SniffProtocol
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Server:
         clock: Clock | None = None,
         real_time: bool = True,
         connection_clock: Clock | None = None,
-        note: Callable[[str], None] = _say_nothing,
+        log: Callable[[str], None] = _say_nothing,
         on_event: Callable[[dict[str, Any]], None] = _forget,
         tls: ssl.SSLContext | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
@@ -84,25 +84,25 @@ class Server:
         """n -> n bytes that nobody can foresee."""
         self.clock: Clock = clock or SystemClock()
         self._connection_clock: Clock = connection_clock or self.clock
-        self.sites: list[Site] = []
+        self.contexts: list[NamespaceContext] = []
         self.admins: list[NamespaceAdmin] = []
         self.ports: list[int] = []
-        self.keepers: list[StoreKeeper] = []
-        self.meters: list[MeterKeeper] = []
+        self.supervisors: list[StoreSupervisor] = []
+        self.meters: list[MeterRoller] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=10_000)
         """State changes with their instants, oldest first; `number` only grows."""
         self._event_number = 0
         self._data: list[DataPlane] = []
         self._front: HttpFront | None = None
         self._engines = engines
-        self._note = note
+        self._log = log
         self._on_event = on_event
         self._tls = tls
         self._listeners: list[asyncio.Server] = []
         self._lobby: set[SniffProtocol] = set()
-        self._rhythm = Rhythm(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
-        self.turn = self._rhythm.turn
-        self._rhythm.on_jump = self._clock_jumped
+        self._driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
+        self.turn = self._driver.turn
+        self._driver.on_jump = self._clock_jumped
         self.clock_jumps = 0
         """How often the machine's clock was set while we ran."""
 
@@ -110,36 +110,36 @@ class Server:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._rhythm.start(loop)
+        self._driver.start(loop)
         for namespace in self.settings.namespaces:
             await self._open_namespace(namespace)
         for listener in self.settings.listeners:
             server = await loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
             self._listeners.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
-        self._note_event("broker", "started", "")
-        self._rhythm.keep_house_every(self.settings.housekeeping_ms / 1000)
+        self._record_event("broker", "started", "")
+        self._driver.start_housekeeping(self.settings.housekeeping_ms / 1000)
         self._loading = loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http.front")
 
     async def stop(self) -> None:
         for listener in self._listeners:
             listener.close()
-        self._note_event("broker", "stopped", "")
+        self._record_event("broker", "stopped", "")
         leaving = ServerBusy("The broker is shutting down. Connect again in a moment.")
-        for site in self.sites:
-            for client in list(site.clients):
+        for context in self.contexts:
+            for client in list(context.connections):
                 client.close(leaving)
         self.run_turn()
         if self._front is not None:
             await self._front.close()
-        self._rhythm.stop_keeping_house()
-        for site in self.sites:
-            await site.drain()
+        self._driver.stop_housekeeping()
+        for context in self.contexts:
+            await context.drain()
         self.run_turn()
         for meters in self.meters:
             await meters.close()
-        self._rhythm.stop()
-        for journal in self._rhythm.journals:
+        self._driver.stop()
+        for journal in self._driver.journals:
             journal.close()  # on the loop: what still waits for the disk is answered from here
         for admin in self.admins:
             admin.close()
@@ -151,38 +151,38 @@ class Server:
         catalog = self._engines.open_catalog(wish.name, settings.stores.count)
         namespace.locks_outlive_connections = wish.locks_outlive_connections
         for index in range(settings.stores.count):
-            journal = self._engines.open_journal(wish.name, index, self._rhythm.hand_over)
+            journal = self._engines.open_journal(wish.name, index, self._driver.hand_over)
             namespace.attach_store(journal)
-            self._rhythm.add_journal(journal)
-        site = Site(
+            self._driver.add_journal(journal)
+        context = NamespaceContext(
             namespace,
             self.turn,
             translator,
             Tracker(wish.name, settings.node, self._entropy),
             settings.limits,
-            self._note,
+            self._log,
             self._connection_clock,
         )
-        admin = NamespaceAdmin(site, catalog, settings.stores.fragments)
-        site.admin = admin
-        site.connection_count = self.connection_count
+        admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
+        context.admin = admin
+        context.connection_count = self.connection_count
         await admin.load(wish)
         namespace.replay()
-        self.sites.append(site)
+        self.contexts.append(context)
         self.admins.append(admin)
-        self._data.append(DataPlane(site, admin))
-        keeper = StoreKeeper(site, settings.stores.stall_deadline_ms, self._note_event)
-        keeper.tell_opening()
-        self.keepers.append(keeper)
+        self._data.append(DataPlane(context, admin))
+        supervisor = StoreSupervisor(context, settings.stores.stall_deadline_ms, self._record_event)
+        supervisor.tell_opening()
+        self.supervisors.append(supervisor)
         files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
-        meters = MeterKeeper(namespace, files, site.spawn, self._note)
+        meters = MeterRoller(namespace, files, context.spawn, self._log)
         self.meters.append(meters)
         if settings.faults or settings.dev:
-            site.trouble = Trouble(site, Faults(self._chance, settings.stores.count))
-            site.apply_store_faults = functools.partial(keeper.apply_faults, self._engines.set_faults)
-            self._rhythm.chores.append(site.trouble)
-        self._rhythm.sites.append(site)
-        self._rhythm.chores += [keeper, meters, IdleEntities(site)]
+            context.fault_points = FaultPoints(context, Faults(self._chance, settings.stores.count))
+            context.apply_store_faults = functools.partial(supervisor.apply_faults, self._engines.set_faults)
+            self._driver.chores.append(context.fault_points)
+        self._driver.contexts.append(context)
+        self._driver.chores += [supervisor, meters, IdleEntities(context)]
 
     def _new_uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self._entropy(16), version=4)
@@ -194,18 +194,18 @@ class Server:
     def _sniffer(self) -> asyncio.Protocol:
         return SniffProtocol(
             Doors(
-                amqp=self._amqp_peer,
+                amqp=self._amqp_pump,
                 http=self._http_peer,
                 tls=self._tls,
                 silent_ms_max=self.settings.limits.handshake_ms_max,
-                on_dropped=self._note,
+                on_dropped=self._log,
                 full=self._full,
                 lobby=self._lobby,
             )
         )
 
-    def _amqp_peer(self) -> asyncio.Protocol:
-        return AmqpPeer(self._amqp_site, f"tandem-{self.settings.node}", self._rhythm.ingress)
+    def _amqp_pump(self) -> asyncio.Protocol:
+        return AmqpPump(self._context_of, f"tandem-{self.settings.node}", self._driver.backpressure)
 
     def _http_peer(self) -> asyncio.Protocol:
         return self._http().protocol_factory()
@@ -214,17 +214,17 @@ class Server:
         """Made with the first HTTP connection: what it needs is loaded after `ready`, beside the first turns."""
         if self._front is None:
             from tandem.gateway.http.front import HttpFront
-            from tandem.gateway.http.pages import Mounts
+            from tandem.gateway.http.pages import OperatorPages
 
             self._front = HttpFront(
-                site_for=self._site_for,
-                amqp=self._amqp_peer,
+                namespace_for=self._http_namespace,
+                amqp=self._amqp_pump,
                 limits=self.settings.limits,
                 clock=self.clock,
                 entropy=self._entropy,
                 known_hosts=self._known_hosts() if self.settings.dev else None,
             )
-            Mounts(self).install(self._front)
+            OperatorPages(self).install(self._front)
         return self._front
 
     def _known_hosts(self) -> frozenset[str]:
@@ -233,12 +233,12 @@ class Server:
         names = ["localhost", "127.0.0.1", "::1", *settings.known_hosts, *(listener.host for listener in settings.listeners)]
         return frozenset(name.casefold() for name in [*names, *(host for space in settings.namespaces for host in space.hosts)])
 
-    def _amqp_site(self, host: str) -> Site:
-        return self.sites[self.namespace_of(host)]
+    def _context_of(self, host: str) -> NamespaceContext:
+        return self.contexts[self.namespace_of(host)]
 
-    def _site_for(self, host: str) -> HttpSite | None:
+    def _http_namespace(self, host: str) -> HttpNamespace | None:
         number = self.namespace_of(host)
-        return HttpSite(admin=self.admins[number], data=self._data[number], tracker=self.sites[number].tracker)
+        return HttpNamespace(admin=self.admins[number], data=self._data[number], tracker=self.contexts[number].tracker)
 
     def namespace_of(self, host: str) -> int:
         """Which namespace a host name leads to: the one that claims it, else the first."""
@@ -250,7 +250,7 @@ class Server:
 
     def connection_count(self) -> int:
         """AMQP connections over all namespaces."""
-        return sum([len(site.clients) for site in self.sites])
+        return sum([len(context.connections) for context in self.contexts])
 
     def _full(self) -> bool:
         """Too many even to be told so: with those that have not said yet what they speak, and those that speak HTTP."""
@@ -259,7 +259,7 @@ class Server:
 
     # -- turns -------------------------------------------------------------------------------
 
-    def _note_event(self, subject: str, state: str, cause: str) -> None:
+    def _record_event(self, subject: str, state: str, cause: str) -> None:
         self._event_number += 1
         event = {"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause}
         self.events.append(event)
@@ -268,11 +268,11 @@ class Server:
     def _clock_jumped(self, by_ms: int) -> None:
         self.clock_jumps += 1
         way = f"{abs(by_ms)} ms {'ahead' if by_ms > 0 else 'back'}"
-        self._note(f"the clock of this machine was set {way}: locks and times to live last as before, schedules and tokens follow it")
-        self._note_event("clock", "set", way)
+        self._log(f"the clock of this machine was set {way}: locks and times to live last as before, schedules and tokens follow it")
+        self._record_event("clock", "set", way)
 
     def run_turn(self) -> None:
-        self._rhythm.run_turn()
+        self._driver.run_turn()
 
-    def keep_house(self) -> None:
-        self._rhythm.keep_house()
+    def run_housekeeping(self) -> None:
+        self._driver.run_housekeeping()

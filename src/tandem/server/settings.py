@@ -36,7 +36,7 @@ class NamespaceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class StoresSettings:
     """The messaging stores of each namespace: how many, and how they keep their journals."""
 
     count: int = 4
@@ -73,7 +73,7 @@ class ServerSettings:
     """None: memory only, nothing survives the process."""
     namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
     limits: Limits = field(default_factory=Limits)
-    stores: StoreSettings = field(default_factory=StoreSettings)
+    stores: StoresSettings = field(default_factory=StoresSettings)
     tls: TlsSettings | None = None
     """None: a TLS ClientHello is refused."""
     faults: bool = False

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from tandem.broker.ports import StoreHealth, StoreState
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
-from tandem.server.context import Site
+from tandem.server.context import NamespaceContext
 from tandem.server.faults import FaultKind
 
 _FIRST_PAUSE_MS: Final = 250
@@ -24,15 +24,15 @@ class SetFaults(Protocol):
     def __call__(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
 
 
-class StoreKeeper:
+class StoreSupervisor:
     """One per namespace. `look_after` is called a few times a second."""
 
-    def __init__(self, site: Site, stall_ms_max: int, note_event: Callable[[str, str, str], None]) -> None:
-        self._site = site
+    def __init__(self, context: NamespaceContext, stall_ms_max: int, note_event: Callable[[str, str, str], None]) -> None:
+        self._context = context
         self._stall_ms_max = stall_ms_max
-        self._note_event = note_event
+        self._record_event = note_event
         """(store name, state, cause)."""
-        self._states: list[StoreState] = [StoreState.UP] * len(site.namespace.stores)
+        self._states: list[StoreState] = [StoreState.UP] * len(context.namespace.stores)
         self._retry_at: dict[int, int] = {}
         self._pause_ms: dict[int, int] = {}
         self._up_since: dict[int, int] = {}
@@ -41,32 +41,32 @@ class StoreKeeper:
         """Why a store could not be reopened, as the operator was told last."""
         self._faulty: set[int] = set()
         """Stores that were given a fault on purpose."""
-        self._told: list[tuple[str, ...]] = [()] * len(site.namespace.stores)
+        self._told: list[tuple[str, ...]] = [()] * len(context.namespace.stores)
         """What each store found when it was opened, as far as it was told."""
-        for tenant in site.namespace.stores:
+        for tenant in context.namespace.stores:
             tenant.journal.when_room_changes(self._look_at_room)
 
     def health(self) -> list[StoreHealth]:
         return [
             StoreHealth(StoreState.RECOVERING, "replaying its journal") if index in self._reopening else tenant.journal.health
-            for index, tenant in enumerate(self._site.namespace.stores)
+            for index, tenant in enumerate(self._context.namespace.stores)
         ]
 
     def apply_faults(self, set_faults: SetFaults) -> None:
         """Tell the disks what is in force now."""
-        trouble = self._site.trouble
-        if trouble is None:
+        fault_points = self._context.fault_points
+        if fault_points is None:
             return
         healed = False
         for index in range(len(self._states)):
-            slow = trouble.faults.find(FaultKind.STORE_SLOW, store=index)
-            down = trouble.faults.find(FaultKind.STORE_DOWN, store=index) is not None
-            failing = trouble.faults.find(FaultKind.STORE_ERROR, store=index) is not None
-            full = trouble.faults.find(FaultKind.STORE_FULL, store=index) is not None
+            slow = fault_points.faults.find(FaultKind.STORE_SLOW, store=index)
+            down = fault_points.faults.find(FaultKind.STORE_DOWN, store=index) is not None
+            failing = fault_points.faults.find(FaultKind.STORE_ERROR, store=index) is not None
+            full = fault_points.faults.find(FaultKind.STORE_FULL, store=index) is not None
             delay_ms = slow.delay_ms if slow is not None else 0
-            set_faults(self._site.namespace.name, index, down=down, failing=failing, full=full, sync_delay_ms=delay_ms)
+            set_faults(self._context.namespace.name, index, down=down, failing=failing, full=full, sync_delay_ms=delay_ms)
             if down:
-                self._site.namespace.stores[index].journal.fail("the store was taken down by an injected fault")
+                self._context.namespace.stores[index].journal.fail("the store was taken down by an injected fault")
             if down or failing or full or delay_ms:
                 self._faulty.add(index)
             elif index in self._faulty:
@@ -76,7 +76,7 @@ class StoreKeeper:
                 self._up_since.pop(index, None)
                 healed = True
         if healed:  # nobody waits for the end of a pause that was made while the store could not come back
-            self.look_after(self._site.turn.now)
+            self.look_after(self._context.turn.now)
 
     def tell_opening(self) -> None:
         """What the stores found when they were opened with the broker; states are told by the first look."""
@@ -84,7 +84,7 @@ class StoreKeeper:
             self._tell_notes(index, health)
 
     def _look_at_room(self) -> None:
-        for tenant in self._site.namespace.stores:
+        for tenant in self._context.namespace.stores:
             tenant.budget.short_of_room = tenant.journal.short_of_room
 
     def clock_jumped(self, by_ms: int) -> None:
@@ -94,7 +94,7 @@ class StoreKeeper:
 
     def look_after(self, now: int) -> None:
         self._look_at_room()
-        for index, tenant in enumerate(self._site.namespace.stores):
+        for index, tenant in enumerate(self._context.namespace.stores):
             if index in self._reopening:
                 continue
             journal = tenant.journal
@@ -106,24 +106,24 @@ class StoreKeeper:
                 self._changed(index, health)
             if health.state not in _USABLE and now >= self._retry_at.get(index, 0):
                 self._reopening.add(index)
-                self._site.spawn(self._reopen(index))
+                self._context.spawn(self._reopen(index))
 
     def _tell_notes(self, index: int, health: StoreHealth) -> None:
         """What a store did to its files while it was opened is news, whatever its state: each note is an event and a line."""
         for note in health.notes:
             if note not in self._told[index]:
-                self._note_event(f"store-{index}", "recovered", note)
-                self._site.note(f"{self._site.namespace.name} store-{index} has found and put in order: {note}")
+                self._record_event(f"store-{index}", "recovered", note)
+                self._context.log(f"{self._context.namespace.name} store-{index} has found and put in order: {note}")
         self._told[index] = health.notes
 
     def _changed(self, index: int, health: StoreHealth) -> None:
         was, self._states[index] = self._states[index], health.state
         name = f"store-{index}"
-        self._note_event(name, health.state.value, health.cause)
-        self._site.note(f"{self._site.namespace.name} {name} is {health.state.value}" + (f": {health.cause}" if health.cause else ""))
+        self._record_event(name, health.state.value, health.cause)
+        self._context.log(f"{self._context.namespace.name} {name} is {health.state.value}" + (f": {health.cause}" if health.cause else ""))
         if health.state not in _USABLE and was in _USABLE:
             self._take_down(index, health)
-            now = self._site.turn.now
+            now = self._context.turn.now
             if health.state is StoreState.CORRUPT:
                 self._retry_at[index] = now + _CORRUPT_PAUSE_MS
             elif now - self._up_since.get(index, -_STEADY_MS) < _STEADY_MS:
@@ -133,7 +133,7 @@ class StoreKeeper:
 
     def _take_down(self, index: int, health: StoreHealth) -> None:
         """Whoever receives from an entity of this store is told at once, senders with their next message; nobody else notices."""
-        tenant = self._site.namespace.stores[index]
+        tenant = self._context.namespace.stores[index]
         tenant.take_out_of_service()
         error = StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
         for queue in list(tenant.queues.values()):
@@ -145,7 +145,7 @@ class StoreKeeper:
 
     async def _reopen(self, index: int) -> None:
         """Read the journal again into fresh queues, beside the loop; swap them in when they are complete."""
-        namespace = self._site.namespace
+        namespace = self._context.namespace
         old = namespace.stores[index]
         try:
             fresh = namespace.blank_tenant(index)
@@ -153,19 +153,19 @@ class StoreKeeper:
         except (BusError, OSError) as error:
             damaged = isinstance(error, Corrupt)
             pause = _CORRUPT_PAUSE_MS if damaged else self._longer_pause(index)
-            self._retry_at[index] = self._site.turn.begin() + pause
+            self._retry_at[index] = self._context.turn.begin() + pause
             if str(error) != self._refused.get(index) and (not damaged or self._states[index] is not StoreState.CORRUPT):
                 self._refused[index] = str(error)  # once: it may go on for days
-                self._site.note(f"{namespace.name} store-{index} could not be reopened ({error}); it is tried again until it can")
+                self._context.log(f"{namespace.name} store-{index} could not be reopened ({error}); it is tried again until it can")
         else:
-            self._site.turn.begin()
+            self._context.turn.begin()
             namespace.swap(index, fresh)
             self._refused.pop(index, None)
-            self._up_since[index] = self._site.turn.now
+            self._up_since[index] = self._context.turn.now
             # At once: if it stops again before the next look, its new queues have to be taken out of service too.
             health = fresh.journal.health
             self._tell_notes(index, health)
             self._changed(index, health)
         finally:
             self._reopening.discard(index)
-            self._site.turn.schedule()
+            self._context.turn.schedule()

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from tandem.broker.ports import Journal
 from tandem.broker.turn import Turn
 from tandem.model.clock import Clock
-from tandem.server.backpressure import Ingress
-from tandem.server.context import Site
+from tandem.server.backpressure import Backpressure
+from tandem.server.context import NamespaceContext
 
 _DISTRUST_MS: Final = 10_000
 """After the clock was set nobody is cut off for an old token for so long: clocks that were set wrong are often set right soon."""
@@ -29,7 +29,7 @@ class Chore(Protocol):
         """The machine's clock was set by so much, and `now` with it."""
 
 
-class Rhythm:
+class TurnDriver:
     """Drives the turns of one broker from one event loop."""
 
     def __init__(self, clock: Clock, connection_clock: Clock, ingress_bytes_max: int, real_time: bool) -> None:
@@ -40,8 +40,8 @@ class Rhythm:
         self._real_time = real_time
         """False: the clock is moved by a test, which then calls `run_turn`."""
         self.turn = Turn(clock, self._wanted)
-        self.ingress = Ingress(ingress_bytes_max, self.turn.schedule)
-        self.sites: list[Site] = []
+        self.backpressure = Backpressure(ingress_bytes_max, self.turn.schedule)
+        self.contexts: list[NamespaceContext] = []
         self.chores: list[Chore] = []
         self.journals: list[Journal] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -60,7 +60,7 @@ class Rhythm:
 
     def add_journal(self, journal: Journal) -> None:
         self.journals.append(journal)
-        self.ingress.add(journal)
+        self.backpressure.add(journal)
 
     # -- turns -------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Rhythm:
         """One turn of the house; arms the timer for the next instant anything is due."""
         turn = self.turn
         turn.run()
-        self.ingress.relieve()
+        self.backpressure.relieve()
         if not self._real_time or self._loop is None:
             return
         at = turn.deadline()
@@ -107,11 +107,11 @@ class Rhythm:
 
     # -- housekeeping ------------------------------------------------------------------------
 
-    def keep_house_every(self, seconds: float) -> None:
+    def start_housekeeping(self, seconds: float) -> None:
         self._tick_seconds = seconds
         self._tick()
 
-    def stop_keeping_house(self) -> None:
+    def stop_housekeeping(self) -> None:
         if self._ticks is not None:
             self._ticks.cancel()
             self._ticks = None
@@ -121,32 +121,32 @@ class Rhythm:
         again = self._ticks is not None
         self._ticks = self._loop.call_later(self._tick_seconds, self._tick)
         if again:
-            self.keep_house()
+            self.run_housekeeping()
 
     def _look_at_the_clock(self) -> None:
         by_ms = self._clock.jumped()
         theirs = by_ms if self._connection_clock is self._clock else self._connection_clock.jumped()
         if theirs:
-            for site in self.sites:
-                site.trusts_clock_from = self._connection_clock.steady_ms() + _DISTRUST_MS
+            for context in self.contexts:
+                context.trusts_clock_from = self._connection_clock.steady_ms() + _DISTRUST_MS
         if not by_ms:
             return
         self.turn.begin()
         self._timer_at = -1  # whatever was planned is planned anew
-        for site in self.sites:
-            site.namespace.clock_jumped(by_ms)
+        for context in self.contexts:
+            context.namespace.clock_jumped(by_ms)
         for chore in self.chores:
             chore.clock_jumped(by_ms)
         self.on_jump(by_ms)
 
-    def keep_house(self) -> None:
+    def run_housekeeping(self) -> None:
         """The clock, heartbeats, silent peers, lapsed tokens, stores that fail, compaction."""
         turn = self.turn
         self._look_at_the_clock()
         turn.begin()
         now = self._connection_clock.steady_ms()
-        for site in self.sites:
-            for client in list(site.clients):
+        for context in self.contexts:
+            for client in list(context.connections):
                 client.look_after(now)
         for chore in self.chores:
             chore.look_after(turn.now)

@@ -14,8 +14,7 @@ from random import Random
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
 from tandem.server.server import Server
-from tandem.server.settings import Listener, NamespaceSettings, ServerSettings
-from tandem.server.settings import StoreSettings as ServerStores
+from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings
 from tandem.simulator.agenda import MACHINE, Machine, SimClock
 from tandem.simulator.invariants import check_namespace
 from tandem.simulator.loop import SimLoop
@@ -88,7 +87,7 @@ class SimBroker:
             namespaces=(namespace,),
             limits=Limits(hot_bytes_max=65_536, idle_timeout_ms=60_000, drop_silent_peer_after_ms=120_000),
             housekeeping_ms=500,
-            stores=ServerStores(count=STORES, fragments=6, stall_deadline_ms=5_000),
+            stores=StoresSettings(count=STORES, fragments=6, stall_deadline_ms=5_000),
         )
 
     def set_clock(self, ahead_ms: int) -> None:
@@ -104,7 +103,7 @@ class SimBroker:
             disk.before = None
         self.set_clock(0)  # a machine that starts asks others for the time
         self.clock.jumped()
-        server = Server(self._settings(), self.engines, clock=self.clock, note=self._note, entropy=house.entropy)
+        server = Server(self._settings(), self.engines, clock=self.clock, log=self._note, entropy=house.entropy)
         context = contextvars.copy_context()
         context.run(MACHINE.set, machine)
         task = house.loop.create_task(server.start(), context=context)
@@ -182,12 +181,12 @@ class SimBroker:
     def whole(self) -> bool:
         """It runs, with all its stores."""
         server = self.server
-        return server is not None and all(store.available for site in server.sites for store in site.namespace.stores)
+        return server is not None and all(store.available for context in server.contexts for store in context.namespace.stores)
 
     def check(self, when: str) -> None:
         if self.server is not None and self.machine.alive:
-            for site in self.server.sites:
-                for fault in check_namespace(site.namespace):
+            for context in self.server.contexts:
+                for fault in check_namespace(context.namespace):
                     self.house.broken(f"{self.host} {when}: {fault}")
 
 

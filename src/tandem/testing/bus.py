@@ -26,12 +26,12 @@ from tandem.model.entity import (
 )
 from tandem.model.errors import StoreUnavailable
 from tandem.model.limits import Limits
-from tandem.server.fault_points import Trouble
+from tandem.server.fault_points import FaultPoints
 from tandem.server.faults import FaultWish
 from tandem.server.server import Server
-from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings
+from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings
 from tandem.stores.engines import DiskEngines, MemoryEngines
-from tandem.stores.settings import StoreSettings as EngineSettings
+from tandem.stores.settings import StoreSettings
 from tandem.testing.clock import ManualClock, ShiftedClock
 from tandem.testing.entity_arguments import describe
 from tandem.testing.idle_engines import WatchedEngines
@@ -85,9 +85,9 @@ class Bus:
         self._port = port
         self._namespace = NamespaceSettings(authorization_rules=(root,))
         self._limits = limits or Limits()
-        self._stores = StoreSettings(count=store_count)
+        self._stores = StoresSettings(count=store_count)
         self._data_dir = data_dir
-        inner = DiskEngines(data_dir, EngineSettings(), self._clock) if data_dir is not None else MemoryEngines()
+        inner = DiskEngines(data_dir, StoreSettings(), self._clock) if data_dir is not None else MemoryEngines()
         self._engines = WatchedEngines(inner)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -197,11 +197,11 @@ class Bus:
         Returns its number. It lasts until its count is used up, the broker's clock has moved on by `for_seconds`, or it is healed.
         """
         asked = FaultWish(kind=kind, for_ms=round(for_seconds * 1000), **wish)
-        return self.inside(lambda server: _trouble(server).inject(asked).id)
+        return self.inside(lambda server: _fault_points(server).inject(asked).id)
 
     def heal(self, number: int | None = None) -> None:
         """End one fault, or all of them."""
-        self.inside(lambda server: _trouble(server).heal(number))
+        self.inside(lambda server: _fault_points(server).heal(number))
 
     def inside(self, work: Callable[[Server], _T]) -> _T:
         """For tests of Tandem itself: do something with the server in its own thread, and let what follows from it happen."""
@@ -241,7 +241,7 @@ class Bus:
             clock=self._clock,
             real_time=self._real_time,
             connection_clock=None if self._real_time else self._connection_clock,
-            note=self.notes.append,
+            log=self.notes.append,
         )
         try:
             await server.start()
@@ -262,7 +262,7 @@ class Bus:
         await server.stop()
 
     async def _counts(self, name: str) -> Counts:
-        namespace = self._running().sites[0].namespace
+        namespace = self._running().contexts[0].namespace
         address = addresses.parse(name)
         entity = namespace.find(address.path)
         is_topic = entity is not None and not isinstance(entity, QueueEntity)
@@ -288,7 +288,7 @@ class Bus:
             await self._come_to_rest()
 
     async def _keep_house(self) -> None:
-        self._running().keep_house()
+        self._running().run_housekeeping()
         await self._come_to_rest()
 
     async def _advance(self, clock: ManualClock, until: int) -> None:
@@ -301,7 +301,7 @@ class Bus:
             await self._come_to_rest()
 
     def _overdue(self, now: int) -> bool:
-        for store in self._running().sites[0].namespace.stores:
+        for store in self._running().contexts[0].namespace.stores:
             for queue in store.queues.values():
                 expiry = queue.index.next_expiry()
                 if (0 < expiry <= now) or (queue.scheduled and queue.scheduled[0][0] <= now):
@@ -338,7 +338,7 @@ class Bus:
         while True:
             await asyncio.sleep(_PATIENCE_SECONDS)
             seen: dict[object, float] = {}
-            for store in server.sites[0].namespace.stores:
+            for store in server.contexts[0].namespace.stores:
                 for queue in store.queues.values():
                     sessions = queue.sessions
                     if sessions is None:
@@ -355,10 +355,10 @@ class Bus:
             waiting = seen
 
 
-def _trouble(server: Server) -> Trouble:
-    trouble = server.sites[0].trouble
-    assert trouble is not None, "a bus is always started with faults allowed"
-    return trouble
+def _fault_points(server: Server) -> FaultPoints:
+    points = server.contexts[0].fault_points
+    assert points is not None, "a bus is always started with faults allowed"
+    return points
 
 
 class _Ready:

@@ -32,7 +32,7 @@ def message() -> Message:
 
 
 def orders(server: Server) -> tuple[Queue, StoreTenant]:
-    namespace = server.sites[0].namespace
+    namespace = server.contexts[0].namespace
     return namespace.resolve(parse("orders")), namespace.stores[0]
 
 

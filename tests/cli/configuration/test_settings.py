@@ -9,7 +9,7 @@ import pytest
 from tandem.cli.configuration.settings import Configuration, Flags, is_loopback, load, quick_flags
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
-from tandem.server.settings import Listener, StoreSettings, TlsSettings
+from tandem.server.settings import Listener, StoresSettings, TlsSettings
 
 
 def configured(tmp_path: Path, text: str = "", environ: dict[str, str] | None = None, **flags: object) -> Configuration:
@@ -32,7 +32,7 @@ def test_without_anything_said_the_defaults_hold(tmp_path: Path) -> None:
     assert found.server.data_dir == tmp_path / "tandem-data"
     assert [namespace.name for namespace in found.server.namespaces] == ["tandem"]
     assert found.server.limits == Limits()
-    assert found.server.stores == StoreSettings()
+    assert found.server.stores == StoresSettings()
     assert (found.server.dev, found.server.faults, found.server.tls) == (False, False, None)
 
 
@@ -64,7 +64,7 @@ def test_file_wins_over_defaults(tmp_path: Path) -> None:
     assert found.root_key == "file-key"
     assert server.data_dir == tmp_path / "from-file"
     assert server.listeners == (Listener(host="::1", port=1000),)
-    assert server.stores == StoreSettings(count=2, audit_retention_ms=3 * 86_400_000)
+    assert server.stores == StoresSettings(count=2, audit_retention_ms=3 * 86_400_000)
     assert server.limits == Limits(message_bytes_max=1_000_000)
 
 

@@ -56,7 +56,7 @@ def noticed(bus: Bus) -> None:
     """The broker has heard that everybody is gone."""
 
     async def clients() -> int:
-        return len(bus._running().sites[0].clients)
+        return len(bus._running().contexts[0].connections)
 
     deadline = time.monotonic() + 20
     while bus._call(clients()):

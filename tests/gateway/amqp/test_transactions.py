@@ -40,7 +40,7 @@ def rests(bus: Bus) -> None:
     """Nothing of any transaction is left over in any store."""
 
     async def look() -> list[object]:
-        stores = bus._running().sites[0].namespace.stores
+        stores = bus._running().contexts[0].namespace.stores
         return [(dict(one.prepared), dict(one.committed)) for one in stores if one.prepared or one.committed]
 
     bus.advance(0)

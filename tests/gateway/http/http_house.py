@@ -86,7 +86,7 @@ class HttpHouse:
         self.loop = asyncio.get_running_loop()
         site = self.namespace.site(os.urandom)
         self.front = HttpFront(
-            site_for=lambda host: None if host.startswith("stranger") else site,
+            namespace_for=lambda host: None if host.startswith("stranger") else site,
             amqp=Echo,
             limits=self.limits,
             clock=self.clock,

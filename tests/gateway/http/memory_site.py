@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tandem.broker.entities.administration import find_rule, validate_queue, validate_rule, validate_subscription, validate_topic
 from tandem.gateway.http.data_port import HttpMessage, ReceivedMessage, Settlement
-from tandem.gateway.http.types import Site
+from tandem.gateway.http.types import HttpNamespace
 from tandem.model.address import Address
 from tandem.model.clock import Clock
 from tandem.model.entity import (
@@ -55,8 +55,8 @@ class MemoryNamespace:
         self.lock_ms = 60_000
         self._next_sequence = 1
 
-    def site(self, entropy: Entropy) -> Site:
-        return Site(admin=self, data=self, tracker=Tracker("memory", "G0", entropy))
+    def site(self, entropy: Entropy) -> HttpNamespace:
+        return HttpNamespace(admin=self, data=self, tracker=Tracker("memory", "G0", entropy))
 
     # --- authorization
 

@@ -13,7 +13,7 @@ from tandem.cli.configuration.entities import read_emulator, read_namespaces
 from tandem.cli.configuration.setting_types import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
-from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoreSettings, TlsSettings
+from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings, TlsSettings
 
 DEFAULT_FILE: Final = "tandem.toml"
 DEFAULT_DATA: Final = "tandem-data"
@@ -89,7 +89,7 @@ _STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
 }
 STORES: Final = tuple(
     Setting("stores", field.name.removesuffix("_ms"), _STORE_KINDS[field.name][1], _STORE_KINDS[field.name][0], default=field.default)
-    for field in fields(StoreSettings)
+    for field in fields(StoresSettings)
 )
 LIMITS: Final = tuple(Setting("limits", field.name, Integer(low=1), default=field.default) for field in fields(Limits))
 ALL: Final = BASIC + STORES + LIMITS
@@ -316,9 +316,9 @@ def _own_tls(layers: _Layers) -> TlsSettings | None:
     return TlsSettings(certificate=certificate, private_key=private_key, ca=cast("Path | None", layers.value("tls", "ca")))
 
 
-def _stores(layers: _Layers) -> StoreSettings:
-    values: dict[str, Any] = {field.name: layers.value("stores", field.name.removesuffix("_ms")) for field in fields(StoreSettings)}
-    return StoreSettings(**values)
+def _stores(layers: _Layers) -> StoresSettings:
+    values: dict[str, Any] = {field.name: layers.value("stores", field.name.removesuffix("_ms")) for field in fields(StoresSettings)}
+    return StoresSettings(**values)
 
 
 def _limits(layers: _Layers) -> Limits:

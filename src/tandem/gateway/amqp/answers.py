@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from tandem.amqp.session import Session
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.cross_store import RowId
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.message import Message
 
 
-class Confirming(Effect):
+class PendingDisposition(Effect):
     """A run of deliveries of one session that get the same answer once the disk knows."""
 
     __slots__ = ("client", "entity", "first", "last", "part", "receiver_role", "session", "state", "turn_number")
 
     def __init__(
-        self, client: Client, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
+        self, client: PeerConnection, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
     ) -> None:
         self.client = client
         self.part: Queue = part
@@ -42,8 +42,8 @@ class Confirming(Effect):
             return
         if error is not None:
             self.state = encode_rejected(client.error_of(error, self.entity))
-        site = client.site
-        if site.troubled and site.trouble is not None and site.trouble.at_answer(self):
+        context = client.context
+        if context.faults_active and context.fault_points is not None and context.fault_points.at_answer(self):
             return
         self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
         client.touch()
@@ -55,13 +55,13 @@ class Confirming(Effect):
             self.client.touch()
 
 
-class Rerouting(Confirming):
+class ReroutableDisposition(PendingDisposition):
     """The same for messages that a fragment of a partitioned entity took. If its store fails before they are durable, those without a
     key are taken by another fragment, and their sender hears nothing but that they were accepted."""
 
     __slots__ = ("_arriving", "items", "queue")
 
-    def __init__(self, client: Client, session: Session, queue: Queue, part: Queue, first: int, turn_number: int) -> None:
+    def __init__(self, client: PeerConnection, session: Session, queue: Queue, part: Queue, first: int, turn_number: int) -> None:
         super().__init__(client, session, part, True, first, ACCEPTED, turn_number)
         self.queue: Queue = queue
         """The whole of which `part` is a fragment."""
@@ -87,7 +87,7 @@ class Rerouting(Confirming):
         client = self.client
         now = client.turn.begin()
         self.part.out_of_service = True  # found out before whoever watches the stores did
-        again: Rerouting | None = None
+        again: ReroutableDisposition | None = None
         delivery_id = self.first - 1
         for messages, rows in self.items:
             delivery_id += 1
@@ -102,7 +102,7 @@ class Rerouting(Confirming):
             if again is not None and again.part is part:
                 again.last = delivery_id
             else:
-                again = Rerouting(client, self.session, queue, part, delivery_id, -1)
+                again = ReroutableDisposition(client, self.session, queue, part, delivery_id, -1)
                 part.when_durable(again)
             again.items.append((messages, left + placed))
             again._arriving.extend(left)

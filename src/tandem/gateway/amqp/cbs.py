@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.amqp.types import Int
-from tandem.gateway.amqp.connection import Client
+from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.requests import Request, Requests
 from tandem.model import address as addresses
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError
@@ -13,7 +13,7 @@ from tandem.server import sas
 class TokenNode(Requests):
     """put-token. Existence of the entity is checked here, rights at attach: that is what the SDKs expect."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: PeerConnection) -> None:
         super().__init__(client)
 
     def handle(self, request: Request) -> None:
@@ -27,7 +27,7 @@ class TokenNode(Requests):
                 raise ArgumentRefused("put-token needs the audience as a string in the application property 'name'.")
             self._put(audience, request.body)
         except BusError as error:
-            text = client.site.tracker.describe(error, addresses.parse(str(audience)).path, client.turn.now)
+            text = client.context.tracker.describe(error, addresses.parse(str(audience)).path, client.turn.now)
             self.reply(request, {"status-code": Int(error.status), "status-description": text}, None)
             return
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
@@ -41,7 +41,7 @@ class TokenNode(Requests):
         # The host is not compared: a client may reach us by any name, through tunnels and custom endpoints.
         address = addresses.parse(audience)
         # Some clients sign for the management node of an entity: that covers the node, and not the entity.
-        grant = sas.verify(token, address.path, client.site.rule_lookup, client.site.connection_clock.now_ms())
+        grant = sas.verify(token, address.path, client.context.rule_lookup, client.context.connection_clock.now_ms())
         if address.entity and address.entity.casefold() != addresses.CBS:
-            client.site.namespace.must_exist(address)
+            client.context.namespace.must_exist(address)
         client.grant(grant)

@@ -25,7 +25,7 @@ from tandem.server import sas
 
 if TYPE_CHECKING:
     from tandem.gateway.amqp.node import Node
-    from tandem.server.context import Site
+    from tandem.server.context import NamespaceContext
 
 _LARGE_ANSWERS_MAX: Final = 16
 _LOOK_EVERY_MS: Final = 1_000
@@ -44,14 +44,14 @@ class Writer:
         """At once, without a word."""
 
 
-class Client(Flushed):
+class PeerConnection(Flushed):
     """State of one connection. Everything here happens on the loop."""
 
-    def __init__(self, site: Site, writer: Writer, peer: str) -> None:
+    def __init__(self, context: NamespaceContext, writer: Writer, peer: str) -> None:
         super().__init__()
-        self.site = site
-        self.turn: Turn = site.turn
-        self.translator: Translator = site.translator
+        self.context = context
+        self.turn: Turn = context.turn
+        self.translator: Translator = context.translator
         self.writer = writer
         self.peer = peer
         self.node: Node | None = None
@@ -61,12 +61,12 @@ class Client(Flushed):
         self.grants = sas.Grants()
         self.links: dict[Link, tuple[Address, Right]] = {}
         """Entity links and the claim each stands on."""
-        self.opened_at: int = site.connection_clock.steady_ms()
+        self.opened_at: int = context.connection_clock.steady_ms()
         self.authenticated: bool = False
         self.linkless_since: int = self.opened_at
         self._looked_at: int = 0
         self._look_at: int = 0
-        self.transactions = Transactions(self, site.new_transaction_id)
+        self.transactions = Transactions(self, context.new_transaction_id)
         self.gate = Gate(_LARGE_ANSWERS_MAX)
         """Requests whose answers carry messages pass here."""
         self.holdings = Holdings()
@@ -80,7 +80,7 @@ class Client(Flushed):
         if self.gone or engine is None:
             return
         self.turn.begin()
-        if self.site.troubled and self.site.trouble is not None and self.site.trouble.swallows():
+        if self.context.faults_active and self.context.fault_points is not None and self.context.fault_points.swallows():
             return
         engine.receive_bytes(data)
         if engine.has_output or engine.closed:
@@ -95,7 +95,7 @@ class Client(Flushed):
         engine = self.engine
         if engine is None or self.gone:
             return
-        if self.site.troubled and self.site.trouble is not None and self.site.trouble.swallows():
+        if self.context.faults_active and self.context.fault_points is not None and self.context.fault_points.swallows():
             return
         data = engine.bytes_to_send()
         if data:
@@ -125,29 +125,29 @@ class Client(Flushed):
             engine.lost()
         self.gone = True
         self.gate.abandon()
-        self.site.forget(self)
+        self.context.forget(self)
 
     def cut(self) -> None:
         """Gone as if the network had failed."""
         self.connection_lost()
         self.writer.cut()
 
-    def move_to(self, site: Site) -> None:
+    def move_to(self, context: NamespaceContext) -> None:
         """The open named a host that belongs to another namespace; what was granted before was granted there."""
-        if site is self.site:
+        if context is self.context:
             return
-        self.site.forget(self)
-        self.site = site
-        self.translator = site.translator
+        self.context.forget(self)
+        self.context = context
+        self.translator = context.translator
         self.grants.clear()
         self.authenticated = False
-        site.clients[self] = None
+        context.connections[self] = None
 
     def close(self, error: BusError) -> None:
         engine = self.engine
         if engine is not None and not engine.closed:
             condition = error.condition if isinstance(error, QuotaExceeded) else "amqp:connection:forced"
-            engine.close(AmqpError(condition, self.site.tracker.describe(error, "", self.turn.now)))
+            engine.close(AmqpError(condition, self.context.tracker.describe(error, "", self.turn.now)))
             self.touch()
 
     # -- claims ------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Client(Flushed):
         self.authenticated = True
 
     def require(self, address: Address, right: Right) -> None:
-        now = self.site.connection_clock.now_ms()
+        now = self.context.connection_clock.now_ms()
         covered = False
         for path in (address.resource, address.path) if address.management else (address.resource,):
             for grant in self.grants.covering(path):
@@ -197,12 +197,12 @@ class Client(Flushed):
         if engine.has_output or engine.closed:
             self.touch()
         lapse = self.next_lapse()
-        if lapse and now >= self.site.trusts_clock_from:
-            instant = self.site.connection_clock.now_ms()
+        if lapse and now >= self.context.trusts_clock_from:
+            instant = self.context.connection_clock.now_ms()
             if lapse <= instant:
                 self.grants.drop_expired(instant)
                 self.drop_lapsed()
-        limits = self.site.limits
+        limits = self.context.limits
         if not self.authenticated and now - self.opened_at > limits.authentication_ms_max:
             self.close(Unauthorized("No valid token was put within the time allowed."))
         elif not self.links and self.linkless_since and now - self.linkless_since > limits.linkless_connection_ms_max:
@@ -221,56 +221,56 @@ class Client(Flushed):
     def link_gone(self, link: Link) -> None:
         self.links.pop(link, None)
         if not self.links:
-            self.linkless_since = self.site.connection_clock.steady_ms()
+            self.linkless_since = self.context.connection_clock.steady_ms()
 
     # -- words -------------------------------------------------------------------------------
 
     def error_of(self, error: BaseException, entity: str) -> AmqpError:
         fault = refusal(error)
-        return AmqpError(fault.condition, self.site.tracker.describe(fault, entity, self.turn.now))
+        return AmqpError(fault.condition, self.context.tracker.describe(fault, entity, self.turn.now))
 
-    def note_lost(self, link: ReceiverLink, error: BusError) -> None:
+    def log_presettled_refusal(self, link: ReceiverLink, error: BusError) -> None:
         """A pre-settled send was refused: its sender chose not to hear, so the operator does."""
         self.messages_lost += 1
-        self.site.note(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
+        self.context.log(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
 
 
 class ClientHandler(ConnectionHandler):
     """The engine's events, handed on."""
 
-    def __init__(self, client: Client, node: Node, site_for: Callable[[str], Site]) -> None:
+    def __init__(self, client: PeerConnection, node: Node, context_of: Callable[[str], NamespaceContext]) -> None:
         self._client = client
         self._node = node
-        self._site_for = site_for
+        self._context_of = context_of
 
     def on_sasl_plain(self, user: str, password: str) -> bool:
         client = self._client
-        namespace = client.site.namespace
+        namespace = client.context.namespace
         try:
-            client.grant(sas.verify_key(user, password, client.site.rule_lookup))
+            client.grant(sas.verify_key(user, password, client.context.rule_lookup))
         except BusError as error:
-            client.site.note(f"PLAIN refused for {client.peer} on {namespace.name}: {error.description}")
+            client.context.log(f"PLAIN refused for {client.peer} on {namespace.name}: {error.description}")
             return False
         return True
 
     def on_open(self, connection: Connection) -> None:
         client = self._client
-        client.move_to(self._site_for(connection.remote_hostname or ""))
-        most = client.site.limits.connections_max
-        if client.site.connection_count() > most:
-            client.site.note(f"connection of {client.peer} refused: {most} are open")
+        client.move_to(self._context_of(connection.remote_hostname or ""))
+        most = client.context.limits.connections_max
+        if client.context.connection_count() > most:
+            client.context.log(f"connection of {client.peer} refused: {most} are open")
             client.close(QuotaExceeded(f"The broker has {most} connections, which is all it may have. Close some, or try again later."))
 
     def on_begin(self, session: Session) -> None:
         client = self._client
-        most = client.site.limits.sessions_before_token_max
+        most = client.context.limits.sessions_before_token_max
         if not client.authenticated and len(session.connection.sessions) > most:
             client.close(QuotaExceeded(f"Before a token was put a connection may have {most} sessions."))
 
     def on_attach(self, link: Link) -> None:
         client = self._client
         if not client.authenticated:
-            most = client.site.limits.links_before_token_max
+            most = client.context.limits.links_before_token_max
             if sum([len(session.links) for session in link.session.connection.sessions.values()]) > most:
                 client.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
                 return

@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
 
 _SWEEP_AT_LEAST: Final = 64
 
 
-def vanished(client: Client, connection: Connection, queue: Queue) -> bool:
+def vanished(client: PeerConnection, connection: Connection, queue: Queue) -> bool:
     """The connection is broken, and this entity's locks go with such."""
     if not connection.broken:
         return False
     wish = queue.description.locks_outlive_connections
-    return not (client.site.namespace.locks_outlive_connections if wish is None else wish)
+    return not (client.context.namespace.locks_outlive_connections if wish is None else wish)
 
 
-def give_back(client: Client, queue: Queue, locks: list[Lock], counts: bool = True) -> None:
+def give_back(client: PeerConnection, queue: Queue, locks: list[Lock], counts: bool = True) -> None:
     """To the front of the queue. `counts`: as if their time were over; else as if they had not been delivered."""
     now = client.turn.now
     try:
@@ -36,7 +36,7 @@ def give_back(client: Client, queue: Queue, locks: list[Lock], counts: bool = Tr
             else:
                 part.give_up(lock, now)
     except Unavailable as down:
-        client.site.note(f"locks of '{queue.path}' are dropped with its store: {down.description}")
+        client.context.log(f"locks of '{queue.path}' are dropped with its store: {down.description}")
 
 
 class Holdings:
@@ -53,7 +53,7 @@ class Holdings:
             self._sweep_at = max(2 * (len(self._locks) + len(locks)), _SWEEP_AT_LEAST)
         self._locks += [(queue, lock) for lock in locks]
 
-    def drop(self, client: Client, connection: Connection) -> None:
+    def drop(self, client: PeerConnection, connection: Connection) -> None:
         """The connection is over."""
         for queue, lock in self._locks:
             if lock.session is None and vanished(client, connection, queue):

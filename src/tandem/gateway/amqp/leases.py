@@ -17,7 +17,7 @@ from tandem.model.ranges import pack_ranges, unpack_ranges
 
 if TYPE_CHECKING:
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
     from tandem.model.message import Message
 
@@ -65,13 +65,13 @@ class _Wake(LeaseWaiter):
 class LeaseOperations:
     """What one management node does about leases. Whatever changes is on disk before it is answered, except a renewal."""
 
-    def __init__(self, client: Client, address: Address) -> None:
+    def __init__(self, client: PeerConnection, address: Address) -> None:
         self._client = client
         self._address = address
 
     @property
     def _queue(self) -> Queue:
-        return self._client.site.namespace.resolve(self._address)
+        return self._client.context.namespace.resolve(self._address)
 
     # -- taking ------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class LeaseOperations:
         With `ranges` it takes exactly these messages, or none.
         `sessions` says how many consecutive messages belong to each session.
         """
-        limits = self._client.site.limits
+        limits = self._client.context.limits
         duration_ms = need(body, "duration-ms", int)
         if not 1_000 <= duration_ms <= limits.lease_ms_max:
             raise ArgumentRefused(f"A lease lasts 1000 to {limits.lease_ms_max} milliseconds, asked for {duration_ms}.")
@@ -100,12 +100,12 @@ class LeaseOperations:
         if lease is None or not lease.seqs:
             return 204, {}
         queue = self._queue
-        self._client.site.claims.granted(queue.path, lease_id)
+        self._client.context.claims.granted(queue.path, lease_id)
         await durable(queue)
         return 200, self._describe(queue, lease)
 
     async def _next(self, lease_id: str, body: dict[object, object], duration_ms: int) -> Lease | None:
-        limits = self._client.site.limits
+        limits = self._client.context.limits
         messages_max = min(need(body, "max-messages", int), limits.lease_messages_max)
         bytes_max = min(need(body, "max-bytes", int), limits.lease_bytes_max)
         if messages_max < 1 or bytes_max < 1:
@@ -184,7 +184,7 @@ class LeaseOperations:
 
     def _page(self, queue: Queue, lease: Lease, skip: int, end: int, remaining: bool) -> tuple[list[int], int]:
         """(sequence numbers, place behind them): as many as one reply may carry, at least one."""
-        room = self._client.site.limits.lease_read_bytes_max
+        room = self._client.context.limits.lease_read_bytes_max
         seqs: list[int] = []
         for at in range(skip, end):
             seq = lease.seqs[at]
@@ -217,7 +217,7 @@ class LeaseOperations:
     # -- the rest of its life ----------------------------------------------------------------
 
     async def renew(self, body: dict[object, object]) -> Reply:
-        duration_ms = min(need(body, "duration-ms", int), self._client.site.limits.lease_ms_max)
+        duration_ms = min(need(body, "duration-ms", int), self._client.context.limits.lease_ms_max)
         lease = self._queue.renew_lease(need(body, "lease-id", str), duration_ms, self._client.turn.now)
         return 200, {"expires-at": Timestamp(lease.expires_at), "remaining": Int(lease.remaining())}
 
@@ -233,9 +233,9 @@ class LeaseOperations:
         duration_ms = need(body, "duration-ms", int)
         if not 0 <= duration_ms <= CLAIM_MS_MAX:
             raise ArgumentRefused(f"A claim lasts up to {CLAIM_MS_MAX} milliseconds, asked for {duration_ms}.")
-        if not 0 < len(attempt) <= self._client.site.limits.session_id_chars_max:
-            raise ArgumentRefused(f"'attempt' has 1 to {self._client.site.limits.session_id_chars_max} characters.")
-        holder, until = self._client.site.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
+        if not 0 < len(attempt) <= self._client.context.limits.session_id_chars_max:
+            raise ArgumentRefused(f"'attempt' has 1 to {self._client.context.limits.session_id_chars_max} characters.")
+        holder, until = self._client.context.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
         return 200, {"attempt": holder, "expires-at": Timestamp(until)}
 
     async def settle_part(self, body: dict[object, object]) -> Reply:
@@ -282,7 +282,7 @@ class LeaseOperations:
         queue = self._queue
         lease_id = need(body, "lease-id", str)
         removed = queue.complete_lease(lease_id, self._client.turn.now)
-        self._client.site.claims.ended(queue.path, lease_id)
+        self._client.context.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(removed)}
 
@@ -290,7 +290,7 @@ class LeaseOperations:
         queue = self._queue
         lease_id = need(body, "lease-id", str)
         returned = queue.abandon_lease(lease_id, self._client.turn.now)
-        self._client.site.claims.ended(queue.path, lease_id)
+        self._client.context.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(returned)}
 

@@ -26,7 +26,7 @@ from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND, SETTLE
 from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
 from tandem.broker.ports import Consumer, Effect
 from tandem.broker.queue.locks import Lock
-from tandem.gateway.amqp.answers import Confirming, Rerouting
+from tandem.gateway.amqp.answers import PendingDisposition, ReroutableDisposition
 from tandem.gateway.amqp.holding import give_back, vanished
 from tandem.gateway.amqp.outcome_arguments import counts_by_default, dead_letter_words, properties_to_modify
 from tandem.gateway.amqp.transactions import SettleAnswer, transaction_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tandem.broker.queue.queue import Queue
     from tandem.broker.queue.sessions import MessageSession
     from tandem.broker.recovery.cross_store import RowId
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
 
 BATCH_FORMAT: Final = 0x80013700
@@ -50,11 +50,11 @@ _NOTHING: Final = Effect()
 class Sending(LinkHandler):
     """A client sends to an entity."""
 
-    def __init__(self, client: Client, queue: Queue, address: Address) -> None:
+    def __init__(self, client: PeerConnection, queue: Queue, address: Address) -> None:
         self.client = client
         self.queue: Queue = queue
         self._address = address
-        self._confirming: Confirming | None = None
+        self._pending: PendingDisposition | None = None
 
     def on_transfer(
         self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
@@ -62,15 +62,19 @@ class Sending(LinkHandler):
         client = self.client
         queue = self.queue
         now = client.turn.now
-        site = client.site
-        if site.troubled and site.trouble is not None and site.trouble.at_send(client, queue, link, delivery_id, settled):
+        context = client.context
+        if (
+            context.faults_active
+            and context.fault_points is not None
+            and context.fault_points.at_send(client, queue, link, delivery_id, settled)
+        ):
             return
         try:
             if state is not None and self._in_transaction(link, delivery_id, payload, settled, message_format, state):
                 return
             if queue.out_of_service:
                 # Its store went down, and came back with the same queue replayed; or it is still down, which raises.
-                queue = site.namespace.resolve_sender(self._address)
+                queue = context.namespace.resolve_sender(self._address)
                 self.queue = queue
             if message_format == BATCH_FORMAT:
                 messages = [client.translator.message(part) for part in split_batch(payload)]
@@ -94,18 +98,13 @@ class Sending(LinkHandler):
                 self._confirm_fragment(link, delivery_id, part, [message], queue.rows_used)
             return
         turn_number = client.turn.number
-        confirming = self._confirming
-        if (
-            confirming is not None
-            and confirming.turn_number == turn_number
-            and confirming.last + 1 == delivery_id
-            and confirming.part is part
-        ):
-            confirming.last = delivery_id
+        pending = self._pending
+        if pending is not None and pending.turn_number == turn_number and pending.last + 1 == delivery_id and pending.part is part:
+            pending.last = delivery_id
             return
-        confirming = Confirming(client, link.session, part, True, delivery_id, ACCEPTED, turn_number)
-        self._confirming = confirming
-        part.when_durable(confirming)
+        pending = PendingDisposition(client, link.session, part, True, delivery_id, ACCEPTED, turn_number)
+        self._pending = pending
+        part.when_durable(pending)
 
     def _enqueue(self, queue: Queue, message: Message, now: int) -> tuple[Queue, list[RowId] | None]:
         """Where it went, and its rows there."""
@@ -118,21 +117,21 @@ class Sending(LinkHandler):
         """A fragment took them: should its store fail before they are on its disk, another one takes those that have no key."""
         client = self.client
         turn_number = client.turn.number
-        confirming = self._confirming
+        pending = self._pending
         if rows is None:  # copies of it are in other stores too
-            self.queue.when_durable(Confirming(client, link.session, part, True, delivery_id, ACCEPTED, turn_number))
+            self.queue.when_durable(PendingDisposition(client, link.session, part, True, delivery_id, ACCEPTED, turn_number))
         elif (
-            isinstance(confirming, Rerouting)
-            and confirming.turn_number == turn_number
-            and confirming.last + 1 == delivery_id
-            and confirming.part is part
+            isinstance(pending, ReroutableDisposition)
+            and pending.turn_number == turn_number
+            and pending.last + 1 == delivery_id
+            and pending.part is part
         ):
-            confirming.last = delivery_id
-            confirming.items.append((messages, rows))
+            pending.last = delivery_id
+            pending.items.append((messages, rows))
         else:
-            rerouting = Rerouting(client, link.session, self.queue, part, delivery_id, turn_number)
+            rerouting = ReroutableDisposition(client, link.session, self.queue, part, delivery_id, turn_number)
             rerouting.items.append((messages, rows))
-            self._confirming = rerouting
+            self._pending = rerouting
             part.when_durable(rerouting)
 
     def _confirm_batch(
@@ -151,11 +150,11 @@ class Sending(LinkHandler):
         if len(parts) == 1:
             self._confirm_fragment(link, delivery_id, placed[0][0], messages, rows if movable else None)
             return
-        confirming = Confirming(self.client, link.session, self.queue, True, delivery_id, ACCEPTED, -1)
+        pending = PendingDisposition(self.client, link.session, self.queue, True, delivery_id, ACCEPTED, -1)
         if not movable:
-            self.queue.when_durable(confirming)
+            self.queue.when_durable(pending)
             return
-        joint = AllOf(confirming, len(parts))
+        joint = AllOf(pending, len(parts))
         for part in parts:
             part.when_durable(joint)
 
@@ -169,7 +168,7 @@ class Sending(LinkHandler):
             return False
         parts = split_batch(payload) if message_format == BATCH_FORMAT else [payload]
         try:
-            self.queue = client.site.namespace.resolve_sender(self._address)
+            self.queue = client.context.namespace.resolve_sender(self._address)
             answer = client.transactions.send(found.txn_id, self.queue, [client.translator.message(part) for part in parts])
         except BusError as error:
             if settled:
@@ -184,7 +183,7 @@ class Sending(LinkHandler):
         client = self.client
         self.queue.metered(SEND, REFUSED)
         if settled:
-            client.note_lost(link, error)
+            client.log_presettled_refusal(link, error)
             return
         state = encode_rejected(client.error_of(error, self.queue.path))
         link.session.send_disposition(True, delivery_id, delivery_id, True, state)
@@ -230,12 +229,12 @@ class LinkConsumer(Consumer):
 
     __slots__ = ("client", "credit_max", "link", "unsettled_max")
 
-    def __init__(self, client: Client, link: SenderLink, peek_lock: bool) -> None:
+    def __init__(self, client: PeerConnection, link: SenderLink, peek_lock: bool) -> None:
         super().__init__(peek_lock)
         self.client = client
         self.link: SenderLink = link
-        self.unsettled_max: int = client.site.limits.unsettled_deliveries_per_link_max
-        self.credit_max: int = client.site.limits.link_credit_max
+        self.unsettled_max: int = client.context.limits.unsettled_deliveries_per_link_max
+        self.credit_max: int = client.context.limits.link_credit_max
 
     def room(self) -> int:
         client = self.client
@@ -279,11 +278,11 @@ class LinkConsumer(Consumer):
 class Receiving(LinkHandler):
     """A client receives from a queue."""
 
-    def __init__(self, client: Client, queue: Queue, consumer: LinkConsumer) -> None:
+    def __init__(self, client: PeerConnection, queue: Queue, consumer: LinkConsumer) -> None:
         self.client = client
         self.queue: Queue = queue
         self.consumer: LinkConsumer = consumer
-        self._confirming: Confirming | None = None
+        self._pending: PendingDisposition | None = None
         self._asks: int = 0
         self._asked: bool = False
         """A receive is under way: the peer gave credit and waits."""
@@ -367,21 +366,21 @@ class Receiving(LinkHandler):
         """Answer once the disk knows; runs of equal answers leave as one."""
         link.settle_locally(delivery_id)
         turn_number = self.client.turn.number
-        confirming = self._confirming
+        pending = self._pending
         if (
-            confirming is not None
-            and confirming.turn_number == turn_number
-            and confirming.last + 1 == delivery_id
-            and confirming.state is state
-            and confirming.part is part
+            pending is not None
+            and pending.turn_number == turn_number
+            and pending.last + 1 == delivery_id
+            and pending.state is state
+            and pending.part is part
         ):
-            confirming.last = delivery_id
+            pending.last = delivery_id
             return
-        self._confirming = self._answer(link, delivery_id, state, turn_number, part)
-        part.when_durable(self._confirming)
+        self._pending = self._answer(link, delivery_id, state, turn_number, part)
+        part.when_durable(self._pending)
 
-    def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int, part: Queue) -> Confirming:
-        return Confirming(self.client, link.session, part, False, delivery_id, state, turn_number)
+    def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int, part: Queue) -> PendingDisposition:
+        return PendingDisposition(self.client, link.session, part, False, delivery_id, state, turn_number)
 
     def _refuse(self, link: SenderLink, delivery: Delivery, settled: bool, error: BusError) -> None:
         if settled:
@@ -461,4 +460,4 @@ class Receiving(LinkHandler):
         try:
             self.queue.close_session(session, self.consumer, self.client.turn.now, failed)
         except Unavailable as down:
-            self.client.site.note(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
+            self.client.context.log(f"a session of '{self.queue.path}' is let go with its store: {down.description}")

@@ -10,7 +10,7 @@ from tandem.amqp.types import Array, Int, Symbol, Timestamp
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from tandem.broker.queue.locks import Lock
 from tandem.broker.queue.queue import Queue
-from tandem.gateway.amqp.connection import Client
+from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.leases import LeaseOperations
 from tandem.gateway.amqp.requests import Reply, Request, Requests, need
 from tandem.gateway.amqp.rules import RuleOperations
@@ -42,7 +42,7 @@ def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
 class ManagementNode(Requests):
     """Requests to one entity on one link."""
 
-    def __init__(self, client: Client, address: Address) -> None:
+    def __init__(self, client: PeerConnection, address: Address) -> None:
         super().__init__(client)
         self._address = address
         self._in_flight = 0
@@ -79,15 +79,15 @@ class ManagementNode(Requests):
     @property
     def _queue(self) -> Queue:
         """Looked up for each request: a store that came back brings new queues."""
-        return self.client.site.namespace.resolve(self._address)
+        return self.client.context.namespace.resolve(self._address)
 
     def handle(self, request: Request) -> None:
-        if self._in_flight >= self.client.site.limits.management_requests_in_flight_max:
+        if self._in_flight >= self.client.context.limits.management_requests_in_flight_max:
             busy = ServerBusy("Too many requests of this link are still being answered. Wait for replies before sending more.")
             self._answer_error(request, busy)
             return
         self._in_flight += 1
-        self.client.site.spawn(self._answer(request))
+        self.client.context.spawn(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -111,7 +111,7 @@ class ManagementNode(Requests):
             self._answer_error(request, refusal(error))
         else:
             text = "OK" if status == 200 else "No content"
-            count_request(self.client.site.namespace, self._address, str(operation), status)
+            count_request(self.client.context.namespace, self._address, str(operation), status)
             self.reply(request, {"statusCode": Int(status), "statusDescription": text}, answer)
         finally:
             self._in_flight -= 1
@@ -126,9 +126,9 @@ class ManagementNode(Requests):
             gate.leave()
 
     def _answer_error(self, request: Request, error: BusError) -> None:
-        site = self.client.site
-        tracking_id = site.tracker.new_id()
-        text = site.tracker.describe(error, self._address.path, self.client.turn.now, tracking_id)
+        context = self.client.context
+        tracking_id = context.tracker.new_id()
+        text = context.tracker.describe(error, self._address.path, self.client.turn.now, tracking_id)
         self.reply(
             request,
             {
@@ -144,7 +144,7 @@ class ManagementNode(Requests):
 
     async def _peek(self, body: dict[object, object]) -> Reply:
         start = max(need(body, "from-sequence-number", int), 0)
-        most = min(need(body, "message-count", int), self.client.site.limits.peek_messages_max)
+        most = min(need(body, "message-count", int), self.client.context.limits.peek_messages_max)
         session = self._sessions.looked_at(body)
         while True:
             queue = self._queue
@@ -260,7 +260,7 @@ class ManagementNode(Requests):
             if not isinstance(raw, bytes):
                 raise ArgumentRefused("Each entry of 'messages' needs 'message' as binary.")
             messages.append(self.client.translator.message(raw))
-        queue = self.client.site.namespace.resolve_sender(self._address)
+        queue = self.client.context.namespace.resolve_sender(self._address)
         queue.check_sends(messages)
         now = self.client.turn.now
         numbers: list[object] = [queue.enqueue(message, now) for message in messages]
@@ -268,7 +268,7 @@ class ManagementNode(Requests):
         return 200, {"sequence-numbers": Array(_LONG, numbers)}
 
     async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
-        queue = self.client.site.namespace.resolve_sender(self._address)
+        queue = self.client.context.namespace.resolve_sender(self._address)
         queue.cancel_scheduled(_many(body, "sequence-numbers", int), self.client.turn.now)
         await durable(queue)
         return 200, {}
@@ -279,7 +279,7 @@ class ManagementNode(Requests):
         most = need(body, "message-count", int)
         before = body.get("enqueued-time-utc")
         session_id = body.get("session-id")
-        limit = self.client.site.limits.batch_delete_messages_max
+        limit = self.client.context.limits.batch_delete_messages_max
         if not 0 < most <= limit:
             raise ArgumentRefused(f"message-count must be between 1 and {limit}, found {most}.")
         now = self.client.turn.now

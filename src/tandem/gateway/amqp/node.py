@@ -13,7 +13,7 @@ from tandem.broker.ports import Selector, SessionAcceptor
 from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.amqp.cbs import TokenNode
-from tandem.gateway.amqp.connection import Client
+from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.jms import DELAYED_DELIVERY, check_wishes
 from tandem.gateway.amqp.links import LinkConsumer, Receiving, Sending
 from tandem.gateway.amqp.management import ManagementNode
@@ -44,7 +44,7 @@ _COORDINATOR_BYTES_MAX: Final = 65_536
 class Node:
     """All attaches of one connection arrive here."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: PeerConnection) -> None:
         self._client = client
         self._replies = ReplyLinks()
 
@@ -57,7 +57,7 @@ class Node:
                 self._client.touch()
                 return
             if terminus is not None:
-                check_wishes(terminus, not link.receiver, self._client.site.namespace)
+                check_wishes(terminus, not link.receiver, self._client.context.namespace)
             if terminus is None or terminus.address is None:
                 raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
             path = terminus.address
@@ -80,8 +80,8 @@ class Node:
 
     def _left_alone(self, address: Address) -> bool:
         """An injected fault leaves the attach unanswered, or refuses it."""
-        site = self._client.site
-        return site.troubled and site.trouble is not None and site.trouble.at_attach(address)
+        context = self._client.context
+        return context.faults_active and context.fault_points is not None and context.fault_points.at_attach(address)
 
     # -- request and response ----------------------------------------------------------------
 
@@ -91,8 +91,8 @@ class Node:
             client.require(address, Right.LISTEN)
         except BusError:
             client.require(address, Right.SEND)
-        limits = client.site.limits
-        largest = _MESSAGES_PER_REQUEST * client.site.namespace.resolve(address).message_bytes_max
+        limits = client.context.limits
+        largest = _MESSAGES_PER_REQUEST * client.context.namespace.resolve(address).message_bytes_max
         node = ManagementNode(client, address)
         self._attach_requests(link, address.path.casefold(), node, min(largest, limits.message_bytes_ceiling))
 
@@ -101,7 +101,7 @@ class Node:
             link.handler = requests
             requests.replies = self._replies
             requests.node = node
-            link.auto_credit = self._client.site.limits.link_credit
+            link.auto_credit = self._client.context.limits.link_credit
             link.accept(max_message_size=bytes_max)
         elif isinstance(link, SenderLink):
             link.handler = self._replies
@@ -113,7 +113,7 @@ class Node:
         client = self._client
         assert isinstance(link, ReceiverLink)
         link.handler = CoordinatorLink(client, client.transactions)
-        link.auto_credit = client.site.limits.link_credit
+        link.auto_credit = client.context.limits.link_credit
         link.accept(max_message_size=_COORDINATOR_BYTES_MAX)
 
     # -- sending -----------------------------------------------------------------------------
@@ -126,18 +126,18 @@ class Node:
             # Send-via: the message goes where the property says; the target is where the transaction began.
             if not isinstance(via, str):
                 raise InvalidField(f"The link property {_DESTINATION} must be a string, found {type(via).__name__}.")
-            client.site.namespace.must_exist(address)
+            client.context.namespace.must_exist(address)
             address = addresses.parse(via)
             client.require(address, Right.SEND)
         if address.sub_queue is not addresses.SubQueue.MAIN:
             raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
-        queue = client.site.namespace.resolve_sender(address)
+        queue = client.context.namespace.resolve_sender(address)
         if not queue.may_send:
             raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
         link.handler = Sending(client, queue, address)
         client.keep_link(link, address, Right.SEND)
         queue.accessed_at = client.turn.now
-        link.auto_credit = client.site.limits.link_credit
+        link.auto_credit = client.context.limits.link_credit
         if DELAYED_DELIVERY in link.desired_capabilities:
             link.offers = [DELAYED_DELIVERY]
         link.accept(max_message_size=queue.message_bytes_max)
@@ -147,7 +147,7 @@ class Node:
     def _attach_receiving(self, link: SenderLink, address: Address, source: Terminus) -> None:
         client = self._client
         client.require(address, Right.LISTEN)
-        queue = client.site.namespace.resolve(address)
+        queue = client.context.namespace.resolve(address)
         if not queue.may_receive:
             raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
         queue.check_receiver()
@@ -155,13 +155,13 @@ class Node:
         peek_lock = link.snd_settle_mode != _SETTLED_MODE
         consumer = LinkConsumer(client, link, peek_lock)
         if SESSION_FILTER in source.filter:
-            if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), client.site.limits) is not None:
+            if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), client.context.limits) is not None:
                 raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
             self._attach_session(link, address, source, queue, consumer)
             return
         if queue.has_sessions:
             raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
-        consumer.selector = take_selector(source, client.site.limits)
+        consumer.selector = take_selector(source, client.context.limits)
         if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
             consumer.copies, consumer.peek_lock = True, False
             consumer.selector = consumer.selector or Selector()
@@ -192,13 +192,15 @@ class Node:
             raise NotAllowed(f"A sessionful message receiver cannot be created on '{queue.path}', which does not require sessions.")
         if wanted is None:
             patience = link.properties.get(_TIMEOUT)
-            wait_ms = patience if isinstance(patience, int) and patience >= 0 else client.site.limits.next_session_wait_ms
+            wait_ms = patience if isinstance(patience, int) and patience >= 0 else client.context.limits.next_session_wait_ms
             acceptor = _NextSession(self, link, address, queue, consumer, client.turn.now + wait_ms)
             link.handler = _Waiting(queue, acceptor)
             queue.await_session(acceptor)
         elif isinstance(wanted, str):
-            if len(wanted) > client.site.limits.session_id_chars_max:
-                raise InvalidField(f"The session id has {len(wanted)} characters; {client.site.limits.session_id_chars_max} are allowed.")
+            if len(wanted) > client.context.limits.session_id_chars_max:
+                raise InvalidField(
+                    f"The session id has {len(wanted)} characters; {client.context.limits.session_id_chars_max} are allowed."
+                )
             session = queue.accept_session(wanted, consumer, client.turn.now)
             self._serve(link, address, queue, consumer, session)
         else:

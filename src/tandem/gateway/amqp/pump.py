@@ -1,4 +1,4 @@
-"""The pump of one AMQP connection: bytes between an asyncio transport and a Client, and no opinions."""
+"""The pump of one AMQP connection: bytes between an asyncio transport and a PeerConnection, and no opinions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import cast
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
 from tandem.amqp.sasl import SaslServer
-from tandem.gateway.amqp.connection import Client, ClientHandler, Writer
+from tandem.gateway.amqp.connection import ClientHandler, PeerConnection, Writer
 from tandem.gateway.amqp.node import Node
-from tandem.server.backpressure import Ingress
-from tandem.server.context import Site
+from tandem.server.backpressure import Backpressure
+from tandem.server.context import NamespaceContext
 
 _FIRST_DELIVERY_ID = 0x40000000
 """Away from the client's own ids: its sender links take a disposition for either."""
 
 
-def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, container_id: str) -> Client:
+def open_client(context_of: Callable[[str], NamespaceContext], writer: Writer, peer: str, container_id: str) -> PeerConnection:
     """A client whose engine is ready for the first byte; which namespace it means is known when it has said its open."""
-    site = site_for("")
-    limits = site.limits
-    client = Client(site, writer, peer)
+    context = context_of("")
+    limits = context.limits
+    client = PeerConnection(context, writer, peer)
     node = Node(client)
     client.node = node
     config = ConnectionConfig(
@@ -36,37 +36,37 @@ def open_client(site_for: Callable[[str], Site], writer: Writer, peer: str, cont
         message_bytes_ceiling=limits.message_bytes_ceiling,
         next_outgoing_id=_FIRST_DELIVERY_ID,
     )
-    client.engine = Connection(ClientHandler(client, node, site_for), config, True)
-    site.clients[client] = None
+    client.engine = Connection(ClientHandler(client, node, context_of), config, True)
+    context.connections[client] = None
     return client
 
 
-class AmqpPeer(asyncio.Protocol):
+class AmqpPump(asyncio.Protocol):
     """Give to a listener as its protocol for AMQP."""
 
-    def __init__(self, site_for: Callable[[str], Site], container_id: str, ingress: Ingress) -> None:
-        self._site_for = site_for
-        self._ingress = ingress
+    def __init__(self, context_of: Callable[[str], NamespaceContext], container_id: str, backpressure: Backpressure) -> None:
+        self._context_of = context_of
+        self._backpressure = backpressure
         self._container_id = container_id
-        self._client: Client | None = None
+        self._client: PeerConnection | None = None
         self._writer: _TransportWriter | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
-        site = self._site_for("")
-        if site.troubled and site.trouble is not None and site.trouble.refuses_connection():
+        context = self._context_of("")
+        if context.faults_active and context.fault_points is not None and context.fault_points.refuses_connection():
             stream.abort()
             return
-        stream.set_write_buffer_limits(high=self._site_for("").limits.egress_bytes_buffered_max)
+        stream.set_write_buffer_limits(high=self._context_of("").limits.egress_bytes_buffered_max)
         peer = stream.get_extra_info("peername")
         self._writer = _TransportWriter(stream)
-        self._client = open_client(self._site_for, self._writer, f"{peer[0]}:{peer[1]}" if peer else "local", self._container_id)
+        self._client = open_client(self._context_of, self._writer, f"{peer[0]}:{peer[1]}" if peer else "local", self._container_id)
 
     def data_received(self, data: bytes) -> None:
         client = self._client
         if client is not None and self._writer is not None:
             client.receive(data)
-            self._ingress.took(self._writer, len(data))
+            self._backpressure.took(self._writer, len(data))
 
     def pause_writing(self) -> None:
         if self._client is not None:

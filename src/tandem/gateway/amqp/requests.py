@@ -14,7 +14,7 @@ from tandem.model.errors import ArgumentRefused, DecodeFailed, MessageSizeExceed
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
 
 Reply = tuple[int, dict[object, object]]
 """Status and body of an answer."""
@@ -112,7 +112,7 @@ class ReplyLinks(LinkHandler):
 class Requests(LinkHandler):
     """Takes requests on one link; subclasses answer them."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: PeerConnection) -> None:
         self.client = client
         self.replies: ReplyLinks = ReplyLinks()
         self.node: str = ""
@@ -165,9 +165,9 @@ class Requests(LinkHandler):
             return
         link = self.replies.find(self.node, request.link.session, request.reply_to)
         if link is None:
-            self.client.site.note(f"no link to answer a request of {self.client.peer} to {self.node} on")
+            self.client.context.log(f"no link to answer a request of {self.client.peer} to {self.node} on")
             return
-        if len(link.session.waiting) > self.client.site.limits.management_requests_in_flight_max:
+        if len(link.session.waiting) > self.client.context.limits.management_requests_in_flight_max:
             # Its window stays shut while it goes on asking: what it does not take in is not kept without end.
             full = QuotaExceeded(f"{len(link.session.waiting)} answers wait for the session's incoming window to open.")
             link.detach(self.client.error_of(full, self.node))

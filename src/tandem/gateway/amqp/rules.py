@@ -13,7 +13,7 @@ from tandem.model.errors import ArgumentRefused, NotAllowed
 from tandem.server.administration_port import AdminPort, Page
 
 if TYPE_CHECKING:
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
 
 Reply = tuple[int, dict[object, object]]
@@ -22,19 +22,19 @@ Reply = tuple[int, dict[object, object]]
 class RuleOperations:
     """What one management node does about rules. Everything that changes goes through administration, so it is durable."""
 
-    def __init__(self, client: Client, address: Address) -> None:
+    def __init__(self, client: PeerConnection, address: Address) -> None:
         self._client = client
         self._address = address
 
     def _admin(self) -> AdminPort:
-        admin = self._client.site.admin
+        admin = self._client.context.admin
         if admin is None:
             raise NotAllowed("This namespace has no administration.")
         return admin
 
     def _place(self) -> tuple[str, str]:
         parts = self._address.topic_and_subscription
-        if parts is None or self._address.key in self._client.site.namespace.entities:
+        if parts is None or self._address.key in self._client.context.namespace.entities:
             raise NotAllowed(f"'{self._address.entity}' has no rules: only subscriptions do.")
         return parts
 
@@ -80,7 +80,7 @@ class RuleOperations:
         return (200, {"subscriptions": found}) if found else (204, {})
 
     def _subscriptions(self) -> list[Subscription]:
-        namespace = self._client.site.namespace
+        namespace = self._client.context.namespace
         entity = namespace.find(self._address.entity)
         if entity is not None and not isinstance(entity, QueueEntity):
             return list(entity.subscriptions.values())

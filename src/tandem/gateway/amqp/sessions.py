@@ -12,7 +12,7 @@ from tandem.model.errors import ArgumentRefused, SessionLockLost
 
 if TYPE_CHECKING:
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
 
 ASSOCIATED_LINK: Final = "associated-link-name"
@@ -27,13 +27,13 @@ _STRING: Final = 0xB1
 class SessionOperations:
     """Requests about the sessions of one entity."""
 
-    def __init__(self, client: Client, address: Address) -> None:
+    def __init__(self, client: PeerConnection, address: Address) -> None:
         self._client = client
         self._address = address
 
     @property
     def _queue(self) -> Queue:
-        return self._client.site.namespace.resolve(self._address)
+        return self._client.context.namespace.resolve(self._address)
 
     # -- whose session -----------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class SessionOperations:
         state = body.get("session-state")
         if state is not None and not isinstance(state, bytes):
             raise ArgumentRefused("The request needs 'session-state' as binary or null.")
-        limit = self._client.site.limits.session_state_bytes_max
+        limit = self._client.context.limits.session_state_bytes_max
         if state is not None and len(state) > limit:
             raise ArgumentRefused(f"The session state has {len(state)} bytes; at most {limit} are allowed.")
         self._queue.set_session_state(self.held_by(body), state or None, self._client.turn.now)

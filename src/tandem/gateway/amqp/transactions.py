@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tandem.amqp.session import Session
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.connection import Client
+    from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.message import Message
 
 _DECLARE: Final = (0x31, "amqp:declare:list")
@@ -78,7 +78,7 @@ class OpenTransaction:
 class Transactions:
     """All open transactions of one connection."""
 
-    def __init__(self, client: Client, new_id: Callable[[], bytes]) -> None:
+    def __init__(self, client: PeerConnection, new_id: Callable[[], bytes]) -> None:
         self._client = client
         self._new_id = new_id
         self._open: dict[bytes, OpenTransaction] = {}
@@ -86,7 +86,7 @@ class Transactions:
         """Rolled back because they took too long; the last few."""
 
     def declare(self, link: ReceiverLink) -> bytes:
-        limits = self._client.site.limits
+        limits = self._client.context.limits
         if len(self._open) >= limits.transactions_open_max:
             raise QuotaExceeded(f"{limits.transactions_open_max} transactions are open on this connection; discharge some first.")
         transaction = OpenTransaction(self._new_id(), link, self._client.turn.clock.steady_ms() + limits.transaction_ms_max)
@@ -134,7 +134,7 @@ class Transactions:
                 give_back(client, step.queue, [step.lock])
 
     def add(self, transaction: OpenTransaction, step: Step) -> None:
-        limits = self._client.site.limits
+        limits = self._client.context.limits
         if len(transaction.steps) >= limits.transaction_operations_max:
             raise QuotaExceeded(f"A transaction may hold {limits.transaction_operations_max} operations.")
         size = step.size()
@@ -208,7 +208,7 @@ class Transactions:
             then.done(TransactionRolledBack(f"The transaction was rolled back: {transaction.doomed.description}"))
             return
         try:
-            transactions.commit(self._client.site.namespace, transaction.id, transaction.steps, then)
+            transactions.commit(self._client.context.namespace, transaction.id, transaction.steps, then)
         except BusError as error:
             self._roll_back(transaction)
             then.done(TransactionRolledBack(f"The transaction was rolled back: {error.description}"))
@@ -272,7 +272,7 @@ class _Changing(Loaded):
 class CoordinatorLink(LinkHandler):
     """The link on which a client declares and discharges."""
 
-    def __init__(self, client: Client, all_: Transactions) -> None:
+    def __init__(self, client: PeerConnection, all_: Transactions) -> None:
         self._client = client
         self._transactions = all_
 
@@ -300,7 +300,7 @@ class _Answer(Effect):
 
     __slots__ = ("_client", "_delivery_id", "_session", "_settled")
 
-    def __init__(self, client: Client, session: Session, delivery_id: int, settled: bool) -> None:
+    def __init__(self, client: PeerConnection, session: Session, delivery_id: int, settled: bool) -> None:
         self._client = client
         self._session = session
         self._delivery_id = delivery_id
@@ -351,7 +351,7 @@ class SettleAnswer(Effect):
 
     __slots__ = ("_client", "_delivery_id", "_link", "settled", "state")
 
-    def __init__(self, client: Client, link: SenderLink, delivery_id: int, settled: bool) -> None:
+    def __init__(self, client: PeerConnection, link: SenderLink, delivery_id: int, settled: bool) -> None:
         self._client = client
         self._link = link
         self._delivery_id = delivery_id

@@ -21,7 +21,7 @@ from tandem.model.entity import Right
 from tandem.model.errors import BusError, MessageNotFound, NotAllowed
 from tandem.model.message import NO_TTL, Message
 from tandem.server.administration import NamespaceAdmin
-from tandem.server.context import Site
+from tandem.server.context import NamespaceContext
 
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
@@ -31,17 +31,17 @@ _VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
 class DataPlane:
     """Implements `DataPort` for one namespace."""
 
-    def __init__(self, site: Site, admin: NamespaceAdmin) -> None:
-        self._site = site
+    def __init__(self, context: NamespaceContext, admin: NamespaceAdmin) -> None:
+        self._context = context
         self._admin = admin
 
     async def authorize(self, token: str | None, path: str, right: Right) -> None:
         await self._admin.authorize(token, path, right)
 
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
-        now = self._site.turn.begin()
-        queue = self._site.namespace.resolve_sender(address)
-        taken = [self._site.translator.message(encode_http(message)) for message in messages]
+        now = self._context.turn.begin()
+        queue = self._context.namespace.resolve_sender(address)
+        taken = [self._context.translator.message(encode_http(message)) for message in messages]
         queue.check_sends(taken)
         for message in taken:
             queue.enqueue(message, now)
@@ -49,15 +49,15 @@ class DataPlane:
         await durable(queue)
 
     async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
-        queue = self._site.namespace.resolve(address)
-        self._site.turn.begin()
+        queue = self._context.namespace.resolve(address)
+        self._context.turn.begin()
         if queue.has_sessions:
             raise NotAllowed(f"'{queue.path}' requires sessions, which this interface does not offer: use AMQP.")
         visitor = _OneMessage(lock)
         queue.check_receiver()
         queue.add_consumer(visitor)
         queue.consumer_ready(visitor)
-        queue.accessed_at = self._site.turn.now
+        queue.accessed_at = self._context.turn.now
         try:
             async with asyncio.timeout(max(wait_ms, 1) / 1000):
                 return await asyncio.shield(visitor.future)
@@ -72,23 +72,23 @@ class DataPlane:
             self._give_back(queue, visitor)
             raise
         finally:
-            self._site.turn.begin()
+            self._context.turn.begin()
             queue.remove_consumer(visitor)
 
     def _give_back(self, queue: Queue, visitor: _OneMessage) -> None:
         """The client hung up: a lock taken for it is released, the delivery does not count."""
         if visitor.lock is not None and visitor.lock.held:
-            queue.give_up(visitor.lock, self._site.turn.begin())
+            queue.give_up(visitor.lock, self._context.turn.begin())
 
     def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Queue, Lock]:
-        queue = self._site.namespace.resolve(address)
+        queue = self._context.namespace.resolve(address)
         lock = queue.find_lock(token_to_uuid(lock_token.bytes))
         if message.isdigit() and int(message) != lock.seq:
             raise MessageNotFound(f"The lock token is of message {lock.seq} of '{queue.path}', not of {message}.")
         return queue, lock
 
     async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: Settlement) -> None:
-        now = self._site.turn.begin()
+        now = self._context.turn.begin()
         queue, lock = self._find(address, message, lock_token)
         effect = Durable()
         if how is Settlement.COMPLETE:
@@ -99,7 +99,7 @@ class DataPlane:
         await effect.future
 
     async def renew(self, address: Address, message: str, lock_token: uuid.UUID) -> int:
-        now = self._site.turn.begin()
+        now = self._context.turn.begin()
         queue, lock = self._find(address, message, lock_token)
         return queue.renew(lock, now)
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from tandem.gateway.http import rest
 from tandem.gateway.http.atom.verbs import Atom
 from tandem.gateway.http.atom.xml import ERROR_TYPE, error_document
-from tandem.gateway.http.types import PASSIVE, Reply, Request, Site, split_target
+from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, split_target
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, Refused
 from tandem.model.limits import Limits
@@ -50,7 +50,7 @@ class HttpFront:
     def __init__(
         self,
         *,
-        site_for: Callable[[str], Site | None],
+        namespace_for: Callable[[str], HttpNamespace | None],
         amqp: Callable[[], asyncio.Protocol],
         limits: Limits,
         clock: Clock,
@@ -59,7 +59,7 @@ class HttpFront:
     ) -> None:
         """`known_hosts`: names, in lower case, that requests may be made to and come from; None allows all."""
         self._known_hosts = known_hosts
-        self._site_for = site_for
+        self._namespace_for = namespace_for
         self._amqp = amqp
         self._limits = limits
         self._clock = clock
@@ -154,11 +154,11 @@ class HttpFront:
 
     async def _api(self, incoming: web.BaseRequest, segments: tuple[str, ...], query: dict[str, str]) -> Reply:
         host = incoming.headers.get("Host", "")
-        site = self._site_for(host)
+        namespace = self._namespace_for(host)
         target = rest.read_target(incoming.method, segments)
         entity = "/".join(segments)[:100]
         try:
-            if site is None:
+            if namespace is None:
                 raise EntityNotFound(f"no namespace answers for the host '{host[:100]}'")
             request = Request(
                 method=incoming.method,
@@ -170,23 +170,23 @@ class HttpFront:
                 host=host,
             )
             if target is not None:
-                return await self._rest.handle(site, request, target, incoming.headers.items())
-            return await self._atom.handle(site, request)
+                return await self._rest.handle(namespace, request, target, incoming.headers.items())
+            return await self._atom.handle(namespace, request)
         except BusError as error:
             if error.status >= 500:
                 logger.error("%s /%s: %s", incoming.method, entity, error.description)
-            return self._refusal(site, error, rest.status_of(error) if target is not None else error.status, entity)
+            return self._refusal(namespace, error, rest.status_of(error) if target is not None else error.status, entity)
         except MemoryError:
             raise
         except Exception as error:
             logger.exception("%s /%s failed", incoming.method, entity)
             failure = BusError(f"the broker could not do this: {type(error).__name__}")
-            return self._refusal(site, failure, 500, entity)
+            return self._refusal(namespace, failure, 500, entity)
 
-    def _refusal(self, site: Site | None, error: BusError, status: int, entity: str) -> Reply:
+    def _refusal(self, namespace: HttpNamespace | None, error: BusError, status: int, entity: str) -> Reply:
         detail = error.description
-        if site is not None:
-            detail = site.tracker.describe(error, entity, self._clock.now_ms())
+        if namespace is not None:
+            detail = namespace.tracker.describe(error, entity, self._clock.now_ms())
         headers = {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {}
         if isinstance(error, BodyTooLarge | BodyTooSlow):
             headers["Connection"] = "close"

@@ -21,7 +21,7 @@ from tandem.server.faults import FaultWish
 
 if TYPE_CHECKING:
     from tandem.gateway.http.front import HttpFront
-    from tandem.server.context import Site
+    from tandem.server.context import NamespaceContext
     from tandem.server.server import Server
 
 _CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
@@ -30,7 +30,7 @@ _HEALTHY = (StoreState.UP, StoreState.DEGRADED)
 _STATE_NUMBERS = {StoreState.UP: 1, StoreState.DEGRADED: 2, StoreState.RECOVERING: 3, StoreState.DOWN: 0, StoreState.CORRUPT: -1}
 
 
-class Mounts:
+class OperatorPages:
     """Handlers for one server. Health says up or down to anybody; details, metrics and console need Listen on the namespace, by token or
     as user name and password (a development broker shows them freely); everything else needs Manage."""
 
@@ -63,20 +63,20 @@ class Mounts:
         if not readable and "Authorization" in request.headers:
             return self._who_are_you()
         if not readable:
-            works = any(h.state in _HEALTHY for keeper in self._server.keepers for h in keeper.health())
+            works = any(h.state in _HEALTHY for supervisor in self._server.supervisors for h in supervisor.health())
             return _json({"status": "up" if works else "down"}, 200 if works else 503)
         namespaces: list[dict[str, object]] = []
         status = "ok"
         for number in readable:
-            site, keeper = self._server.sites[number], self._server.keepers[number]
+            context, supervisor = self._server.contexts[number], self._server.supervisors[number]
             stores = [
                 {"name": f"store-{n}", "state": h.state.value, "cause": h.cause, "notes": list(h.notes)}
-                for n, h in enumerate(keeper.health())
+                for n, h in enumerate(supervisor.health())
             ]
-            if any(h.state not in _HEALTHY for h in keeper.health()):
+            if any(h.state not in _HEALTHY for h in supervisor.health()):
                 status = "degraded"
-            faults = [f.describe() for f in site.trouble.faults.active.values()] if site.trouble is not None else []
-            namespaces.append({"name": site.namespace.name, "stores": stores, "faults": faults, "connections": len(site.clients)})
+            faults = [f.describe() for f in context.fault_points.faults.active.values()] if context.fault_points is not None else []
+            namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": len(context.connections)})
         return _json({"status": status, "namespaces": namespaces})
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
@@ -90,16 +90,16 @@ class Mounts:
     def _readable(self, request: web.BaseRequest) -> list[int]:
         """The namespaces whose details this request may see."""
         if self._server.settings.dev:
-            return list(range(len(self._server.sites)))
+            return list(range(len(self._server.contexts)))
         given = request.headers.get("Authorization", "")
-        return [number for number, site in enumerate(self._server.sites) if given and _may_read(site, given)]
+        return [number for number, context in enumerate(self._server.contexts) if given and _may_read(context, given)]
 
     def _who_are_you(self) -> web.StreamResponse:
-        site = self._server.sites[0]
+        context = self._server.contexts[0]
         missing = AuthenticationFailed(
             "Details need a key with Listen on the namespace: a token, or its name and value as user and password."
         )
-        answer = _json({"error": missing.condition, "description": site.tracker.describe(missing, "", self._server.turn.now)}, 401)
+        answer = _json({"error": missing.condition, "description": context.tracker.describe(missing, "", self._server.turn.now)}, 401)
         answer.headers["WWW-Authenticate"] = 'Basic realm="Tandem", charset="UTF-8"'
         return answer
 
@@ -113,16 +113,16 @@ class Mounts:
             f"tandem_clock_jumps_total {self._server.clock_jumps}",
         ]
         for place in readable:
-            site, keeper = self._server.sites[place], self._server.keepers[place]
-            space = site.namespace.name
-            lines.append(f'tandem_connections{{namespace="{space}"}} {len(site.clients)}')
-            for number, health in enumerate(keeper.health()):
+            context, supervisor = self._server.contexts[place], self._server.supervisors[place]
+            space = context.namespace.name
+            lines.append(f'tandem_connections{{namespace="{space}"}} {len(context.connections)}')
+            for number, health in enumerate(supervisor.health()):
                 label = f'namespace="{space}",store="{number}"'
                 lines.append(f"tandem_store_up{{{label}}} {_STATE_NUMBERS[health.state]}")
                 lines.append(f"tandem_store_notes{{{label}}} {len(health.notes)}")
-            if site.trouble is not None:
-                lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(site.trouble.faults.active)}')
-            for entity in site.namespace.entities.values():
+            if context.fault_points is not None:
+                lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(context.fault_points.faults.active)}')
+            for entity in context.namespace.entities.values():
                 queues = (
                     list(entity.queues.values()) if isinstance(entity, QueueEntity) else [s.queue for s in entity.subscriptions.values()]
                 )
@@ -151,26 +151,26 @@ class Mounts:
         number = self._server.namespace_of(request.headers.get("Host", ""))
         minutes = int(request.query.get("minutes", "60"))
         since = self._server.turn.begin() // MINUTE_MS - minutes + 1
-        return {"namespace": self._server.sites[number].namespace.name, "rows": self._server.meters[number].rows(since)}
+        return {"namespace": self._server.contexts[number].namespace.name, "rows": self._server.meters[number].rows(since)}
 
     async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists, POST injects, DELETE heals all or `/<id>`."""
         return await self._authorized(request, lambda r: self._faults(r, rest))
 
     async def _faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
-        site = self._server.sites[self._server.namespace_of(request.headers.get("Host", ""))]
-        trouble = site.trouble
-        if trouble is None:
+        context = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))]
+        fault_points = context.fault_points
+        if fault_points is None:
             raise EntityNotFound("Faults cannot be injected into this broker. Start it with --dev, or with faults = true.")
         if request.method == "POST":
             wish = _wish(await request.read())
-            return trouble.inject(wish).describe()
+            return fault_points.inject(wish).describe()
         if request.method == "DELETE":
             which = rest[0] if rest and rest[0] else None
             if which is not None and not which.isdigit():
                 raise ArgumentRefused(f"a fault is healed by its number, found {which!r}")
-            return {"healed": [f.describe() for f in trouble.heal(int(which) if which is not None else None)]}
-        return {"faults": [f.describe() for f in trouble.faults.active.values()]}
+            return {"healed": [f.describe() for f in fault_points.heal(int(which) if which is not None else None)]}
+        return {"faults": [f.describe() for f in fault_points.faults.active.values()]}
 
     async def _authorized(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any]) -> web.StreamResponse:
         number = self._server.namespace_of(request.headers.get("Host", ""))
@@ -178,19 +178,19 @@ class Mounts:
             await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
             return _json(await handler(request))
         except BusError as error:
-            text = self._server.sites[number].tracker.describe(error, "", self._server.turn.now)
+            text = self._server.contexts[number].tracker.describe(error, "", self._server.turn.now)
             return _json({"error": error.condition, "description": text}, error.status)
         except ValueError as error:
             return _json({"error": "amqp:decode-error", "description": str(error)}, 400)
 
 
-def _may_read(site: Site, given: str) -> bool:
+def _may_read(context: NamespaceContext, given: str) -> bool:
     """Reading needs no token made for the occasion: scrapers and browsers know user names and passwords."""
     try:
         if given[:6].casefold() == "basic ":
             user, _, key = base64.b64decode(given[6:].strip(), validate=True).decode().partition(":")
-            return sas.verify_key(user, key, site.rule_lookup).allows(Right.LISTEN)
-        return sas.verify(given, "", site.rule_lookup, site.connection_clock.now_ms()).allows(Right.LISTEN)
+            return sas.verify_key(user, key, context.rule_lookup).allows(Right.LISTEN)
+        return sas.verify(given, "", context.rule_lookup, context.connection_clock.now_ms()).allows(Right.LISTEN)
     except (BusError, ValueError):
         return False
 

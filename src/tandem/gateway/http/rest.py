@@ -11,7 +11,7 @@ from typing import Final
 
 from tandem.gateway.http.data_port import ReceivedMessage, Settlement
 from tandem.gateway.http.properties import read_batch, read_single, write_headers
-from tandem.gateway.http.types import Reply, Request, Site
+from tandem.gateway.http.types import HttpNamespace, Reply, Request
 from tandem.model.address import Address, parse
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentOutOfRange, BusError, EntityNotFound, LockLost, MessageNotFound, MessageSizeExceeded
@@ -74,20 +74,20 @@ def status_of(error: BusError) -> int:
 
 
 class Rest:
-    async def handle(self, site: Site, request: Request, target: RestTarget, headers: Iterable[tuple[str, str]]) -> Reply:
+    async def handle(self, namespace: HttpNamespace, request: Request, target: RestTarget, headers: Iterable[tuple[str, str]]) -> Reply:
         """`headers` are the request's, in order and as written. Raises BusError; see `status_of`."""
         address = parse(target.path)
         right = Right.SEND if target.verb is Verb.SEND else Right.LISTEN
-        await site.data.authorize(request.token, address.entity, right)
+        await namespace.data.authorize(request.token, address.entity, right)
         if not address.entity or address.entity.startswith("$"):
             raise EntityNotFound(f"there is no entity '{target.path[:80]}'")
         if target.verb is Verb.SEND:
-            return await self._send(site, request, address, headers)
+            return await self._send(namespace, request, address, headers)
         if target.verb is Verb.HEAD:
-            return await self._receive(site, request, address, target.path)
-        return await self._locked(site, request, address, target)
+            return await self._receive(namespace, request, address, target.path)
+        return await self._locked(namespace, request, address, target)
 
-    async def _send(self, site: Site, request: Request, address: Address, headers: Iterable[tuple[str, str]]) -> Reply:
+    async def _send(self, namespace: HttpNamespace, request: Request, address: Address, headers: Iterable[tuple[str, str]]) -> Reply:
         content_type = request.headers.get("Content-Type")
         if content_type is not None and content_type.partition(";")[0].strip().casefold() == BATCH_TYPE:
             messages = read_batch(request.body)
@@ -95,12 +95,12 @@ class Rest:
             messages = [read_single(request.body, content_type, request.headers.get("BrokerProperties"), headers)]
         if messages:
             # A sender that hangs up must not split a batch: it goes through whole, heard or not.
-            await asyncio.shield(asyncio.ensure_future(site.data.send(address, messages)))
+            await asyncio.shield(asyncio.ensure_future(namespace.data.send(address, messages)))
         return Reply(status=201)
 
-    async def _receive(self, site: Site, request: Request, address: Address, path: str) -> Reply:
+    async def _receive(self, namespace: HttpNamespace, request: Request, address: Address, path: str) -> Reply:
         lock = request.method == "POST"
-        received = await site.data.receive(address, lock=lock, wait_ms=_wait_ms(request.query))
+        received = await namespace.data.receive(address, lock=lock, wait_ms=_wait_ms(request.query))
         if received is None:
             return Reply(status=204)
         headers = write_headers(received)
@@ -109,13 +109,13 @@ class Rest:
             headers["Location"] = f"{request.scheme}://{request.host}/{path}/messages/{received.sequence_number}/{received.lock_token}"
         return Reply(status=201 if lock else 200, body=received.message.body, content_type=_content_type(received), headers=headers)
 
-    async def _locked(self, site: Site, request: Request, address: Address, target: RestTarget) -> Reply:
+    async def _locked(self, namespace: HttpNamespace, request: Request, address: Address, target: RestTarget) -> Reply:
         assert target.lock_token is not None
         if request.method == "POST":
-            await site.data.renew(address, target.message, target.lock_token)
+            await namespace.data.renew(address, target.message, target.lock_token)
         else:
             how = Settlement.COMPLETE if request.method == "DELETE" else Settlement.ABANDON
-            await asyncio.shield(asyncio.ensure_future(site.data.settle(address, target.message, target.lock_token, how)))
+            await asyncio.shield(asyncio.ensure_future(namespace.data.settle(address, target.message, target.lock_token, how)))
         return Reply(status=200)
 
 

@@ -23,7 +23,7 @@ PASSIVE: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class HttpNamespace:
     """One namespace, as seen over HTTP."""
 
     admin: AdminPort

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tandem.gateway.http.atom.entry import Wish, read_entry
 from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
 from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, SINCE_LARGE_MESSAGES, Writer
-from tandem.gateway.http.types import NameLocks, Reply, Request, Site, check_if_match
+from tandem.gateway.http.types import HttpNamespace, NameLocks, Reply, Request, check_if_match
 from tandem.model.clock import Clock
 from tandem.model.entity import (
     DEFAULT_RULE_NAME,
@@ -48,13 +48,13 @@ class Atom:
         self._entropy = entropy
         self._locks = NameLocks()
 
-    async def handle(self, site: Site, request: Request) -> Reply:
+    async def handle(self, namespace: HttpNamespace, request: Request) -> Reply:
         """Raises BusError for every refusal; nothing is half done then."""
         # Some clients make a token for exactly the address they ask for, so that is what it must cover. Asked first:
         # a stranger does not even learn which addresses mean something.
-        await site.admin.authorize(request.token, "/".join(request.segments).strip("/"), Right.MANAGE)
+        await namespace.admin.authorize(request.token, "/".join(request.segments).strip("/"), Right.MANAGE)
         target = read_target(request.segments, request.query)
-        call = _Call(self, site, request, target)
+        call = _Call(self, namespace, request, target)
         if request.method in ("GET", "HEAD"):
             return await call.read()
         if request.method not in ("PUT", "DELETE"):
@@ -100,13 +100,13 @@ class _Call:
     """One request on its way."""
 
     atom: Atom
-    site: Site
+    namespace: HttpNamespace
     request: Request
     target: Target
 
     @property
     def admin(self) -> AdminPort:
-        return self.site.admin
+        return self.namespace.admin
 
     # --- reading
 
