@@ -93,7 +93,9 @@ class Sessions(Story):
             self.follow_send(sender.send(message(key, body_of(key), session=session)), [key])
 
     async def consume(self, client: AmqpClient) -> None:
-        while not self.ended:
+        for _ in range(200):  # the client begins an AMQP session for each, and a connection has 256
+            if self.ended:
+                return
             try:
                 receiver = await client.receiver(self.queue, session=NEXT_SESSION)
             except Refused as refused:
@@ -101,6 +103,7 @@ class Sessions(Story):
                     raise
                 continue
             await self._serve(client, receiver)
+        raise Gone("enough for one connection")
 
     async def _serve(self, client: AmqpClient, receiver: Receiver) -> None:
         assert receiver.link.source is not None

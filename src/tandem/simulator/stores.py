@@ -93,6 +93,11 @@ class HouseDisk(SimDisk):
             self.free += len(self._names[path].content)
         super().unlink(path)
 
+    def rename(self, source: str, target: str) -> None:
+        if self.free is not None and target in self._names:
+            self.free += len(self._names[target].content)
+        super().rename(source, target)
+
     def _grow(self, descriptor: int, end: int) -> None:
         more = end - self.size(descriptor)
         if self.free is None or more <= 0:

@@ -24,6 +24,9 @@ class Carried:
     def gone(self, segment: int) -> None:
         self._by_segment.pop(segment, None)
 
+    def of(self, segment: int) -> int:
+        return self._by_segment.get(segment, 0)
+
     @property
     def bytes(self) -> int:
         return sum(self._by_segment.values())

@@ -120,7 +120,8 @@ class BlockWriter:
                 write_fully(disk, descriptor, [header, payload], offset)
         except OSError as error:
             # The last block of a segment may reach beyond what was reserved. Nothing was synced yet, so it can be written again.
-            if error.errno != errno.ENOSPC or not self._files.give_room(size):
+            beyond = offset + size - self._files.bytes_of(self._segment)
+            if error.errno != errno.ENOSPC or not self._files.give_room(min(beyond, size) if beyond > 0 else size):
                 raise
             write_fully(disk, descriptor, [header, payload], offset)
 

@@ -10,12 +10,15 @@ from tandem.broker.ports import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
 from tandem.stores.salvage import Salvaged, lost_body, substitute
+from tandem.stores.settings import StoreSettings
 from tandem.stores.upkeep import Blocks, Upkeep
 
 STEP_RECORDS_MAX: Final = 2_048
 """Looked at in one turn at the most: a few milliseconds of the loop's time."""
 PENDING_BYTES_MAX: Final = 4_194_304
 """Relocation waits while more than this is not yet durable: it must never crowd out the traffic."""
+_SEGMENT_PART: Final = 16
+"""… or more than this part of a segment: the last block of one reaches beyond its end, and on a full disk there is little."""
 
 
 class Host(Protocol):
@@ -45,12 +48,13 @@ class Compaction:
     for durability likewise. Turns grow with the backlog, so that compaction keeps up with a store under full load.
     """
 
-    def __init__(self, host: Host, upkeep: Upkeep, tenant: Tenant, records_per_step: int) -> None:
+    def __init__(self, host: Host, upkeep: Upkeep, tenant: Tenant, settings: StoreSettings) -> None:
         self._host = host
         self._upkeep = upkeep
         self._tenant = tenant
-        self._records_per_step = records_per_step
-        self._records = records_per_step
+        self._records_per_step = settings.compaction_records_per_step
+        self._records = settings.compaction_records_per_step
+        self._pending_bytes_max = min(PENDING_BYTES_MAX, max(settings.segment_bytes // _SEGMENT_PART, settings.lazy_bytes_max))
         self._segment = 0
         self._reading = False
         self._exhausted = False
@@ -71,7 +75,7 @@ class Compaction:
 
     def step(self) -> bool:
         """True if there is more to do right now; False while there is nothing, or something is waited for."""
-        self.blocked = self._host.pending_bytes > PENDING_BYTES_MAX
+        self.blocked = self._host.pending_bytes > self._pending_bytes_max
         if self._leaving or self.blocked:
             return False
         if self._segment == 0:
@@ -91,7 +95,7 @@ class Compaction:
 
     def depart(self) -> None:
         """What was appended again is durable."""
-        self._upkeep.remove_head(self._segment, self._removed)
+        self._upkeep.remove_head(self._segment, self._host.active_segment, self._removed)
 
     def _removed(self) -> None:
         self._segment = 0
@@ -155,6 +159,8 @@ class Compaction:
                 relocate(kind, flags, entity, seq, instant, aux, key, body, self._location + at)
                 grown = host.pending_bytes - before
                 carried.note(host.active_segment, grown, body_bytes)
+                if before + grown > self._pending_bytes_max:
+                    left = 0
                 if where and grown:
                     self._upkeep.tell((lost_body(where, kind, entity, seq, key),))
             at = body_end

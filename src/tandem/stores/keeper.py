@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 
 from tandem.model.errors import Corrupt
@@ -25,6 +27,8 @@ class Keeper:
         self._writer_segment = 0
         self._spoiled = 0
         """The segment whose index lacks entries because of an error; it is read instead once it is full."""
+        self._lacking = False
+        """Not even the next segment and the spare could be reserved: what is left is not for indexes."""
         self._walk: Iterator[tuple[int, Salvaged]] | None = None
 
     def prepare(self, segment: int) -> None:
@@ -32,14 +36,17 @@ class Keeper:
         try:
             self._files.prepare(segment)
         except OSError as error:
+            self._lacking = True
             self._trouble("room", f"no room for segment {segment} and a spare: {error}")
         else:
+            self._lacking = False
             self._trouble("room", "")
 
     def spill(self, segment: int, entries: list[bytes]) -> None:
         if self._spoiled == segment:
             return
         try:
+            self._check_room()
             self._writer_of(segment).add(entries)
         except OSError as error:
             self._index_failed(segment, error)
@@ -51,6 +58,7 @@ class Keeper:
             self._disk.truncate(descriptor, totals.segment_bytes)
             self._disk.fsync(descriptor)
             self._files.put_back(segment)
+            self._check_room()
             if entries is None or self._spoiled == segment:
                 self._index_by_reading(segment, totals)
             else:
@@ -64,6 +72,10 @@ class Keeper:
             self._trouble("damage", str(error))
         else:
             self._trouble("index", "")
+
+    def _check_room(self) -> None:
+        if self._lacking:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _writer_of(self, segment: int) -> IndexWriter:
         if self._writer is None or self._writer_segment != segment:

@@ -83,8 +83,7 @@ class SegmentStore:
         """Location behind the last durable block."""
         self._trusted_number: int = 0
         self._stats: dict[int, SegmentStats] = {}
-        self._workers_made = False
-        self._turn_asked = False
+        self._workers_made = self._turn_asked = False
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,7 +146,7 @@ class SegmentStore:
         totals = self._stats[segment].totals
         end = offset + BLOCK_BYTES + self._next - start
         self._number += 1
-        if end >= self._settings.segment_bytes:
+        if end >= self._files.bytes_of(segment):
             group.last = True
             segment += 1
             end = SEGMENT_HEADER_BYTES
@@ -280,7 +279,7 @@ class SegmentStore:
         self._writer = BlockWriter(
             files, self._announce, upkeep.index_grown, upkeep.segment_filled, upkeep.report, self._mark, settings.index_spill_bytes
         )
-        self._compaction = Compaction(self, upkeep, tenant, settings.compaction_records_per_step)
+        self._compaction = Compaction(self, upkeep, tenant, settings)
         self._begin_writing(recovery, self._mark)
         self._state, self._cause = StoreState.UP, ""
 
@@ -301,6 +300,7 @@ class SegmentStore:
             except OSError as error:
                 # a full disk must not keep the store from opening: what is in it can still be read, settled, and make room
                 self._upkeep.troubles["room"] = f"no room to grow segment {segment}: {error}"
+                self._files.stays_short(segment, self._disk.size(descriptor))
             self._disk.fsync(descriptor)
         try:
             mark.begin(Synced(segment, end, recovery.number - 1))

@@ -100,6 +100,8 @@ class SegmentFiles:
         self._mutex = threading.Lock()
         self._open: dict[int, int] = {}
         """Segments being written, or about to be."""
+        self._short: dict[int, int] = {}
+        """Bytes of segments that were made of less than they should have: they are full earlier."""
         self._spare = Spare(disk, directory, segment_bytes)
         self.manifest = Manifest(b"", 1, 0, 1)
         self.seed = 0
@@ -164,8 +166,10 @@ class SegmentFiles:
     def prepare(self, segment: int) -> None:
         """Makes the segment, with its room reserved, and the spare whole: ahead of need, so OSError when the disk is full."""
         with self._mutex:
-            self._take(segment, urgent=False)
-            self._spare.keep()
+            try:
+                self._take(segment, urgent=False)
+            finally:
+                self._spare.keep()  # as much of it as there is room for, if there is none for a segment
 
     def _take(self, segment: int, urgent: bool) -> int:
         while self.manifest.last < segment:  # none may be left out, also not one that could not be made when it was due
@@ -219,7 +223,21 @@ class SegmentFiles:
             if not urgent or error.errno != errno.ENOSPC:
                 raise
         allocated = self._spare.become(path)
+        if allocated:
+            self._short[self.manifest.last + 1] = allocated
         return disk.open(path, os.O_RDWR | os.O_CREAT), allocated
+
+    def stays_short(self, segment: int, size: int) -> None:
+        """A segment that was begun by an earlier run could not be given the rest of its room."""
+        self._short[segment] = size
+
+    def bytes_of(self, segment: int) -> int:
+        """A segment is closed by the first block that ends beyond this. On any thread."""
+        return self._short.get(segment, self._segment_bytes)
+
+    def reserved_bytes(self, active: int) -> int:
+        """What can be written behind the segment in use, whatever the disk says. On any thread, without asking the disk."""
+        return (self.manifest.last - active) * self._segment_bytes + self._spare.held
 
     def give_room(self, size: int) -> bool:
         """Something that cannot wait found the disk full: True if it is worth another try."""
@@ -249,6 +267,7 @@ class SegmentFiles:
         """The oldest segment leaves: out of the manifest first, so that a crash in between leaves only litter."""
         with self._mutex:
             segment = self.manifest.first
+            self._short.pop(segment, None)
             self._write_manifest(replace(self.manifest, first=segment + 1, first_number=next_number))
             self._retire(segment, audit)
 

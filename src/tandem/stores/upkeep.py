@@ -22,8 +22,8 @@ from tandem.stores.worker import Worker
 CHUNK_BYTES: Final = 1_048_576
 """Read at a time from the segment being compacted."""
 
-_WORTH_IT: Final = 8
-"""Short of room, a segment is compacted as soon as all but this part of it comes free; otherwise there is no hurry."""
+_WORTH_IT: Final = 4
+"""When no room could be reserved any more, compaction begins as soon as this part of a segment can be won by it."""
 
 Blocks = list[tuple[int, Salvaged]]
 
@@ -109,9 +109,28 @@ class Upkeep:
         excess = total - 2 * live - 2 * self._settings.segment_bytes
         if excess > 0:
             return head, excess // self._settings.segment_bytes
-        if self.short_of_room and self._stats[head].live_bytes() * _WORTH_IT < self._settings.segment_bytes:
+        if self.short_of_room and self._worth_it(head, active):
             return head, 0
         return 0, 0
+
+    def _worth_it(self, head: int, active: int) -> bool:
+        """Short of room, what was written since is won back again and again, so that settling never ends; but what still matters of the
+        oldest segment has to fit into what is left. Everything is walked until nothing is to be won."""
+        size = self._settings.segment_bytes
+        dead = sum(stats.totals.segment_bytes - self._wanted_bytes(segment) for segment, stats in self._stats.items())
+        if dead < (size // _WORTH_IT if "room" in self.troubles else size):
+            return False
+        left = max(self._files.bytes_of(active) - self._stats[active].totals.segment_bytes, 0) if active in self._stats else 0
+        return self._wanted_bytes(head) <= left + self._files.reserved_bytes(active)
+
+    def _wanted_bytes(self, segment: int) -> int:
+        """Bodies, and the heads and keys that go with them or were carried here, with their part of the blocks around them."""
+        stats = self._stats[segment]
+        totals = stats.totals
+        around = totals.segment_bytes - totals.body_bytes
+        heads = around * max(totals.bodies - stats.forgotten, 0) // max(totals.records, 1)
+        carried = self.carried.of(segment)
+        return min(totals.segment_bytes, stats.live_bytes() + max(heads, carried + carried // 8))
 
     @property
     def short_of_room(self) -> str:
@@ -132,8 +151,9 @@ class Upkeep:
 
         self._keeping.submit(read)
 
-    def remove_head(self, segment: int, removed: Callable[[], None]) -> None:
-        """Only once all that it held and still matters is durable elsewhere; `removed` is called on the loop."""
+    def remove_head(self, segment: int, active: int, removed: Callable[[], None]) -> None:
+        """Only once all that it held and still matters is durable elsewhere; `removed` is called on the loop. What comes free on a full
+        disk is reserved at once, before somebody else has it."""
         totals = self._stats.pop(segment).totals
         self.carried.gone(segment)
         audit = self._settings.audit_retention_ms > 0
@@ -144,11 +164,14 @@ class Upkeep:
             self._keeping.submit(remove)
 
         def remove() -> None:
+            lacking = "room" in self.troubles
             try:
-                self._files.remove_first(totals.last_number + 1, audit)
+                self._files.remove_first(totals.last_number + 1, audit and not lacking)
             except OSError as error:
                 self.report("compaction", f"segment {segment} cannot be removed: {error}")
             else:
+                if lacking:
+                    self._keeper.prepare(active + 1)
                 self._loop_call(removed)
 
         self._reading.submit(drop)
