@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tandem.broker.journal import StoreState
-from tandem.testing.simstore import HouseDisk
 
 from tandem.broker.facts import DELIVERED
+from tandem.broker.ports import StoreState
+from tandem.simulator.stores import HouseDisk
 from tandem.stores import InlineWorker, SegmentStore, StoreSettings
 from tests.stores.harness import Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY
