@@ -185,3 +185,16 @@ class SubscriptionDescription:
     rules: tuple[RuleDescription, ...] = ()
     created_at_ms: int = 0
     updated_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridConnectionDescription:
+    """A relay as asked for: where listeners and senders meet."""
+
+    name: str
+    requires_client_authorization: bool = True
+    """False: senders need no token; listeners always do."""
+    user_metadata: str | None = None
+    authorization_rules: tuple[AuthorizationRule, ...] = ()
+    created_at_ms: int = 0
+    updated_at_ms: int = 0

@@ -18,6 +18,7 @@ from tandem.model.entity import (
     EntityStatus,
     FalseFilter,
     Filter,
+    HybridConnectionDescription,
     QueueDescription,
     Right,
     RuleDescription,
@@ -111,6 +112,18 @@ def kind_and_path_in(text: str) -> tuple[str, str]:
         return str(fields["kind"]), f"{described['topic']}/Subscriptions/{name}" if "topic" in described else name
     except (KeyError, TypeError) as error:
         raise NotADescription(f"not an entity without keys: {error!r}") from error
+
+
+def dump_relay(description: HybridConnectionDescription) -> str:
+    fields = {f.name: getattr(description, f.name) for f in dataclasses.fields(description)}
+    fields["authorization_rules"] = [_dump_authorization(rule) for rule in description.authorization_rules]
+    return _to_text(fields)
+
+
+def load_relay(text: str) -> HybridConnectionDescription:
+    fields = _from_text(text)
+    _convert(fields, "authorization_rules", lambda items: tuple(_load_authorization(item) for item in items))
+    return _build(HybridConnectionDescription, fields)
 
 
 def dump_rule(rule: RuleDescription) -> str:

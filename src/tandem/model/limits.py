@@ -77,3 +77,21 @@ class Limits:
     sql_expression_terms_max: int = 512
     """Constants and properties in one expression, or properties in a correlation filter."""
     sql_action_statements_max: int = 32
+    relay_listeners_max: int = 25
+    """Of one hybrid connection."""
+    relay_connections_max: int = 5_000
+    """Of senders to the relays of one namespace at a time, WebSocket and HTTP."""
+    relays_max: int = 10_000
+    """Hybrid connections of one namespace."""
+    relay_accept_ms_max: int = 30_000
+    """A sender waits so long for a listener to take it; a rendezvous address is good for as long."""
+    relay_response_ms_max: int = 60_000
+    """Until a listener's response begins; its body may not pause longer either."""
+    relay_control_bytes_max: int = 65_536
+    """Headers and body of a request that goes over a listener's control channel; larger ones meet at a rendezvous."""
+    relay_header_bytes_max: int = 32_768
+    """Headers of a request to a relay."""
+    relay_buffer_bytes_max: int = 262_144
+    """Read from one side of a relayed connection and not yet taken by the other; beyond it the faster side is not read."""
+    relay_ping_ms: int = 30_000
+    """How often listeners and both sides of a connection are pinged; who is silent for three times as long is gone."""

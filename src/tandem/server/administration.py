@@ -16,6 +16,7 @@ from tandem.model.address import SubQueue
 from tandem.model.entity import (
     AuthorizationRule,
     CorrelationFilter,
+    HybridConnectionDescription,
     QueueDescription,
     Right,
     RuleDescription,
@@ -26,6 +27,7 @@ from tandem.model.errors import AuthenticationFailed, EntityAlreadyExists, Entit
 from tandem.server import sas
 from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.server.context import NamespaceContext
+from tandem.server.relays import RelayAdministration
 from tandem.server.settings import NamespaceSettings
 
 _T = TypeVar("_T")
@@ -46,6 +48,10 @@ class Catalog(Protocol):
 
     def put_authorization_rule(self, rule: AuthorizationRule) -> None: ...
 
+    def put_relay(self, description: HybridConnectionDescription) -> None: ...
+
+    def delete_relay(self, name: str) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -65,6 +71,7 @@ class NamespaceAdmin:
         self._namespace = context.namespace
         self._limits = context.limits
         self._catalog = catalog
+        self.relays = RelayAdministration(context.relays, catalog, self._changing, self._must_be_new, context.limits, context.turn.begin)
         self._locks: dict[str, _NameLock] = {}
         self._opened_at = context.turn.now
         self._coming: dict[str, QueueDescription | TopicDescription] = {}
@@ -97,6 +104,11 @@ class NamespaceAdmin:
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
                 await self.create_subscription(subscription)
         self._coming.clear()
+        for relay in snapshot.relays:
+            self._context.relays.put(relay)
+        for relay in wish.relays:
+            if self._context.relays.find(relay.name) is None:
+                await self.relays.create(relay)
 
     def close(self) -> None:
         self._catalog.close()
@@ -118,11 +130,16 @@ class NamespaceAdmin:
     # -- claims ------------------------------------------------------------------------------
 
     async def authorize(self, token: str | None, path: str, right: Right) -> None:
+        await self.authorized_until(token, path, right)
+
+    async def authorized_until(self, token: str | None, path: str, right: Right) -> int:
+        """As `authorize`; and when the token expires, in ms UTC."""
         if not token:
             raise AuthenticationFailed("MissingToken: the request has no Authorization header.")
         grant = sas.verify(token, path, self._context.rule_lookup, self._context.connection_clock.now_ms())
         if not grant.allows(right):
             raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace.name}'.")
+        return grant.expires_at_ms
 
     async def namespace_info(self) -> NamespaceInfo:
         return NamespaceInfo(name=self._namespace.name, created_at_ms=self._opened_at, modified_at_ms=self._opened_at)
@@ -146,7 +163,7 @@ class NamespaceAdmin:
         return entity
 
     def _must_be_new(self, name: str) -> None:
-        if self._namespace.find(name) is not None:
+        if self._namespace.find(name) is not None or self._context.relays.find(name) is not None:
             raise EntityAlreadyExists(f"The messaging entity '{self._namespace.name}:{name}' already exists.")
 
     async def get_entity(self, name: str) -> QueueDescription | TopicDescription:
@@ -190,7 +207,7 @@ class NamespaceAdmin:
 
     async def list_queues(self, page: Page) -> list[QueueDescription]:
         queues = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, QueueEntity)}
-        return [queue.description for queue in _page(queues, page)]
+        return [queue.description for queue in page.part_of(queues)]
 
     async def queue_runtime(self, name: str) -> RuntimeProperties:
         return _runtime(self._queue(name))
@@ -220,7 +237,7 @@ class NamespaceAdmin:
 
     async def list_topics(self, page: Page) -> list[TopicDescription]:
         topics = {key: entity for key, entity in self._namespace.entities.items() if not isinstance(entity, QueueEntity)}
-        return [topic.topic_description for topic in _page(topics, page)]
+        return [topic.topic_description for topic in page.part_of(topics)]
 
     async def topic_runtime(self, name: str) -> RuntimeProperties:
         topic = self._namespace.topic(name)
@@ -279,7 +296,7 @@ class NamespaceAdmin:
             self._context.turn.schedule()
 
     async def list_subscriptions(self, topic: str, page: Page) -> list[SubscriptionDescription]:
-        return [subscription.description for subscription in _page(self._namespace.topic(topic).subscriptions, page)]
+        return [subscription.description for subscription in page.part_of(self._namespace.topic(topic).subscriptions)]
 
     async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
         found = self._namespace.subscription(topic, name)
@@ -329,14 +346,7 @@ class NamespaceAdmin:
 
     async def list_rules(self, topic: str, subscription: str, page: Page) -> list[RuleDescription]:
         rules = self._namespace.subscription(topic, subscription).description.rules
-        return _page({rule.name.casefold(): rule for rule in rules}, page)
-
-
-def _page(items: dict[str, _T], page: Page) -> list[_T]:
-    """`items` by folded name, which is their order too."""
-    prefix = page.prefix.casefold()
-    keys = sorted([key for key in items if key.startswith(prefix)])
-    return [items[key] for key in keys[page.skip : page.skip + page.top]]
+        return page.part_of({rule.name.casefold(): rule for rule in rules})
 
 
 def _runtime(entity: QueueEntity) -> RuntimeProperties:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tandem.model.entity import QueueDescription, Right, RuleDescription, SubscriptionDescription, TopicDescription
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,12 @@ class Page:
     top: int = 100
     prefix: str = ""
     """Only names that start with this, without regard to case."""
+
+    def part_of(self, items: dict[str, _T]) -> list[_T]:
+        """`items` by folded name, which is their order too."""
+        prefix = self.prefix.casefold()
+        keys = sorted([key for key in items if key.startswith(prefix)])
+        return [items[key] for key in keys[self.skip : self.skip + self.top]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock
 from tandem.model.entity import AuthorizationRule
 from tandem.model.limits import Limits
+from tandem.relay.entity import Relays
 from tandem.server.administration_port import AdminPort
 from tandem.server.fault_points import FaultPoints
 from tandem.server.tracking import Tracker
@@ -61,13 +62,15 @@ class NamespaceContext:
         self.apply_store_faults: Callable[[], None] = _nothing
         """Store faults changed: the disks are told."""
         self.claims = LeaseClaims()
+        self.relays = Relays()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def rule_lookup(self, path: str, key_name: str) -> AuthorizationRule | None:
         """The authorization rule of this name on exactly this path; `""` is the namespace."""
         if not path:
             return self.namespace.authorization_rules.get(key_name)
-        return self.namespace.entity_rule(path, key_name)
+        relay = self.relays.find(path)
+        return self.namespace.entity_rule(path, key_name) if relay is None else relay.authorization_rule(key_name)
 
     def forget(self, client: PeerConnection) -> None:
         self.connections.pop(client, None)

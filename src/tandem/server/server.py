@@ -19,7 +19,7 @@ from tandem.gateway.http.data import DataPlane
 from tandem.gateway.http.types import HttpNamespace
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
-from tandem.model.errors import ServerBusy
+from tandem.model.errors import BusError, ServerBusy
 from tandem.server.administration import Catalog, NamespaceAdmin
 from tandem.server.context import NamespaceContext
 from tandem.server.fault_points import FaultPoints
@@ -94,6 +94,7 @@ class Server:
         self._event_number = 0
         self._data: list[DataPlane] = []
         self._front: HttpFront | None = None
+        self._http_namespaces: list[HttpNamespace] = []
         self._engines = engines
         self._log = log
         self._on_event = on_event
@@ -216,6 +217,7 @@ class Server:
             from tandem.gateway.http.front import HttpFront
             from tandem.gateway.http.pages import OperatorPages
 
+            self._http_namespaces = [self._open_to_http(number) for number in range(len(self.contexts))]
             self._front = HttpFront(
                 namespace_for=self._http_namespace,
                 amqp=self._amqp_pump,
@@ -237,8 +239,24 @@ class Server:
         return self.contexts[self.namespace_of(host)]
 
     def _http_namespace(self, host: str) -> HttpNamespace | None:
-        number = self.namespace_of(host)
-        return HttpNamespace(admin=self.admins[number], data=self._data[number], tracker=self.contexts[number].tracker)
+        return self._http_namespaces[self.namespace_of(host)]
+
+    def _open_to_http(self, number: int) -> HttpNamespace:
+        from tandem.relay.namespace import RelayNamespace
+
+        context, admin = self.contexts[number], self.admins[number]
+
+        def describe(error: BusError, entity: str) -> str:
+            return context.tracker.describe(error, entity, context.connection_clock.now_ms())
+
+        relay = RelayNamespace(
+            name=self.settings.namespaces[number].name,
+            relays=context.relays,
+            clock=context.connection_clock,
+            authorize=admin.authorized_until,
+            describe=describe,
+        )
+        return HttpNamespace(admin=admin, data=self._data[number], tracker=context.tracker, relay=relay)
 
     def namespace_of(self, host: str) -> int:
         """Which namespace a host name leads to: the one that claims it, else the first."""

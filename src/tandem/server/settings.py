@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
 
 
@@ -29,6 +29,7 @@ class NamespaceSettings:
     topics: tuple[TopicDescription, ...] = ()
     subscriptions: tuple[SubscriptionDescription, ...] = ()
     """Each names its topic. Without rules it gets `$Default`, which lets everything through."""
+    relays: tuple[HybridConnectionDescription, ...] = ()
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     """Rules on the namespace itself; those of queues and topics stand in their descriptions."""
     locks_outlive_connections: bool = False

@@ -18,21 +18,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from tandem.model.entity import AuthorizationRule, RuleDescription, SubscriptionDescription
+from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import (
     EntityDescription,
     Kind,
     NotADescription,
     dump_authorization_rule,
     dump_entity,
+    dump_relay,
     dump_rule,
     kind_of,
     load_authorization_rule,
     load_entity,
+    load_relay,
     load_rule,
 )
 from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, QuotaExceeded, StoreUnavailable
 from tandem.stores.disk import sync_name
+from tandem.stores.migrations import MIGRATIONS, statements
 
 _T = TypeVar("_T")
 
@@ -43,50 +46,6 @@ ENTITY_ID_MAX: Final = (1 << 30) - 1
 """Journals write four times the id, plus the sub-queue, in 32 bits."""
 
 _WHAT_TO_DO: Final = "restore the file from a copy, or move it away and rebuild it: tandem store recover-metadata"
-
-_VERSION_1: Final = """
-CREATE TABLE entities (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    kind TEXT NOT NULL CHECK (kind IN ('queue', 'topic', 'subscription')),
-    path TEXT NOT NULL UNIQUE,
-    topic_id INTEGER REFERENCES entities (id) ON DELETE CASCADE,
-    store INTEGER NOT NULL,
-    description TEXT NOT NULL,
-    checksum INTEGER NOT NULL,
-    CHECK ((kind = 'subscription') = (topic_id IS NOT NULL))
-);
-CREATE INDEX subscriptions_of ON entities (topic_id);
-CREATE TABLE rules (
-    subscription_id INTEGER NOT NULL REFERENCES entities (id) ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    description TEXT NOT NULL,
-    checksum INTEGER NOT NULL,
-    PRIMARY KEY (subscription_id, name)
-);
-CREATE TABLE authorization_rules (
-    name TEXT PRIMARY KEY,
-    description TEXT NOT NULL,
-    checksum INTEGER NOT NULL
-);
-"""
-
-_VERSION_2: Final = """
-CREATE TABLE identity (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    id TEXT NOT NULL,
-    checksum INTEGER NOT NULL
-);
-CREATE TABLE stores (
-    number INTEGER PRIMARY KEY,
-    store_id TEXT NOT NULL,
-    begins_at INTEGER NOT NULL,
-    entity_max INTEGER NOT NULL,
-    checksum INTEGER NOT NULL
-);
-"""
-
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2)
-"""One script per version, run in order, each with its version number in one transaction. Never edit one that was released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +66,7 @@ class Snapshot:
     authorization_rules: tuple[AuthorizationRule, ...]
     highest_id: int = 0
     """That was ever given to an entity."""
+    relays: tuple[HybridConnectionDescription, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +147,16 @@ class Metadata:
             for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM authorization_rules ORDER BY name"):
                 self._verify(checksum, f"authorization rule {name}", name, text)
                 authorization_rules.append(load_authorization_rule(text))
-            return Snapshot(entities=tuple(entities), authorization_rules=tuple(authorization_rules), highest_id=self._highest_id())
+            relays: list[HybridConnectionDescription] = []
+            for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM relays ORDER BY name"):
+                self._verify(checksum, f"relay {name}", name, text)
+                relays.append(load_relay(text))
+            return Snapshot(
+                entities=tuple(entities),
+                authorization_rules=tuple(authorization_rules),
+                highest_id=self._highest_id(),
+                relays=tuple(relays),
+            )
 
     def put_entity(self, description: EntityDescription, *, store: int) -> StoredEntity:
         """Insert, or replace the description of the same name. The store of an entity never changes."""
@@ -224,6 +193,15 @@ class Metadata:
 
     def delete_authorization_rule(self, key_name: str) -> None:
         self._delete("authorization_rules WHERE name = ?", (key_name,), f"the namespace has no authorization rule {key_name!r}")
+
+    def put_relay(self, description: HybridConnectionDescription) -> None:
+        """Insert, or replace the one of the same name."""
+        name, text = description.name.casefold(), dump_relay(description)
+        sql = "INSERT INTO relays VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3"
+        self._write(lambda: self._db.execute(sql, (name, text, _checksum(name, text))))
+
+    def delete_relay(self, name: str) -> None:
+        self._delete("relays WHERE name = ?", (name.casefold(),), f"there is no relay {name!r}")
 
     def close(self) -> None:
         with self._lock:
@@ -392,7 +370,7 @@ class Metadata:
 
     def _migrate(self, version: int, script: str) -> None:
         def migrate() -> None:
-            for statement in _statements(script):
+            for statement in statements(script):
                 self._db.execute(statement)
             if version == 2:
                 self._introduce()
@@ -479,18 +457,6 @@ class _Change:
         self.value: object = None
         self.error: Exception | None = None
         self.settled = False
-
-
-def _statements(script: str) -> Iterator[str]:
-    """`executescript` would commit on its own: run the script's statements one by one inside our transaction."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
-    if pending.strip():
-        raise ValueError(f"migration script ends in the middle of a statement: {pending.strip()[:40]!r}")
 
 
 def _checksum(*columns: object) -> int:

@@ -103,7 +103,7 @@ def validate_subscription(
     _between("MaxDeliveryCount", wish.max_delivery_count, DELIVERY_COUNT, duration=False)
     _between("DefaultMessageTimeToLive", wish.default_message_time_to_live_ms, TIME_TO_LIVE_MS)
     _between("AutoDeleteOnIdle", wish.auto_delete_on_idle_ms, AUTO_DELETE_MS)
-    _check_metadata(wish.user_metadata)
+    check_metadata(wish.user_metadata)
     partitioned = False
     if find is not None:
         topic = find(wish.topic)
@@ -218,7 +218,7 @@ def _check_carrier(wish: Entity, limits: Limits) -> None:
     _between("AutoDeleteOnIdle", wish.auto_delete_on_idle_ms, AUTO_DELETE_MS)
     _between("DuplicateDetectionHistoryTimeWindow", wish.duplicate_detection_history_ms, DUPLICATE_WINDOW_MS)
     _between("MaxSizeInMegabytes", wish.max_size_megabytes, SIZE_MEGABYTES, duration=False)
-    _check_metadata(wish.user_metadata)
+    check_metadata(wish.user_metadata)
     if wish.max_message_bytes is not None and wish.max_message_bytes != limits.message_bytes_max:
         # The service has tiers, of which one takes 1024 to 102400; here there are none.
         kilobytes, rest = divmod(wish.max_message_bytes, KILOBYTE)
@@ -228,7 +228,7 @@ def _check_carrier(wish: Entity, limits: Limits) -> None:
             raise ArgumentOutOfRange(f"MaxMessageSizeInKilobytes is {given:g}; whole numbers from 1 to {high} are allowed")
     if wish.enable_express and wish.requires_duplicate_detection:
         raise ArgumentRefused("EnableExpress and RequiresDuplicateDetection exclude each other; choose one")
-    _check_authorization_rules(wish.authorization_rules)
+    check_authorization_rules(wish.authorization_rules)
 
 
 def _check_forwarding_source(wish: QueueDescription | SubscriptionDescription, partitioned: bool) -> None:
@@ -256,12 +256,12 @@ def _check_targets(source: str, forward_to: str | None, forward_dead_letters_to:
         raise ArgumentRefused(f"ForwardTo would close a ring: {' -> '.join([*path, source])}")
 
 
-def _check_metadata(text: str | None) -> None:
+def check_metadata(text: str | None) -> None:
     if text is not None and len(text) > USER_METADATA_CHARS_MAX:
         raise ArgumentOutOfRange(f"UserMetadata has {len(text)} characters; at most {USER_METADATA_CHARS_MAX} are allowed")
 
 
-def _check_authorization_rules(rules: tuple[AuthorizationRule, ...]) -> None:
+def check_authorization_rules(rules: tuple[AuthorizationRule, ...]) -> None:
     if len(rules) > AUTHORIZATION_RULES_MAX:
         raise QuotaExceeded(f"{len(rules)} authorization rules are given; at most {AUTHORIZATION_RULES_MAX} are allowed")
     seen: set[str] = set()

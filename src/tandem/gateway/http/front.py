@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -16,6 +16,7 @@ from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, sp
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, Refused
 from tandem.model.limits import Limits
+from tandem.relay.front import RelayFront, is_websocket_path
 from tandem.server.tracking import Entropy
 from tandem.wire.websocket import MaskedFrames, serve_websocket
 
@@ -66,6 +67,7 @@ class HttpFront:
         self._atom = Atom(limits, clock, entropy)
         self._rest = rest.Rest()
         self._mounts: dict[str, Mount] = {}
+        self._relay = RelayFront(limits=limits, entropy=entropy, detach=_detach)
         self._loop = asyncio.get_running_loop()
         # A receiver that hangs up must not take a message with it: its handler is cancelled.
         self._server = web.Server(self._serve, handler_cancellation=True)
@@ -98,6 +100,7 @@ class HttpFront:
 
     async def close(self, grace_seconds: float = 2.0) -> None:
         """Let requests under way finish for a moment, then hang up."""
+        self._relay.close()
         self._server.pre_shutdown()
         await self._server.shutdown(grace_seconds)
 
@@ -117,6 +120,9 @@ class HttpFront:
         stranger = self._stranger(request)
         if stranger:
             return _response(self._refusal(None, NotAllowed(stranger), 421, ""))
+        relayed = self._relayed(request)
+        if relayed is not None:
+            return await relayed
         try:
             segments, query = split_target(request.raw_path)
         except BusError as error:
@@ -131,6 +137,18 @@ class HttpFront:
         if folded == [""] and "console" in self._mounts and "text/html" in request.headers.get("Accept", ""):
             return web.Response(status=302, headers={"Location": "/$tandem/console/", "Server": _SERVER})
         return _response(await self._api(request, segments, query))
+
+    def _relayed(self, request: web.BaseRequest) -> Coroutine[Any, Any, web.StreamResponse] | None:
+        """What serves it, if it is for a relay. Its administration has the same path: clients of the service say which they mean."""
+        namespace = self._namespace_for(request.headers.get("Host", ""))
+        if namespace is None or namespace.relay is None:
+            return None
+        if is_websocket_path(request.raw_path):
+            return self._relay.serve_websocket(namespace.relay, request)
+        if "X-PROCESS-AT" in request.headers:
+            return None
+        meant = self._relay.target_of(namespace.relay, request)
+        return self._relay.serve_http(namespace.relay, request, meant) if meant is not None else None
 
     def _stranger(self, request: web.BaseRequest) -> str:
         """Everybody knows the key of a development broker: no web page may reach it, under a name of its own (DNS rebinding) or ours."""
@@ -218,6 +236,12 @@ class HttpFront:
         return bytes(body)
 
 
+def _detach(request: web.BaseRequest) -> asyncio.Transport:
+    guard = request.protocol
+    assert isinstance(guard, _GuardedHandler)
+    return guard.detach()
+
+
 def _response(reply: Reply) -> web.Response:
     response = web.Response(status=reply.status, body=reply.body or None, headers=reply.headers)
     if reply.content_type is not None:
@@ -273,6 +297,14 @@ class _GuardedHandler(web.RequestHandler):
         )
         response.force_close()
         return response
+
+    def detach(self) -> asyncio.Transport:
+        """The connection has another owner from now on. To us it is lost, so the task that serves it is cancelled."""
+        transport, self.transport = self.transport, None
+        if transport is None:
+            raise ConnectionResetError("the peer hung up")
+        self.connection_lost(None)
+        return transport
 
     def request_began(self) -> None:
         self._busy = True

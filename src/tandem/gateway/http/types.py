@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 from tandem.gateway.http.data_port import DataPort
 from tandem.model.errors import ArgumentRefused, PreconditionFailed
 from tandem.server.administration_port import AdminPort
 from tandem.server.tracking import Tracker
+
+if TYPE_CHECKING:
+    from tandem.relay.namespace import RelayNamespace
 
 PASSIVE: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -29,6 +32,7 @@ class HttpNamespace:
     admin: AdminPort
     data: DataPort
     tracker: Tracker
+    relay: RelayNamespace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

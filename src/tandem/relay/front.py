@@ -1,0 +1,55 @@
+"""The relay as the HTTP door sees it: one object that takes WebSockets under `/$hc/` and requests whose path begins with a relay's name."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+from aiohttp import web
+
+from tandem.model.limits import Limits
+from tandem.relay.entity import HybridConnection
+from tandem.relay.namespace import RelayNamespace, Surroundings
+from tandem.relay.pulse import Pulse
+from tandem.relay.rendezvous import RendezvousDesk
+from tandem.relay.requests import HttpDoor
+from tandem.relay.target import RelayTarget, is_websocket_path, read_target
+from tandem.relay.websockets import Arrival, WebSocketDoor
+
+__all__ = ["RelayFront", "is_websocket_path"]
+
+
+class RelayFront:
+    """Of one broker. `detach` takes a connection away from the HTTP server and cancels the task that calls it."""
+
+    def __init__(self, *, limits: Limits, entropy: Callable[[int], bytes], detach: Callable[[web.BaseRequest], asyncio.Transport]) -> None:
+        around = Surroundings(
+            limits=limits,
+            chance=lambda: int.from_bytes(entropy(4), "big") / 0x1_0000_0000,
+            new_id=lambda: str(uuid.UUID(bytes=entropy(16), version=4)),
+            detach=detach,
+        )
+        self._pulse = Pulse(limits.relay_ping_ms)
+        desk: RendezvousDesk[Arrival] = RendezvousDesk(entropy)
+        self._websockets = WebSocketDoor(around, desk, self._pulse)
+        self._http = HttpDoor(around, desk)
+
+    async def serve_websocket(self, namespace: RelayNamespace, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._websockets.serve(namespace, request, read_target(request.raw_path))
+
+    def target_of(self, namespace: RelayNamespace, request: web.BaseRequest) -> tuple[RelayTarget, HybridConnection, int] | None:
+        """None: no relay has this path."""
+        if not namespace.relays.entities:
+            return None
+        target = read_target(request.raw_path)
+        found = namespace.relays.match(target)
+        return (target, *found) if found is not None else None
+
+    async def serve_http(
+        self, namespace: RelayNamespace, request: web.BaseRequest, meant: tuple[RelayTarget, HybridConnection, int]
+    ) -> web.StreamResponse:
+        return await self._http.serve(namespace, request, *meant)
+
+    def close(self) -> None:
+        self._pulse.stop()
