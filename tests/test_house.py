@@ -221,7 +221,7 @@ ORDERED_SLICES: dict[str, set[str]] = {
         "memoryview(buf)[at:end]",
         "view[w.sent:w.sent + room]",
     },
-    "gateway/amqp/links.py": {"payload[value_at + 2:after]", "payload[value_at + 5:value_at + 5 + uint32(payload, value_at + 1)]"},
+    "gateway/amqp/sending.py": {"payload[value_at + 2:after]", "payload[value_at + 5:value_at + 5 + uint32(payload, value_at + 1)]"},
     "gateway/translate.py": {
         "bare[after:]",
         "bare[cut_to:]",
@@ -322,7 +322,7 @@ def test_rules_themselves_catch_what_they_are_for(tmp_path: Path, monkeypatch: p
         test_module_says_in_its_first_line_what_it_promises(bad)
     door = tmp_path / "gateway" / "http" / "bad.py"
     door.parent.mkdir(parents=True)
-    door.write_text("from tandem.gateway.amqp.links import Sending\n")
+    door.write_text("from tandem.gateway.amqp.sending import Sending\n")
     with pytest.raises(AssertionError, match="one door does not import the other"):
         test_room_imports_only_what_it_may(door)
     store = tmp_path / "stores" / "bad.py"

@@ -16,9 +16,9 @@ from tandem.amqp.codec import COMPILED, decode_value, skip_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.outcomes import decode_outcome, encode_outcome
 from tandem.amqp.sections import decode_message, scan
-from tandem.gateway.amqp.connection import Client, Writer
-from tandem.gateway.amqp.links import split_batch
+from tandem.gateway.amqp.connection import PeerConnection, Writer
 from tandem.gateway.amqp.pump import open_client
+from tandem.gateway.amqp.sending import split_batch
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right
 from tandem.model.errors import BusError
 from tandem.server.server import Server
@@ -75,7 +75,7 @@ class House:
         )
         self.notes: list[str] = []
         self.server = Server(settings, MemoryEngines(), clock=StillClock(), real_time=False, log=self.notes.append, entropy=self._entropy)
-        self.client: Client | None = None
+        self.client: PeerConnection | None = None
         self.writer = Heard()
 
     async def open(self) -> None:

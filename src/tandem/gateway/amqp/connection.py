@@ -24,7 +24,7 @@ from tandem.model.errors import BusError, QuotaExceeded, ServerBusy, Unauthorize
 from tandem.server import sas
 
 if TYPE_CHECKING:
-    from tandem.gateway.amqp.node import Node
+    from tandem.gateway.amqp.attach import Node
     from tandem.server.context import NamespaceContext
 
 _LARGE_ANSWERS_MAX: Final = 16

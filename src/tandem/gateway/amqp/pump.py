@@ -9,8 +9,8 @@ from typing import cast
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
 from tandem.amqp.sasl import SaslServer
+from tandem.gateway.amqp.attach import Node
 from tandem.gateway.amqp.connection import ClientHandler, PeerConnection, Writer
-from tandem.gateway.amqp.node import Node
 from tandem.server.backpressure import Backpressure
 from tandem.server.context import NamespaceContext
 

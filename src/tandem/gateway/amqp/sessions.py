@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.types import Array, Int, Timestamp
-from tandem.gateway.amqp.links import LinkConsumer, Receiving
+from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.requests import Reply, need
 from tandem.gateway.waiting import durable
 from tandem.model.errors import ArgumentRefused, SessionLockLost

@@ -15,10 +15,11 @@ from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.jms import DELAYED_DELIVERY, check_wishes
-from tandem.gateway.amqp.links import LinkConsumer, Receiving, Sending
 from tandem.gateway.amqp.management import ManagementNode
+from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.requests import ReplyLinks, Requests
 from tandem.gateway.amqp.selectors import take_selector
+from tandem.gateway.amqp.sending import Sending
 from tandem.gateway.amqp.transactions import CoordinatorLink
 from tandem.model import address as addresses
 from tandem.model.address import Address
