@@ -12,7 +12,6 @@ import argparse
 import ast
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,14 +101,17 @@ def classes(source: Source) -> dict[Class, ast.ClassDef]:
 def towers(source: Source) -> dict[Class, set[str]]:
     """Names of the methods of each class, inherited ones included."""
     known = classes(source)
+    own: dict[str, dict[str, Class]] = {module: {} for module in source.trees}
+    for module, name in known:
+        own[module][name] = (module, name)
     visible: dict[str, dict[str, Class]] = {}
     for module in source.trees:
-        visible[module] = {name: (module, name) for where, name in known if where == module}
+        visible[module] = dict(own[module])
         for origin, name, here in source.imports(module):
             if (origin, name) in known:
                 visible[module][here] = (origin, name)
             elif not name:
-                visible[module] |= {f"{here}.{one}": (where, one) for where, one in known if where == origin}
+                visible[module] |= {f"{here}.{one}": which for one, which in own.get(origin, {}).items()}
     done: dict[Class, set[str]] = {}
 
     def methods(which: Class) -> set[str]:
@@ -149,8 +151,10 @@ def foreign_writes(tree: ast.AST) -> Iterator[ast.Attribute]:
 
 def reused(source: Source) -> dict[str, list[str]]:
     """Class name -> modules, where there are several."""
-    names = Counter(name for _, name in classes(source))
-    return {name: sorted(module for module, one in classes(source) if one == name) for name in sorted(names) if names[name] > 1}
+    modules: dict[str, list[str]] = {}
+    for module, name in sorted(classes(source)):
+        modules.setdefault(name, []).append(module)
+    return {name: found for name, found in sorted(modules.items()) if len(found) > 1}
 
 
 def figures(checkout: Path) -> Figures:
