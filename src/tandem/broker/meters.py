@@ -7,7 +7,6 @@ roll-up and before a segment leaves, says all that is not in a file yet: a repla
 from __future__ import annotations
 
 from collections import deque
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
@@ -78,11 +77,6 @@ OUTCOME_NAMES: Final = {
     RELEASED: "released",
 }
 
-_DELTA: Final = Struct("<QIQ")
-"""slot, count, bytes."""
-_PENDING: Final = Struct("<IQQQ")
-"""minute, slot, count, bytes."""
-
 Row = tuple[int, int, int, int]
 """Minute, slot, count, bytes."""
 
@@ -90,20 +84,6 @@ Row = tuple[int, int, int, int]
 def slot_of(entity: int, operation: int, outcome: int, unit: int) -> int:
     """What is counted, as one number: entity, operation, outcome, size unit."""
     return entity << 32 | operation << 24 | outcome << 16 | unit
-
-
-def unpack_deltas(key: bytes) -> list[tuple[int, int, int]]:
-    """(slot, count, bytes) of a METERED fact."""
-    return list(_DELTA.iter_unpack(key))
-
-
-def unpack_pending(key: bytes) -> list[Row]:
-    """What a METERS fact says is in no file yet."""
-    return list(_PENDING.iter_unpack(key))
-
-
-def pack_pending(rows: list[Row]) -> bytes:
-    return b"".join([_PENDING.pack(minute, slot, count, size) for minute, slot, count, size in rows])
 
 
 class Meter:
@@ -220,7 +200,7 @@ class MeterBook(Recorded):
             deltas.extend(meter.drain())
         if not deltas:
             return
-        self._journal.append(facts.METERED, 0, 0, 0, now, 0, b"".join([_DELTA.pack(*delta) for delta in deltas]), b"")
+        facts.write_metered(self._journal, deltas, now)
         minute = self.pending.setdefault(now // MINUTE_MS, {})
         for slot, count, size in deltas:
             _count(minute, slot, count, size)
@@ -259,15 +239,14 @@ class MeterBook(Recorded):
         """METERS: replaces, on replay, everything before it."""
         if self._turn is not None and (self.pending or self.file_bytes):
             now = self._turn.now
-            key = pack_pending(self.take(1 << 32))
-            self._journal.append(facts.METERS, 0, 0, self.file_number, now, self.file_bytes, key, b"")
+            facts.write_meters(self._journal, self.take(1 << 32), self.file_number, self.file_bytes, now)
 
     # -- replay ------------------------------------------------------------------------------
 
     def replayed(self, kind: int, seq: int, at: int, aux: int, key: bytes) -> None:
         if kind == facts.METERED:
             minute = self.pending.setdefault(at // MINUTE_MS, {})
-            for slot, count, size in unpack_deltas(key):
+            for slot, count, size in facts.read_metered(key):
                 _count(minute, slot, count, size)
             return
         if kind != facts.METERS:
@@ -275,7 +254,7 @@ class MeterBook(Recorded):
         self.pending = {}
         self.file_number = seq
         self.file_bytes = aux
-        for number, slot, count, size in unpack_pending(key):
+        for number, slot, count, size in facts.read_meters(key):
             _count(self.pending.setdefault(number, {}), slot, count, size)
 
 

@@ -39,9 +39,6 @@ class Turn:
     def add_journal(self, journal: Journal) -> None:
         self._journals.append(journal)
 
-    def remove_journal(self, journal: Journal) -> None:
-        self._journals.remove(journal)
-
     def begin(self) -> int:
         """Every entry into the house (bytes, timer, commit) starts here; returns the instant that holds for all of it."""
         self.now = self.clock.now_ms()

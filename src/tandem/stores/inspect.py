@@ -116,12 +116,12 @@ def _row(record: tuple[int, ...], key: bytes) -> dict[str, object]:
         row["reason"] = facts.REASON_NAMES.get(flags, str(flags))
     elif kind == facts.ENQUEUED:
         try:
-            message_id, session_id, count, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+            message_id, session_id, count, _ = facts.read_enqueued(flags, key)
         except (ValueError, StructError):
             return row  # the key says it all, to whoever can read it
         row["message_id"] = facts.text_of(message_id)
         row["session_id"] = session_id
         row["delivery_count"] = count
-    elif kind == facts.ENTITY and not flags & facts.ENDED:
+    elif kind == facts.ENTITY and not facts.has_ended(flags):
         row["entity_kind"], row["path"] = kind_and_path_in(key.decode())
     return row

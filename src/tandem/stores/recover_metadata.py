@@ -64,7 +64,7 @@ class _Reading:
         id_ = facts.id_of(entity)
         self.used.add(id_)
         if kind == facts.ENTITY:
-            if flags & facts.ENDED:
+            if facts.has_ended(flags):
                 self.entities.pop(id_, None)
                 self.rules.pop(id_, None)
                 self.ended.add(id_)
@@ -73,10 +73,10 @@ class _Reading:
                 self.entities[id_] = FoundEntity(description, self.number, keys_of)
         elif kind == facts.RULE:
             rules = self.rules.setdefault(id_, {})
-            if flags & facts.ENDED:
+            if facts.has_ended(flags):
                 rules.pop(key.decode(), None)
             else:
-                name, text = facts.unpack_rule(key)
+                name, text = facts.read_rule(flags, key)
                 rules[name] = load_rule(text.decode())
         elif kind in _NAMES_OTHERS:
             self.used.update(map(facts.id_of, _others(kind, aux, key)))
@@ -92,10 +92,10 @@ def _others(kind: int, aux: int, key: bytes) -> list[int]:
     if kind == facts.TRANSFERRED:
         return [aux]
     if kind == facts.TRANSFER_ENDED:
-        return [queue for queue, _ in facts.unpack_transfers(key)]
+        return [queue for queue, _ in facts.read_transfer_ended(key)]
     if kind == facts.PREPARED:
-        return [queue for queue, _ in facts.unpack_prepared(key)[1]]
-    return [target for target, _, _ in facts.unpack_targets(key)]
+        return [queue for queue, _ in facts.read_prepared(key)[1]]
+    return [target for target, _, _ in facts.read_targets(key)]
 
 
 def read_journals(stores: dict[int, tuple[Disk, str]]) -> Found:

@@ -114,7 +114,7 @@ def lost_body(where: str, kind: int, entity: int, seq: int, key: bytes) -> str:
 def _names_in(key: bytes) -> tuple[bytes, str | None]:
     """Message id and session id; nothing when the key did not survive either."""
     try:
-        message_id, session_id, _, _ = facts.unpack_key(key, True)
+        message_id, session_id, _, _ = facts.read_enqueued(facts.HAS_SESSION, key)
     except (ValueError, StructError):
         return b"", None
     return message_id, session_id or None

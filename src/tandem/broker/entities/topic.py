@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tandem.model.limits import Limits
 
 _UNBOUNDED: Final = 1 << 40
-_Target = tuple[int, int, int]
-"""Entity, sequence number and instant of expiry of one row."""
 _Copy = tuple[Queue, Message, bool]
 """Where a copy with a body of its own goes, and whether as a dead letter."""
 
@@ -187,7 +185,7 @@ class Topic(Queue):
                     plain.append(subscription)
             for copy in copies:  # only now: if the store of one is down, the message is refused before anything was written
                 self._write(copy, now)
-        targets: list[_Target] = []
+        targets: list[facts.Target] = []
         queues: list[Queue] = []
         for subscription in plain:
             queue = subscription.queue
@@ -199,9 +197,9 @@ class Topic(Queue):
         if not targets:
             return number
         body = encode_body(message)
-        flags = 0 if message.session_id is None else facts.HAS_SESSION
-        key = facts.pack_targets(message.message_id, message.session_id, targets)
-        location = self.journal.append(facts.PUBLISHED, flags, self.entity_id, number, now, 0, key, body)
+        location = facts.write_published(
+            self.journal, self.entity_id, number, False, message.message_id, message.session_id, now, targets, body
+        )
         self.shared[location] = len(targets)
         size = len(body)
         self._room_bytes -= size * len(targets)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tandem.broker import facts
 from tandem.broker.ports import SessionAcceptor
-from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, HELD, LEASED, LOCKED, READY, SCHEDULED
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LEASED, LOCKED, READY, SCHEDULED
 from tandem.broker.queue.settlement import Settler
 from tandem.model.errors import MessageNotFound, NotAllowed, SessionCannotBeLocked, SessionLockLost
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.sessions import MessageSession
 
-_SEQ: Final = Struct("<Q")
 _VISIBLE_STATES = (READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, DEFERRED_LOCKED, LEASED)
 
 
@@ -69,20 +67,13 @@ class Browser(Settler):
             self.index.set_state(seq, DEFERRED_LOCKED)
             self.meter.received(self.index.size(seq))
             taken.append(lock)
-        packed = b"".join([_SEQ.pack(seq) for seq in seqs])
-        self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, packed, b"")
+        facts.write_delivered(self.journal, self.entity_id, seqs, now)
         self.wake_for_locks()
         return taken
 
     def check_deferred(self, seqs: list[int], session_id: str | None, now: int) -> None:
         """Raises what `receive_deferred` would raise."""
         self._check_deferred(seqs, self._session_for_deferred(session_id, now))
-
-    def delete_deferred(self, seqs: list[int], session_id: str | None, now: int) -> None:
-        """Receive-and-delete of deferred messages whose bodies the caller has loaded."""
-        self._check_deferred(seqs, self._session_for_deferred(session_id, now))
-        for seq in seqs:
-            self.settle(seq, facts.RECEIVED, now)
 
     def _session_for_deferred(self, session_id: str | None, now: int) -> MessageSession | None:
         if not self.has_sessions:
@@ -151,9 +142,7 @@ class Browser(Settler):
 
     def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
         session = self.held_session(session_id, now)
-        self.journal.append(
-            facts.SESSION_STATE, 0 if state is None else 1, self.entity_id, 0, now, 0, facts.pack_session_state(session_id, state), b""
-        )
+        facts.write_session_state(self.journal, self.entity_id, session_id, state, now)
         session.state = state
         session.state_updated_at = now
 
@@ -172,7 +161,3 @@ class Browser(Settler):
         ]
         ids.sort()
         return ids[skip : skip + top]
-
-    def held_by_delete(self) -> int:
-        """Messages chosen for receive-and-delete that wait for the disk."""
-        return self.index.by_state[HELD]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
@@ -28,7 +27,6 @@ PUMP_BYTES_MAX: Final = 2_097_152
 """… and bytes, about: whether a peer reads is seen between turns, so this is what one that does not can cost."""
 _PAGE_ROWS: Final = 512
 _PAGE_BYTES: Final = 2_097_152
-_SEQ: Final = Struct("<Q")
 
 
 class Dispatcher(QueueState):
@@ -169,12 +167,11 @@ class Dispatcher(QueueState):
         """Up to `room` messages to this consumer. Fewer means: nothing more is there (yet), or `given_bytes` has reached `room_bytes`."""
         sent = 0
         given = 0
-        taken: list[bytes] = []
+        taken: list[int] = []
         held: Held | None = None
         chunks = self.index.chunks
         by_state = self.index.by_state
         hot = self.hot
-        pack = _SEQ.pack
         small = 0
         small_bytes = 0
         while sent < room and given < room_bytes:
@@ -212,14 +209,14 @@ class Dispatcher(QueueState):
                 by_state[LOCKED] += 1
                 chunk.states[row] = LOCKED
                 lock = self.locks.take(seq, now + self.lock_ms, count, None, False)
-                taken.append(pack(seq))
+                taken.append(seq)
                 consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
             else:
                 if held is None:
                     held = Held(self, consumer)
                 by_state[HELD] += 1
                 chunk.states[row] = HELD
-                self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
+                facts.write_settled(self.journal, self.entity_id, seq, facts.RECEIVED, now)
                 held.add(message, seq, enqueued_at, count, expires_at)
             sent += 1
         self.given_bytes = given
@@ -227,7 +224,7 @@ class Dispatcher(QueueState):
             self.meter.received_small(small, small_bytes)
         if taken:
             # Lazy: rides along with the next commit. A crash before it merely forgets one delivery attempt.
-            self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
+            facts.write_delivered(self.journal, self.entity_id, taken, now)
             self.wake_for_locks()
         if held is not None:
             self.hold(held)
@@ -353,7 +350,7 @@ class Dispatcher(QueueState):
             if session.first(self.index):
                 self.session_ended(session, SessionLockLost("The session lock has expired. Accept the session again."), True, now)
             return
-        taken: list[bytes] = []
+        taken: list[int] = []
         held: Held | None = None
         while room > 0 and self.given_bytes < PUMP_BYTES_MAX:
             seq = session.first(self.index)
@@ -377,18 +374,18 @@ class Dispatcher(QueueState):
                 session.locks[seq] = lock
                 self.index.set_state(seq, LOCKED)
                 self.drop_hot(seq)
-                taken.append(_SEQ.pack(seq))
+                taken.append(seq)
                 consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
             else:
                 if held is None:
                     held = Held(self, consumer)
                 self.index.set_state(seq, HELD)
                 self.drop_hot(seq)
-                self.journal.append(facts.SETTLED, facts.RECEIVED, self.entity_id, seq, now, 0, b"", b"")
+                facts.write_settled(self.journal, self.entity_id, seq, facts.RECEIVED, now)
                 held.add(message, seq, enqueued_at, count, expires_at)
             room -= 1
         if taken:
-            self.journal.append(facts.DELIVERED, 0, self.entity_id, 0, now, 0, b"".join(taken), b"")
+            facts.write_delivered(self.journal, self.entity_id, taken, now)
         if held is not None:
             self.hold(held)
 

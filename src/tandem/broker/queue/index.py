@@ -152,9 +152,6 @@ class Index:
         at: int = self.chunks[seq >> _BITS].expires[seq & _MASK]
         return at
 
-    def clear_expiry(self, seq: int) -> None:
-        self.chunks[seq >> _BITS].expires[seq & _MASK] = 0
-
     def size(self, seq: int) -> int:
         size: int = self.chunks[seq >> _BITS].sizes[seq & _MASK]
         return size

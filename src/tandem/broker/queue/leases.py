@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
 
-_SEQ: Final = Struct("<Q")
 _ENDED_MAX: Final = 10_000
 """Ids of completed leases that are remembered, so that completing one again is no error."""
 
@@ -230,8 +228,7 @@ class Leaser(Browser):
         self.turn.wake(self, lease.expires_at)
 
     def _write_lease(self, lease: Lease, now: int) -> None:
-        key = facts.pack_lease(lease.id, self.packed_lease(lease))
-        self.journal.append(facts.LEASED, 0, self.entity_id, 0, now, lease.expires_at, key, b"")
+        facts.write_leased(self.journal, self.entity_id, lease.id, lease.seqs, lease.expires_at, now)
 
     def find_lease(self, lease_id: str, now: int) -> Lease:
         lease = self.leases.get(lease_id)
@@ -247,7 +244,7 @@ class Leaser(Browser):
         if self.sessions is not None:
             for session in lease.sessions:
                 self.sessions.renew(session, lease.expires_at)
-        self.journal.append(facts.LEASE_RENEWED, 0, self.entity_id, 0, now, lease.expires_at, facts.pack_lease(lease.id, b""), b"")
+        facts.write_lease_renewed(self.journal, self.entity_id, lease.id, lease.expires_at, now)
         return lease
 
     def complete_lease(self, lease_id: str, now: int) -> int:
@@ -256,7 +253,7 @@ class Leaser(Browser):
             return 0
         lease = self.find_lease(lease_id, now)
         left = lease.remaining()
-        self.journal.append(facts.LEASE_ENDED, 1, self.entity_id, 0, now, left, facts.pack_lease(lease_id, b""), b"")
+        facts.write_lease_ended(self.journal, self.entity_id, lease_id, True, left, now)
         self.lease_done(lease)
         return left
 
@@ -313,8 +310,7 @@ class Leaser(Browser):
         given = [seq for seq in seqs if lease.place(seq) >= 0 and self.index.state(seq) == LEASED]
         if not given:
             return 0
-        packed = b"".join([_SEQ.pack(seq) for seq in given])
-        self.journal.append(facts.LEASE_PART, 0, self.entity_id, 0, now, 0, facts.pack_lease(lease.id, packed), b"")
+        facts.write_lease_part(self.journal, self.entity_id, lease.id, given, now)
         for seq in given:
             lease.seqs[lease.place(seq)] = 0
             self.make_ready(seq)
@@ -327,13 +323,10 @@ class Leaser(Browser):
             if at >= 0:
                 lease.seqs[at] = 0
 
-    def packed_lease(self, lease: Lease) -> bytes:
-        return b"".join([_SEQ.pack(seq) for seq in lease.seqs])
-
     # -- the end -----------------------------------------------------------------------------
 
     def _return_lease(self, lease: Lease, now: int) -> None:
-        self.journal.append(facts.LEASE_ENDED, 0, self.entity_id, 0, now, lease.remaining(), facts.pack_lease(lease.id, b""), b"")
+        facts.write_lease_ended(self.journal, self.entity_id, lease.id, False, lease.remaining(), now)
         del self.leases[lease.id]
         self.give_back_leased(lease)
 

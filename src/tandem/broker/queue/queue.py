@@ -179,14 +179,14 @@ class Queue(Leaser):
         seq = self.next_seq
         if message.scheduled_at > now:
             body = encode_body(message)
-            location = self.append_message(seq, facts.SCHEDULED, message, body, now, 0, 0)
+            location = self.append_message(seq, SCHEDULED, False, message, body, now, 0, 0)
             self.index.add(seq, SCHEDULED, location, len(body), now, 0, 0)
             heapq.heappush(self.scheduled, (message.scheduled_at, seq))
             self.turn.wake(self, message.scheduled_at)
         else:
             expires_at = 0 if message.ttl_ms == NO_TTL and self.default_ttl_ms >= MAX_DURATION_MS else self.expiry(message.ttl_ms, now)
             body = encode_body(message)
-            location = self.append_message(seq, 0, message, body, now, expires_at, 0)
+            location = self.append_message(seq, READY, False, message, body, now, expires_at, 0)
             self.index.add(seq, READY, location, len(body), now, expires_at, 0)
             self.keep_hot(seq, message)
             if expires_at:
@@ -254,7 +254,7 @@ class Queue(Leaser):
         seq = self.next_seq
         self.next_seq = seq + 1
         body = encode_body(message)
-        location = self.append_message(seq, 0, message, body, enqueued_at, 0, count)
+        location = self.append_message(seq, READY, False, message, body, enqueued_at, 0, count)
         self.index.add(seq, READY, location, len(body), enqueued_at, 0, count)
         self.keep_hot(seq, message)
         self.note(seq, message)

@@ -6,7 +6,6 @@ lie stays where it is for everybody else. Whatever becomes available again behin
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
@@ -26,7 +25,6 @@ LOOKS_MAX: Final = 256
 _BYTES_MAX: Final = 1_048_576
 """… of so many bytes, about, that must be read for it."""
 _SPARE: Final = 1_024
-_SEQ: Final = Struct("<Q")
 
 
 class Selective:
@@ -206,12 +204,12 @@ class Search(Loaded):
         if consumer.peek_lock:
             index.set_state(seq, LOCKED)
             lock = queue.locks.take(seq, now + queue.lock_ms, count, None, False)
-            queue.journal.append(facts.DELIVERED, 0, queue.entity_id, 0, now, 0, _SEQ.pack(seq), b"")
+            facts.write_delivered(queue.journal, queue.entity_id, [seq], now)
             queue.wake_for_locks()
             consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
             return
         index.set_state(seq, HELD)
-        queue.journal.append(facts.SETTLED, facts.RECEIVED, queue.entity_id, seq, now, 0, b"", b"")
+        facts.write_settled(queue.journal, queue.entity_id, seq, facts.RECEIVED, now)
         held = Held(queue, consumer)
         held.add(message, seq, enqueued_at, count, expires_at)
         queue.hold(held)

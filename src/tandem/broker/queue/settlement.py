@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tandem.broker import facts, meters
 from tandem.broker.meters import ABANDONED, DEAD_LETTERED, OK, RENEW, SETTLE
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
     from tandem.model.message import Message
-
-_UNTIL: Final = Struct("<Q")
-_MOVES_MAX: Final = 256
-"""Bodies being read for a move at any time; further ones wait their turn."""
 
 
 class Settler(Dispatcher):
@@ -88,7 +83,7 @@ class Settler(Dispatcher):
         """Those from `at` on that nothing speaks against, in one go; returns how many. About the next one, ask `complete`."""
         if self.has_sessions or self.shared:
             return 0
-        append = self.journal.append
+        journal = self.journal
         entity_id = self.entity_id
         held: list[Lock] = []
         seqs: list[int] = []
@@ -98,7 +93,7 @@ class Settler(Dispatcher):
                 if not lock.held or lock.locked_until <= now:
                     break
                 seq = lock.seq
-                append(facts.SETTLED, facts.COMPLETED, entity_id, seq, now, 0, b"", b"")
+                facts.write_settled(journal, entity_id, seq, facts.COMPLETED, now)
                 held.append(lock)
                 seqs.append(seq)
         except StoreUnavailable:
@@ -141,7 +136,7 @@ class Settler(Dispatcher):
             return
         self._drop_lock(lock)
         state = DEFERRED if lock.deferred else READY
-        self.journal.append(facts.STATE, state, self.entity_id, lock.seq, now, lock.count, b"", b"")
+        facts.write_state(self.journal, self.entity_id, lock.seq, state, lock.count, 0, now)
         self._give_back(lock, lock.count, now)
 
     def defer(self, lock: Lock, now: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
@@ -154,7 +149,7 @@ class Settler(Dispatcher):
         if properties:
             self._rewrite(seq, lock, properties, -1, count, effect)
             return
-        self.journal.append(facts.STATE, DEFERRED, self.entity_id, seq, now, count, b"", b"")
+        facts.write_state(self.journal, self.entity_id, seq, DEFERRED, count, 0, now)
         self.index.set_state(seq, DEFERRED)
         if effect is not None:
             self.when_durable(effect)
@@ -205,7 +200,7 @@ class Settler(Dispatcher):
 
     def _delay(self, seq: int, until: int, count: int, now: int) -> None:
         self.index.set_count(seq, count)
-        self.journal.append(facts.STATE, DELAYED, self.entity_id, seq, now, count, _UNTIL.pack(until), b"")
+        facts.write_state(self.journal, self.entity_id, seq, DELAYED, count, until, now)
         self.hold_until(seq, until)
 
     def hold_until(self, seq: int, until: int) -> None:
@@ -343,10 +338,9 @@ class Settler(Dispatcher):
             self.dead_letters.take_over(changed, enqueued_at, count)
         else:
             # it is a dead letter already, and stays where it is
-            flags = facts.RELOCATED | (facts.DEFERRED if state == DEFERRED else facts.SCHEDULED if state == SCHEDULED else 0)
             body = encode_body(changed)
             old = index.location(seq)
-            location = self.append_message(seq, flags, changed, body, enqueued_at, index.expires_at(seq), count)
+            location = self.append_message(seq, state, True, changed, body, enqueued_at, index.expires_at(seq), count)
             index.set_body(seq, location, len(body))
             self.release(old)
             if state == MOVING:
@@ -369,9 +363,9 @@ class Settler(Dispatcher):
         now = self.turn.now
         index = self.index
         changed = self.rewriter.with_properties(message, properties)
-        flags = facts.RELOCATED | (facts.DEFERRED if deliver_at < 0 or lock.deferred else 0)
+        state = DEFERRED if deliver_at < 0 or lock.deferred else READY
         body = encode_body(changed)
-        location = self.append_message(seq, flags, changed, body, index.enqueued_at(seq), index.expires_at(seq), count)
+        location = self.append_message(seq, state, True, changed, body, index.enqueued_at(seq), index.expires_at(seq), count)
         old = index.location(seq)
         index.set_body(seq, location, len(body))
         self.release(old)

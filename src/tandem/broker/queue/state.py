@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.broker import facts
 from tandem.broker.meters import Meter
 from tandem.broker.ports import Effect, FetchEffect, Loaded, Pumped
-from tandem.broker.queue.index import DEFERRED, DELAYED, HELD, LEASED, LOCKED, MOVING, READY, SCHEDULED, Index
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, HELD, LEASED, LOCKED, MOVING, READY, SCHEDULED, Index
 from tandem.broker.queue.locks import LockTable
 from tandem.broker.turn import Turn
 from tandem.model.entity import EntityStatus, QueueDescription
@@ -16,7 +16,6 @@ from tandem.model.message import DAMAGED_TTL, Message, decode_body
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Journal
-    from tandem.broker.queue.index import Chunk
 
 _SMALL_QUEUE_BYTES: Final = 262_144
 """A queue may keep this much hot even when the store's budget is spent by others."""
@@ -167,7 +166,7 @@ class QueueState(Pumped):
 
     def settle(self, seq: int, reason: int, now: int) -> None:
         """The message leaves the queue: one fact, and its row and body are free."""
-        self.journal.append(facts.SETTLED, reason, self.entity_id, seq, now, 0, b"", b"")
+        facts.write_settled(self.journal, self.entity_id, seq, reason, now)
         self.remove_row(seq)
 
     def remove_row(self, seq: int) -> None:
@@ -195,12 +194,14 @@ class QueueState(Pumped):
             del self.shared[location]
             self.journal.forget(location)
 
-    def append_message(self, seq: int, flags: int, message: Message, body: bytes, enqueued_at: int, expires_at: int, count: int) -> int:
+    def append_message(
+        self, seq: int, state: int, relocated: bool, message: Message, body: bytes, enqueued_at: int, expires_at: int, count: int
+    ) -> int:
         """Write ENQUEUED; returns the location."""
-        if message.session_id is not None:
-            flags |= facts.HAS_SESSION
-        key = facts.pack_key(message.message_id, message.session_id, count, message.scheduled_at)
-        return self.journal.append(facts.ENQUEUED, flags, self.entity_id, seq, enqueued_at, expires_at, key, body)
+        id_, session, scheduled_at = message.message_id, message.session_id, message.scheduled_at
+        return facts.write_enqueued(
+            self.journal, self.entity_id, seq, state, relocated, id_, session, scheduled_at, enqueued_at, expires_at, count, body
+        )
 
     def when_durable(self, effect: Effect) -> None:
         """A store that is down answers at once."""
@@ -211,12 +212,9 @@ class QueueState(Pumped):
             return
         self.turn.schedule()
 
-    def chunk_of(self, seq: int) -> Chunk | None:
-        return self.index.chunks.get(seq >> 12)
-
     def counts(self) -> Counts:
         n = self.index.by_state
-        deferred = n[DEFERRED] + n[9]
+        deferred = n[DEFERRED] + n[DEFERRED_LOCKED]
         locked = n[LOCKED]
         active = n[READY] + locked + n[HELD] + n[DELAYED] + n[MOVING]
         return Counts(active, locked, deferred, n[SCHEDULED], n[LEASED], self.index.total, self.index.size_bytes)

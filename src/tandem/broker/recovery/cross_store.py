@@ -57,13 +57,13 @@ class BetweenStores:
     def note_transfer(self, id_: TransferId, target: int, now: int) -> None:
         """In the block in which the message arrives."""
         source, seq = id_
-        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, b"", b"")
+        facts.write_transferred(self.journal, target, source, seq, -1, now)
         self.transfers[id_] = False
 
     def note_reroute(self, row: RowId, target: int, now: int) -> None:
         """Likewise, for a message that its store may or may not have kept when it failed."""
         source, seq, enqueued_at = row
-        self.journal.append(facts.TRANSFERRED, 0, target, seq, now, source, facts.pack_instant(enqueued_at), b"")
+        facts.write_transferred(self.journal, target, source, seq, enqueued_at, now)
         self.transfers[(source, seq)] = False
         self.rerouted[(source, seq)] = enqueued_at
 
@@ -79,20 +79,20 @@ class BetweenStores:
         for id_ in ids:
             self.transfers.pop(id_, None)
             self.rerouted.pop(id_, None)
-        self.journal.append(facts.TRANSFER_ENDED, 0, ids[0][0], 0, self._now, 0, facts.pack_transfers(ids), b"")
+        facts.write_transfer_ended(self.journal, ids, self._now)
 
     # -- transactions ------------------------------------------------------------------------
 
     def prepare(self, transaction: bytes, decider: int, rows: list[Row], share: bytes, now: int) -> None:
-        key = facts.pack_prepared(transaction, [(entity, seq) for entity, seq, _ in rows])
-        location = self.journal.append(facts.PREPARED, 0, 0, 0, now, decider, key, share)
+        settled = [(entity, seq) for entity, seq, _ in rows]
+        location = facts.write_prepared(self.journal, transaction, decider, settled, share, now)
         self.prepared[transaction] = Prepared(decider, rows, location, False)
 
     def end_prepared(self, transaction: bytes) -> None:
         """In the block that carries the share out, or any time later when it is dropped."""
         found = self.prepared.get(transaction)
         if found is not None and not found.ended:
-            self.journal.append(facts.TRANSACTION_ENDED, 0, 0, 0, self._now, 0, transaction, b"")
+            facts.write_transaction_ended(self.journal, transaction, False, self._now)
             found.ended = True
 
     def forget_prepared(self, transaction: bytes) -> None:
@@ -102,13 +102,13 @@ class BetweenStores:
             self.journal.forget(found.location)
 
     def decide(self, transaction: bytes, shares: int, now: int) -> None:
-        self.journal.append(facts.COMMITTED, 0, 0, 0, now, shares, transaction, b"")
+        facts.write_committed(self.journal, transaction, shares, now)
         self.committed[transaction] = False
 
     def end_committed(self, transaction: bytes) -> None:
         """Lazily: at worst somebody asks again whether there is still a share of it."""
         if self._writes():
-            self.journal.append(facts.TRANSACTION_ENDED, 1, 0, 0, self._now, 0, transaction, b"")
+            facts.write_transaction_ended(self.journal, transaction, True, self._now)
             self.committed.pop(transaction, None)
 
     # -- replay and compaction ---------------------------------------------------------------
@@ -117,14 +117,15 @@ class BetweenStores:
         """True if the fact was one of these."""
         if kind == facts.TRANSFERRED:
             self.transfers[(aux, seq)] = True
-            if key:
-                self.rerouted[(aux, seq)] = facts.unpack_instant(key)
+            enqueued_at = facts.read_transferred(key)
+            if enqueued_at >= 0:
+                self.rerouted[(aux, seq)] = enqueued_at
         elif kind == facts.TRANSFER_ENDED:
-            for source, number in facts.unpack_transfers(key):
+            for source, number in facts.read_transfer_ended(key):
                 self.transfers.pop((source, number), None)
                 self.rerouted.pop((source, number), None)
         elif kind == facts.PREPARED:
-            transaction, rows = facts.unpack_prepared(key)
+            transaction, rows = facts.read_prepared(key)
             self.forget_prepared(transaction)
             self.prepared[transaction] = Prepared(aux, [(queue, number, 0) for queue, number in rows], location, True)
         elif kind == facts.COMMITTED:
@@ -143,14 +144,14 @@ class BetweenStores:
     ) -> bool:
         if kind == facts.TRANSFERRED:
             if (aux, seq) in self.transfers:
-                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+                facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")
         elif kind == facts.PREPARED:
-            found = self.prepared.get(facts.unpack_prepared(key)[0])
+            found = self.prepared.get(facts.read_prepared(key)[0])
             if found is not None and not found.ended and found.location == location:
-                found.location = self.journal.append(kind, flags, entity, seq, at, aux, key, body)
+                found.location = facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, body)
         elif kind == facts.COMMITTED:
             if key in self.committed:
-                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+                facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")
         else:
             return kind in (facts.TRANSFER_ENDED, facts.TRANSACTION_ENDED)
         return True

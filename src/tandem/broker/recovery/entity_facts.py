@@ -109,22 +109,22 @@ class EntityFacts:
             self._behind = True
 
     def _tell_entry(self, id_: int, entry: Entry, now: int) -> None:
-        append = self._journal.append
+        journal = self._journal
         last = self._told.get(id_)
         if last is None or last[0] != entry.key:
-            self._told[id_] = entry.key, append(facts.ENTITY, 0, 4 * id_, self._store, now, 0, entry.key, b"")
+            self._told[id_] = entry.key, facts.write_entity(journal, id_, self._store, entry.key, now)
         told = self._rules.setdefault(id_, {}) if entry.rules or id_ in self._rules else {}
         for name in [name for name in told if name not in entry.rules]:
-            append(facts.RULE, facts.ENDED, 4 * id_, 0, now, 0, name.encode(), b"")
+            facts.write_rule_ended(journal, id_, name, now)
             del told[name]
         for name, key in entry.rules.items():
             last = told.get(name)
             if last is None or last[0] != key:
-                told[name] = key, append(facts.RULE, 0, 4 * id_, 0, now, 0, facts.pack_rule(name, key), b"")
+                told[name] = key, facts.write_rule(journal, id_, name, key, now)
 
     def _tell_end(self, id_: int, now: int) -> None:
         if id_ in self._told:
-            self._journal.append(facts.ENTITY, facts.ENDED, 4 * id_, self._store, now, 0, b"", b"")
+            facts.write_entity_ended(self._journal, id_, self._store, now)
             del self._told[id_]
             self._rules.pop(id_, None)
 
@@ -134,14 +134,14 @@ class EntityFacts:
         id_ = facts.id_of(entity)
         if kind == facts.RULE:
             told = self._rules.setdefault(id_, {})
-            if flags & facts.ENDED:
-                told.pop(key.decode(), None)
+            name, text = facts.read_rule(flags, key)
+            if facts.has_ended(flags):
+                told.pop(name, None)
             else:
-                name, text = facts.unpack_rule(key)
                 told[name] = text, location
         elif kind != facts.ENTITY:
             raise Corrupt(f"the journal holds a fact of unknown kind {kind}: it was written by a newer version")
-        elif flags & facts.ENDED:
+        elif facts.has_ended(flags):
             self._told.pop(id_, None)
             self._rules.pop(id_, None)
         else:
@@ -167,14 +167,14 @@ class EntityFacts:
     def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, key: bytes, location: int) -> None:
         """The last word on something is written again; older ones, and the end of it, have nothing left to say."""
         id_ = facts.id_of(entity)
-        if flags & facts.ENDED:
+        if facts.has_ended(flags):
             return
         if kind == facts.ENTITY:
             last = self._told.get(id_)
             if last is not None and last[1] == location:
-                self._told[id_] = last[0], self._journal.append(kind, flags, entity, seq, at, 0, key, b"")
+                self._told[id_] = last[0], facts.write_again(self._journal, kind, flags, entity, seq, at, 0, key, b"")
             return
-        name, _ = facts.unpack_rule(key)
+        name, _ = facts.read_rule(flags, key)
         last = self._rules.get(id_, {}).get(name)
         if last is not None and last[1] == location:
-            self._rules[id_][name] = last[0], self._journal.append(kind, flags, entity, seq, at, 0, key, b"")
+            self._rules[id_][name] = last[0], facts.write_again(self._journal, kind, flags, entity, seq, at, 0, key, b"")

@@ -95,14 +95,13 @@ def _on_row(queue: Queue, one: Operation, now: int) -> None:
     if one.kind == REWRITE:
         message = decode_body(one.body)
         index = queue.index
-        flags = facts.RELOCATED | (facts.DEFERRED if one.a == DEFERRED else 0)
         at, expires_at = index.enqueued_at(one.seq), index.expires_at(one.seq)
-        location = queue.append_message(one.seq, flags, message, one.body, at, expires_at, one.count)
+        location = queue.append_message(one.seq, one.a, True, message, one.body, at, expires_at, one.count)
         queue.release(index.location(one.seq))
         index.set_body(one.seq, location, len(one.body))
         queue.drop_hot(one.seq)
     elif one.kind == STATE:
-        queue.journal.append(facts.STATE, one.a, queue.entity_id, one.seq, now, one.count, b"", b"")
+        facts.write_state(queue.journal, queue.entity_id, one.seq, one.a, one.count, 0, now)
     else:
         raise Corrupt(f"a transaction holds an operation of unknown kind {one.kind}: it was written by a newer version")
     queue.meter.add(SETTLE, meters.DEFERRED if one.a == DEFERRED else ABANDONED, 1, 0)

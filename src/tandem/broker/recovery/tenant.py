@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tandem.broker import facts
 from tandem.broker.meters import MeterBook
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from tandem.broker.queue.state import HotBudget
     from tandem.broker.recovery.entity_facts import Roll
     from tandem.model.address import SubQueue
-
-_U64: Final = Struct("<Q")
 
 
 def _stays(queue: Queue, seq: int) -> bool:
@@ -89,7 +86,7 @@ class StoreTenant(BetweenStores):
         if not self.serves:
             self.clock_missed_ms += by_ms
             return
-        self.journal.append(facts.CLOCK_SET, 1 if by_ms < 0 else 0, 0, 0, now, abs(by_ms), b"", b"")
+        facts.write_clock_set(self.journal, by_ms, now)
         self.journal.when_durable(Effect())  # at once: a broker that is killed soon after must find it
         for queue in self.queues.values():
             queue.clock_jumped(by_ms)
@@ -103,7 +100,7 @@ class StoreTenant(BetweenStores):
         if kind >= facts.METERED:
             if kind == facts.CLOCK_SET:
                 for shifted in self.queues.values():  # a name of its own: compiled, one name cannot hold two types
-                    shifted.shift(-aux if flags else aux)
+                    shifted.shift(facts.read_clock_set(flags, aux))
             elif kind >= facts.ENTITY:
                 self.entities.replayed(kind, flags, entity, key, location)
             else:
@@ -127,7 +124,7 @@ class StoreTenant(BetweenStores):
         elif kind == facts.STATE:
             self._replay_state(queue, flags, seq, aux, key)
         elif kind == facts.DELIVERED:
-            for (one,) in _U64.iter_unpack(key):
+            for one in facts.read_seqs(key):
                 if queue.index.state(one) and not queue.is_dead_letter:
                     queue.index.set_count(one, queue.index.count(one) + 1)
         elif kind == facts.SESSION_STATE:
@@ -149,13 +146,9 @@ class StoreTenant(BetweenStores):
                 queue.next_seq = max(queue.next_seq, queue.base + seq)
 
     def _replay_enqueued(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
-        message_id, session_id, count, scheduled_at = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+        message_id, session_id, count, scheduled_at = facts.read_enqueued(flags, key)
         index = queue.index
-        state = READY
-        if flags & facts.DEFERRED:
-            state = DEFERRED
-        elif flags & facts.SCHEDULED:
-            state = SCHEDULED
+        state = facts.state_of(flags)
         if index.state(seq):
             # Written again (compaction, modified properties) and the older copy is still there: the younger one counts.
             queue.release(index.location(seq))
@@ -177,9 +170,9 @@ class StoreTenant(BetweenStores):
         owner = self.queues.get(topic)
         if owner is not None and number >= owner.next_seq:
             owner.next_seq = number + 1
-        _, session_id, _, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+        _, session_id, _, _ = facts.read_enqueued(flags, key)
         rows = 0
-        for entity, seq, expires_at in facts.unpack_targets(key):
+        for entity, seq, expires_at in facts.read_targets(key):
             queue = self.queues.get(entity)
             if queue is None:
                 continue
@@ -203,21 +196,20 @@ class StoreTenant(BetweenStores):
         queue.index.set_count(seq, count)
         queue.index.set_state(seq, state)
         if state == DELAYED:
-            (until,) = _U64.unpack(key)
-            self._until[(queue.entity_id, seq)] = until
+            self._until[(queue.entity_id, seq)] = facts.read_until(key)
 
     def _replay_session_state(self, queue: Queue, flags: int, at: int, key: bytes) -> None:
         if queue.sessions is None:
             return
-        session_id, state = facts.unpack_session_state(key, flags)
+        session_id, state = facts.read_session_state(flags, key)
         session = queue.sessions.get(session_id)
         session.state = state
         session.state_updated_at = at
 
     def _replay_lease(self, queue: Queue, kind: int, flags: int, aux: int, key: bytes) -> None:
-        lease_id, packed = facts.unpack_lease(key)
+        lease_id, packed = facts.read_lease(key)
         if kind == facts.LEASED:
-            queue.leases[lease_id] = Lease(lease_id, [seq for (seq,) in _U64.iter_unpack(packed)], aux, 0)
+            queue.leases[lease_id] = Lease(lease_id, facts.read_seqs(packed), aux, 0)
             return
         lease = queue.leases.get(lease_id)
         if lease is None:
@@ -226,7 +218,7 @@ class StoreTenant(BetweenStores):
             lease.expires_at = aux
             return
         if kind == facts.LEASE_PART:
-            queue.forget_part(lease, [seq for (seq,) in _U64.iter_unpack(packed)])
+            queue.forget_part(lease, facts.read_seqs(packed))
             return
         del queue.leases[lease_id]
         if flags:
@@ -267,61 +259,56 @@ class StoreTenant(BetweenStores):
             if _stays(queue, seq) and queue.index.location(seq) == location:
                 self._relocate_message(queue, flags, seq, at, aux, key, body)
             elif queue.history is not None and not flags & facts.RELOCATED:
-                message_id, _, _, _ = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+                message_id, _, _, _ = facts.read_enqueued(flags, key)
                 self._keep_seen(queue, message_id, at)
         elif kind == facts.SEEN:
             self._keep_seen(queue, key, at)
         elif kind == facts.LEASED:
             self._relocate_lease(queue, key, at)
         elif kind == facts.LEASE_ENDED and flags:
-            lease_id, _ = facts.unpack_lease(key)
+            lease_id, _ = facts.read_lease(key)
             if lease_id in queue.leases_ended:
-                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+                facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")
         elif kind == facts.SESSION_STATE and queue.sessions is not None:
-            session_id, state = facts.unpack_session_state(key, flags)
+            session_id, state = facts.read_session_state(flags, key)
             session = queue.sessions.by_id.get(session_id)
             if session is not None and state is not None and session.state == state and session.state_updated_at == at:
-                self.journal.append(kind, flags, entity, seq, at, aux, key, b"")
+                facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")
 
     def _relocate_lease(self, queue: Queue, key: bytes, at: int) -> None:
         """As it stands now: parts given back since are no longer in it, so their facts may go with their segment."""
-        lease_id, _ = facts.unpack_lease(key)
+        lease_id, _ = facts.read_lease(key)
         lease = queue.leases.get(lease_id)
         if lease is not None:
-            fresh = facts.pack_lease(lease_id, queue.packed_lease(lease))
-            self.journal.append(facts.LEASED, 0, queue.entity_id, 0, at, lease.expires_at, fresh, b"")
+            facts.write_leased(self.journal, queue.entity_id, lease_id, lease.seqs, lease.expires_at, at)
 
     def _keep_seen(self, queue: Queue, message_id: bytes, at: int) -> None:
         known = 0 if queue.history is None else queue.history.stands(message_id, at, queue.turn.now)
         if known:
-            self.journal.append(facts.SEEN, 0, queue.entity_id, 0, known, 0, message_id, b"")
+            facts.write_seen(self.journal, queue.entity_id, message_id, known)
 
     def _relocate_message(self, queue: Queue, flags: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> None:
         index = queue.index
         state = index.state(seq)
-        message_id, session_id, _, scheduled_at = facts.unpack_key(key, flags & facts.HAS_SESSION != 0)
+        message_id, session_id, _, scheduled_at = facts.read_enqueued(flags, key)
         count = index.count(seq) + (1 if state in (LOCKED, DEFERRED_LOCKED) else 0)
-        fresh = flags & facts.HAS_SESSION | facts.RELOCATED
-        if state in (DEFERRED, DEFERRED_LOCKED):
-            fresh |= facts.DEFERRED
-        elif state == SCHEDULED:
-            fresh |= facts.SCHEDULED
-        new_key = facts.pack_key(message_id, session_id, count, scheduled_at)
+        fresh = DEFERRED if state == DEFERRED_LOCKED else state
         expires_at = index.expires_at(seq) if aux else 0  # the clock may have been set since
-        location = self.journal.append(facts.ENQUEUED, fresh, queue.entity_id, seq, at, expires_at, new_key, body)
+        location = facts.write_enqueued(
+            self.journal, queue.entity_id, seq, fresh, True, message_id, session_id, scheduled_at, at, expires_at, count, body
+        )
         index.set_location(seq, location)
         if queue.history is not None and not flags & facts.RELOCATED:
             self._keep_seen(queue, message_id, at)
         if state == DELAYED:
             until = next((u for u, s in queue.delayed if s == seq), queue.turn.now)
-            self.journal.append(facts.STATE, DELAYED, queue.entity_id, seq, at, count, _U64.pack(until), b"")
+            facts.write_state(self.journal, queue.entity_id, seq, DELAYED, count, until, at)
 
     def _relocate_published(self, flags: int, entity: int, seq: int, at: int, key: bytes, body: bytes, location: int) -> None:
         """Rows that are as they were published stay together; one whose state moved on is written for itself."""
-        has_session = flags & facts.HAS_SESSION
-        message_id, session_id, _, _ = facts.unpack_key(key, has_session != 0)
+        message_id, session_id, _, _ = facts.read_enqueued(flags, key)
         plain: list[tuple[int, int, int]] = []
-        for target, row, expires_at in facts.unpack_targets(key):
+        for target, row, expires_at in facts.read_targets(key):
             queue = self.queues.get(target)
             if queue is None or not _stays(queue, row) or queue.index.location(row) != location:
                 continue
@@ -329,10 +316,9 @@ class StoreTenant(BetweenStores):
                 plain.append((target, row, queue.index.expires_at(row) if expires_at else 0))
             else:
                 own = facts.pack_key(message_id, session_id, 0, 0)
-                self._relocate_message(queue, has_session, row, at, expires_at, own, body)
+                self._relocate_message(queue, flags & facts.HAS_SESSION, row, at, expires_at, own, body)
         if plain:
-            packed = facts.pack_targets(message_id, session_id, plain)
-            fresh = self.journal.append(facts.PUBLISHED, has_session | facts.RELOCATED, entity, seq, at, 0, packed, body)
+            fresh = facts.write_published(self.journal, entity, seq, True, message_id, session_id, at, plain, body)
             for target, row, _ in plain:
                 self.queues[target].index.set_location(row, fresh)
             self.shared[fresh] = len(plain)
@@ -342,5 +328,5 @@ class StoreTenant(BetweenStores):
         for entity in entities:
             queue = self.queues.get(entity)
             if queue is not None:
-                self.journal.append(facts.COUNTER, 0, entity, 0, queue.turn.now, queue.next_seq, b"", b"")
+                facts.write_counter(self.journal, entity, queue.next_seq, queue.turn.now)
         self.meters.write_state()

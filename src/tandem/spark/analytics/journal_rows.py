@@ -243,7 +243,7 @@ class _Rows:
     def _read_leases(self, records: Any) -> None:
         for record in records.tolist():
             start = int(self._key_at[record])
-            self._lease_ids[record], _ = facts.unpack_lease(self._keys[start : start + int(self._heads["key"][record])])
+            self._lease_ids[record], _ = facts.read_lease(self._keys[start : start + int(self._heads["key"][record])])
 
     def _take_apart(self, kind: int, records: Any) -> None:
         """One row for each message that a fact is about."""
@@ -255,13 +255,13 @@ class _Rows:
             start = int(self._key_at[record])
             key = self._keys[start : start + int(self._heads["key"][record])]
             if kind == facts.PUBLISHED:
-                targets = facts.unpack_targets(key)
+                targets = facts.read_targets(key)
                 entities.extend(target[0] for target in targets)
                 seqs.extend(target[1] for target in targets)
                 expires.extend(min(target[2], _NO_INSTANT) for target in targets)
                 numbers.extend([record] * len(targets))
                 continue
-            packed = key if kind == facts.DELIVERED else facts.unpack_lease(key)[1]
+            packed = key if kind == facts.DELIVERED else facts.read_lease(key)[1]
             found = np.frombuffer(packed, dtype="<u8").tolist()
             seqs.extend(found)
             entities.extend([int(self._heads["entity"][record])] * len(found))
@@ -350,7 +350,7 @@ def _reasons(kinds: Any, flags: Any) -> pa.Array:
         elif kind == facts.LEASE_ENDED:
             words.append("completed" if flag else "returned")
         elif kind == facts.ENQUEUED:
-            words.append("deferred" if flag & facts.DEFERRED else "scheduled" if flag & facts.SCHEDULED else None)
+            words.append("deferred" if flag & facts.AS_DEFERRED else "scheduled" if flag & facts.AS_SCHEDULED else None)
         else:
             words.append(None)
     return pa.array(words, type=pa.string()).take(pa.array(where))
