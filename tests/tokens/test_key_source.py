@@ -1,0 +1,157 @@
+"""Keys that are fetched again in the background, kept while the issuer is down, and looked for when a token names a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from tandem.model.clock import SystemClock
+from tandem.model.errors import AuthenticationFailed
+from tandem.tokens.key_source import KeySource
+from tandem.tokens.trust import TrustedIssuer
+from tandem.tokens.verification import UnknownKey
+from tandem.tokens.verifier import TokenVerifier
+from tests.tokens.minting import ISSUER, claims, jwk, key_set, rsa_key, signed
+
+
+class Publisher:
+    """A web server with a key set, which can be taken down and changed."""
+
+    def __init__(self) -> None:
+        self.document = key_set(jwk(rsa_key(), "rsa-1"))
+        self.status = 200
+        self.asked = 0
+        self.seen = asyncio.Condition()
+        self.url = ""
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.asked += 1
+        async with self.seen:
+            self.seen.notify_all()
+        return web.Response(status=self.status, body=self.document)
+
+    async def asked_times(self, count: int) -> None:
+        async with asyncio.timeout(30), self.seen:
+            await self.seen.wait_for(lambda: self.asked >= count)
+
+
+@pytest.fixture
+async def publisher() -> AsyncIterator[Publisher]:
+    publisher = Publisher()
+    runner = web.ServerRunner(web.Server(publisher.answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    publisher.url = f"http://127.0.0.1:{runner.addresses[0][1]}/keys"
+    yield publisher
+    await runner.cleanup()
+
+
+def source_of(
+    publisher: Publisher, notes: list[str], cache: Path | None = None, refresh_ms: int = 3_600_000, refetch: int = 0
+) -> KeySource:
+    trust = TrustedIssuer(issuer=ISSUER, jwks_url=publisher.url, refresh_ms=refresh_ms, refetch_min_ms=refetch)
+    return KeySource(trust, SystemClock(), notes.append, cache=cache)
+
+
+async def until(true: asyncio.Event) -> None:
+    async with asyncio.timeout(30):
+        await true.wait()
+
+
+async def test_keys_stay_in_use_while_the_issuer_is_down_and_are_fetched_again_when_it_is_back(publisher: Publisher) -> None:
+    notes: list[str] = []
+    source = source_of(publisher, notes, refresh_ms=20)
+    verifier = TokenVerifier([source], SystemClock())
+    await verifier.start()
+    await source.look_again()
+    publisher.status = 503
+    asked = publisher.asked
+    await publisher.asked_times(asked + 3)
+    assert verifier.verify(signed(claims()), "tandem").claims.subject == "shop"
+    assert [note for note in notes if "503; the 1 known ones stay in use" in note] == notes, "said once, however often it failed"
+    changed = asyncio.Event()
+    source.on_change = lambda keys: changed.set()
+    publisher.document = key_set(jwk(rsa_key("two"), "rsa-2"))
+    publisher.status = 200
+    await until(changed)
+    assert verifier.verify(signed(claims(), rsa_key("two"), "rsa-2"), "tandem").claims.subject == "shop"
+    await source.look_again()
+    assert notes[-1].endswith("can be had again")
+    await verifier.close()
+
+
+async def test_an_unknown_key_is_looked_for_at_once_but_not_more_often_than_allowed(publisher: Publisher) -> None:
+    source = source_of(publisher, [], refetch=3_600_000)
+    verifier = TokenVerifier([source], SystemClock())
+    await verifier.start()
+    await source.look_again()
+    source._looked_at = None  # as if the last look were long ago
+    publisher.document = key_set(jwk(rsa_key(), "rsa-1"), jwk(rsa_key("two"), "rsa-2"))
+    fresh = signed(claims(), rsa_key("two"), "rsa-2")
+    both = await asyncio.gather(*[verifier.verify_looking(fresh, "tandem") for _ in range(20)])
+    assert {one.claims.subject for one in both} == {"shop"}
+    assert publisher.asked == 2, "one look for all who wait"
+    for number in range(50):
+        with pytest.raises(UnknownKey):
+            await verifier.verify_looking(signed(claims(), rsa_key("stranger"), f"made-up-{number}"), "tandem")
+    assert publisher.asked == 2
+    await verifier.close()
+
+
+async def test_a_broker_that_starts_while_its_issuer_is_down_knows_the_keys_it_had(publisher: Publisher, tmp_path: Path) -> None:
+    cache = tmp_path / "keys.json"
+    first = source_of(publisher, [], cache, refetch=0)
+    await first.start()
+    await first.look_again()
+    await first.close()
+    publisher.status = 500
+    notes: list[str] = []
+    again = source_of(publisher, notes, cache)
+    verifier = TokenVerifier([again], SystemClock())
+    await verifier.start()
+    assert verifier.verify(signed(claims()), "tandem").claims.subject == "shop"
+    await verifier.close()
+
+
+async def test_a_file_of_keys_is_read_at_start_and_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_bytes(key_set(jwk(rsa_key(), "rsa-1")))
+    notes: list[str] = []
+    source = KeySource(TrustedIssuer(issuer=ISSUER, jwks_file=file, refresh_ms=10), SystemClock(), notes.append)
+    verifier = TokenVerifier([source], SystemClock())
+    await verifier.start()
+    assert verifier.verify(signed(claims()), "tandem")
+    changed = asyncio.Event()
+    source.on_change = lambda keys: changed.set()
+    fresh = tmp_path / "new.json"
+    fresh.write_bytes(key_set(jwk(rsa_key("two"), "rsa-2")))
+    os.replace(fresh, file)
+    await until(changed)
+    with pytest.raises(AuthenticationFailed):
+        verifier.verify(signed(claims()), "tandem")
+    assert verifier.verify(signed(claims(), rsa_key("two"), "rsa-2"), "tandem")
+    file.unlink()
+    assert verifier.verify(signed(claims(), rsa_key("two"), "rsa-2"), "tandem"), "a file that vanishes takes no key away"
+    await verifier.close()
+
+
+async def test_a_revocation_is_told_as_soon_as_it_is_known(publisher: Publisher) -> None:
+    source = source_of(publisher, [])
+    verifier = TokenVerifier([source], SystemClock())
+    told: list[bool] = []
+    verifier.on_revoked = lambda: told.append(verifier.revoked(ISSUER, frozenset({"shop"}), 0))
+    await verifier.start()
+    await source.look_again()
+    assert told == []
+    publisher.document = key_set(jwk(rsa_key(), "rsa-1"), tandem_revoked={"shop": 4_000_000_000})
+    await source.look_again()
+    assert told == [True]
+    with pytest.raises(AuthenticationFailed, match="RevokedClient"):
+        verifier.verify(signed(claims()), "tandem")
+    await verifier.close()
