@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 import textwrap
+from dataclasses import MISSING
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"
@@ -14,9 +15,11 @@ sys.path.insert(0, str(PAGE.parents[2] / "src"))
 from tandem.cli.configuration.entities import PROPERTIES  # noqa: E402 - the path comes first
 from tandem.cli.configuration.setting_types import show_duration  # noqa: E402
 from tandem.cli.configuration.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
+from tandem.cli.configuration.trusted_issuers import KEYS  # noqa: E402
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
 from tandem.model.limits import Limits  # noqa: E402
 from tandem.server.settings import StoresSettings  # noqa: E402
+from tandem.tokens.trust import TrustedIssuer  # noqa: E402
 
 HEAD = """# Configuration
 
@@ -72,6 +75,31 @@ them).
 |---|---|---|---|---|---|---|
 """
 
+ISSUERS = """
+## `[[trusted_issuer]]`
+
+Whose tokens (JSON Web Tokens) the broker accepts beside self-signed ones: see [issued tokens](../guide/issuer.md). `issuer` and one of
+`jwks_url` and `jwks_file` are needed.
+
+```toml
+[[trusted_issuer]]
+issuer = "https://issuer.example/tandem/v2.0"
+jwks_url = "https://issuer.example/tandem/discovery/v2.0/keys"
+
+[[trusted_issuer.grant]]
+subject = "shop"
+rights = ["Send"]
+entities = ["orders"]
+```
+
+A `[[trusted_issuer.grant]]` names its holder by exactly one of `subject` (the token's `sub`, `oid`, `azp` or `appid`), `group` (one of
+`groups`) and `role` (one of `roles`, or a word of `scp`), and has `rights` (a list of `"Send"`, `"Listen"`, `"Manage"`). `entities` limits
+it to these paths and what lies beneath them, `namespace` to one namespace.
+
+| key | allowed | default | |
+|---|---|---|---|
+"""
+
 
 def page() -> str:
     parts = [HEAD, "\n## General\n\n", _table([s for s in BASIC if not s.section], {})]
@@ -80,6 +108,7 @@ def page() -> str:
     parts.append(f"\n## `[stores]`\n\n{_summary(StoresSettings)}\n\n{_table(STORES, _field_docs(StoresSettings))}")
     parts.append(f"\n## `[limits]`\n\n{_summary(Limits)}\n\n{_table(LIMITS, _field_docs(Limits))}")
     parts.append(ENTITIES + _properties())
+    parts.append(ISSUERS + _issuers())
     return "".join(parts)
 
 
@@ -103,6 +132,15 @@ def _properties() -> str:
             if field:
                 default = default or _shown(getattr(field.default, "value", field.default), "duration" in item.kind.allowed)
         rows.append(f"| `{item.key}` | `{item.emulator_key}` | {' | '.join(marks)} | {item.kind.allowed} | {default} |")
+    return "\n".join(rows) + "\n"
+
+
+def _issuers() -> str:
+    docs, rows = _field_docs(TrustedIssuer), []
+    for key, (name, kind) in KEYS.items():
+        default = TrustedIssuer.__dataclass_fields__[name].default
+        shown = ", ".join(f"`{item}`" for item in default) if isinstance(default, tuple) else _shown(default, "duration" in kind.allowed)
+        rows.append(f"| `{key}` | {kind.allowed} | {shown if default not in ('', MISSING) else ''} | {docs.get(name, '')} |")
     return "\n".join(rows) + "\n"
 
 

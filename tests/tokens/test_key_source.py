@@ -13,8 +13,8 @@ from aiohttp import web
 from tandem.model.clock import SystemClock
 from tandem.model.errors import AuthenticationFailed
 from tandem.tokens.key_source import KeySource
-from tandem.tokens.trust import TrustedIssuer
-from tandem.tokens.verification import UnknownKey
+from tandem.tokens.trust import TrustedIssuer, UnknownKey
+from tandem.tokens.verification import Claims
 from tandem.tokens.verifier import TokenVerifier
 from tests.tokens.minting import ISSUER, claims, jwk, key_set, rsa_key, signed
 
@@ -144,8 +144,9 @@ async def test_a_file_of_keys_is_read_at_start_and_again_when_it_changes(tmp_pat
 async def test_a_revocation_is_told_as_soon_as_it_is_known(publisher: Publisher) -> None:
     source = source_of(publisher, [])
     verifier = TokenVerifier([source], SystemClock())
+    held = Claims(ISSUER, "shop", frozenset({"shop"}), frozenset(), frozenset(), frozenset(), 0, 1)
     told: list[bool] = []
-    verifier.on_revoked = lambda: told.append(verifier.revoked(ISSUER, frozenset({"shop"}), 0))
+    verifier.on_revoked = lambda: told.append(verifier.revoked(held))
     await verifier.start()
     await source.look_again()
     assert told == []

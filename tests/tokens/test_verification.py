@@ -9,8 +9,8 @@ import pytest
 
 from tandem.model.errors import AuthenticationFailed
 from tandem.tokens.key_set import KeySet, UnusableKeys, parse_key_set
-from tandem.tokens.trust import TrustedIssuer
-from tandem.tokens.verification import Claims, UnknownKey, looks_like_jwt, read_unverified, verify
+from tandem.tokens.trust import TrustedIssuer, UnknownKey
+from tandem.tokens.verification import Claims, looks_like_jwt, read_unverified, verify
 from tests.tokens import minting
 from tests.tokens.minting import ISSUER, OWNER, claims, ec_key, jwk, key_set, rsa_key, signed, tampered
 

@@ -23,8 +23,7 @@ from tandem.model.entity import (
     SubscriptionDescription,
     TopicDescription,
 )
-from tandem.model.errors import AuthenticationFailed, EntityAlreadyExists, EntityNotFound, Unauthorized
-from tandem.server import sas
+from tandem.model.errors import EntityAlreadyExists, EntityNotFound
 from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.server.context import NamespaceContext
 from tandem.server.relays import RelayAdministration
@@ -134,12 +133,7 @@ class NamespaceAdmin:
 
     async def authorized_until(self, token: str | None, path: str, right: Right) -> int:
         """As `authorize`; and when the token expires, in ms UTC."""
-        if not token:
-            raise AuthenticationFailed("MissingToken: the request has no Authorization header.")
-        grant = sas.verify(token, path, self._context.rule_lookup, self._context.connection_clock.now_ms())
-        if not grant.allows(right):
-            raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace.name}'.")
-        return grant.expires_at_ms
+        return await self._context.authority.authorized_until(token, path, right)
 
     async def namespace_info(self) -> NamespaceInfo:
         return NamespaceInfo(name=self._namespace.name, created_at_ms=self._opened_at, modified_at_ms=self._opened_at)

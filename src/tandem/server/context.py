@@ -17,6 +17,7 @@ from tandem.model.entity import AuthorizationRule
 from tandem.model.limits import Limits
 from tandem.relay.entity import Relays
 from tandem.server.administration_port import AdminPort
+from tandem.server.authority import Authority
 from tandem.server.fault_points import FaultPoints
 from tandem.server.tracking import Tracker
 
@@ -49,6 +50,7 @@ class NamespaceContext:
         """On the steady clock: until then no connection is cut off because a token seems to have lapsed."""
         self.connection_clock: Clock = connection_clock or turn.clock
         """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
+        self.authority = Authority(namespace.name, self.rule_lookup, self.connection_clock)
         self.admin: AdminPort | None = None
         """Set once the namespace is open."""
         self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, unquote_plus
 
 from tandem.model.address import Address
@@ -20,7 +20,10 @@ from tandem.model.entity import AuthorizationRule, Right
 from tandem.model.errors import AuthenticationFailed
 from tandem.model.sas_token import make_token, sign
 
-__all__ = ["Grant", "Grants", "RuleLookup", "Token", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
+if TYPE_CHECKING:
+    from tandem.tokens.verification import Claims
+
+__all__ = ["Grant", "Grants", "RuleLookup", "Token", "beneath", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
 
 RuleLookup = Callable[[str, str], AuthorizationRule | None]
 """(path, key name) -> the rule of that name on exactly that path; path is casefolded, `""` is the namespace itself."""
@@ -48,12 +51,15 @@ class Grant:
     scope: str
     """Casefolded path: this entity and everything beneath it; `""` is the whole namespace."""
     key_name: str
+    """Of a self-signed token; of an issued one, its issuer and its holder."""
+    holder: Claims | None = None
+    """What an issued token said of its holder."""
 
     def allows(self, right: Right) -> bool:
         return right in self.rights
 
     def covers(self, path: str) -> bool:
-        return _beneath(path.strip("/").casefold(), self.scope)
+        return beneath(path.strip("/").casefold(), self.scope)
 
 
 class Grants:
@@ -77,13 +83,19 @@ class Grants:
         self._count = 0
 
     def drop_expired(self, now: int) -> None:
+        self.drop(lambda grant: grant.expires_at_ms <= now)
+
+    def drop(self, unwanted: Callable[[Grant], bool]) -> int:
+        """Those of which `unwanted` says so; how many they were."""
+        before = self._count
         for scope, named in list(self._by_scope.items()):
             for grant in list(named.values()):
-                if grant.expires_at_ms <= now:
+                if unwanted(grant):
                     del named[grant.key_name]
                     self._count -= 1
             if not named:
                 del self._by_scope[scope]
+        return before - self._count
 
     def covering(self, path: str) -> Iterator[Grant]:
         """Every grant whose scope is this path or lies above it."""
@@ -149,7 +161,7 @@ def verify(token: str, audience: Address | str, rules: RuleLookup, now: int, ske
     host, path = _audience(audience)
     if host and host != parsed.host:
         raise AuthenticationFailed(f"InvalidAudience: the token was made for host '{parsed.host}', not for '{host}'.")
-    if not _beneath(path, parsed.path):
+    if not beneath(path, parsed.path):
         raise AuthenticationFailed(f"InvalidAudience: the token was made for '{parsed.path}', which does not cover '{path}'.")
     return Grant(_rights(rule), expires_at_ms, parsed.path, rule.key_name)
 
@@ -230,7 +242,8 @@ def _fold_path(path: str) -> str:
     return unquote(path.partition("?")[0]).strip("/").casefold()
 
 
-def _beneath(path: str, scope: str) -> bool:
+def beneath(path: str, scope: str) -> bool:
+    """Both casefolded; a scope covers itself and everything beneath it, `""` the whole namespace."""
     return not scope or path == scope or path.startswith(scope + "/")
 
 

@@ -21,6 +21,7 @@ from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.errors import BusError, ServerBusy
 from tandem.server.administration import Catalog, NamespaceAdmin
+from tandem.server.authority import Authority
 from tandem.server.context import NamespaceContext
 from tandem.server.fault_points import FaultPoints
 from tandem.server.faults import Faults
@@ -35,6 +36,7 @@ from tandem.wire.sniff import Doors, SniffProtocol
 if TYPE_CHECKING:
     from tandem.gateway.http.front import HttpFront
     from tandem.server.meter_roller import MeterFiles
+    from tandem.tokens.verifier import TokenVerifier
 
 
 class Engines(Protocol):
@@ -99,6 +101,7 @@ class Server:
         self._log = log
         self._on_event = on_event
         self._tls = tls
+        self._tokens: TokenVerifier | None = None
         self._listeners: list[asyncio.Server] = []
         self._lobby: set[SniffProtocol] = set()
         self._driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
@@ -112,6 +115,11 @@ class Server:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._driver.start(loop)
+        if self.settings.trusted_issuers:
+            from tandem.server.trusted_issuers import open_verifier
+
+            self._tokens = open_verifier(self.settings, self._connection_clock, self._log, self._drop_revoked)
+            await self._tokens.start()
         for namespace in self.settings.namespaces:
             await self._open_namespace(namespace)
         for listener in self.settings.listeners:
@@ -133,6 +141,8 @@ class Server:
         self.run_turn()
         if self._front is not None:
             await self._front.close()
+        if self._tokens is not None:
+            await self._tokens.close()
         self._driver.stop_housekeeping()
         for context in self.contexts:
             await context.drain()
@@ -166,6 +176,7 @@ class Server:
         )
         admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
         context.admin = admin
+        context.authority = Authority(wish.name, context.rule_lookup, self._connection_clock, self._tokens)
         context.connection_count = self.connection_count
         await admin.load(wish)
         namespace.replay()
@@ -288,6 +299,12 @@ class Server:
         way = f"{abs(by_ms)} ms {'ahead' if by_ms > 0 else 'back'}"
         self._log(f"the clock of this machine was set {way}: locks and times to live last as before, schedules and tokens follow it")
         self._record_event("clock", "set", way)
+
+    def _drop_revoked(self) -> None:
+        self.turn.begin()
+        for context in self.contexts:
+            for connection in list(context.connections):
+                connection.drop_revoked()
 
     def run_turn(self) -> None:
         self._driver.run_turn()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
+from tandem.tokens.trust import TrustedIssuer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class ServerSettings:
     """The emulator's well-known key is in use; the broker listens on loopback only."""
     known_hosts: tuple[str, ...] = ()
     """More names under which a development broker may be reached over HTTP; see `dev`."""
+    trusted_issuers: tuple[TrustedIssuer, ...] = ()
+    """Whose tokens are accepted beside self-signed ones."""
     housekeeping_ms: int = 250
     """How often stores, silent peers and idle entities are looked after."""
     node: str = "G0"

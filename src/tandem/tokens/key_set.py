@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,9 @@ class KeySet:
         """By its id; a token without one is meant for the only key of its algorithm."""
         fitting = [key for key in self.keys if key.algorithm == algorithm and (key_id is None or key.key_id == key_id)]
         return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
+
+    def has_revoked(self, names: Iterable[str], issued_at: int) -> bool:
+        return any(issued_at < self.revoked.get(name, 0) for name in names)
 
     def knows(self, key_id: str) -> bool:
         return any(key.key_id == key_id for key in self.keys)

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from tandem.model.entity import Right
+from tandem.model.errors import AuthenticationFailed
 
 SERVICE_BUS: Final = "https://servicebus.azure.net/"
 """What the SDKs ask a token for."""
 ALGORITHMS: Final = ("RS256", "ES256")
 """Signatures by a key pair. Nothing else can be allowed: whoever may check such a token cannot make one."""
+
+
+class UnknownKey(AuthenticationFailed):
+    """Signed with a key that the issuer had not published when we last looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,15 +14,11 @@ import jwt
 
 from tandem.model.errors import AuthenticationFailed
 from tandem.tokens.key_set import KeySet
-from tandem.tokens.trust import TrustedIssuer
+from tandem.tokens.trust import TrustedIssuer, UnknownKey
 
 TOKEN_CHARS_MAX: Final = 16_384
 _SECONDS_MAX: Final = 2**40
 _NAMES_SHOWN_MAX: Final = 60
-
-
-class UnknownKey(AuthenticationFailed):
-    """Signed with a key that the issuer had not published when we last looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +172,5 @@ def _texts(found: object) -> list[str]:
 
 
 def _check_revoked(claims: Claims, keys: KeySet) -> None:
-    for name in claims.names:
-        if claims.issued_at < keys.revoked.get(name, 0):
-            raise AuthenticationFailed(f"RevokedClient: the tokens of '{shown(name)}' were revoked by their issuer.")
+    if keys.has_revoked(claims.names, claims.issued_at):
+        raise AuthenticationFailed(f"RevokedClient: the tokens of '{shown(claims.subject)}' were revoked by their issuer.")

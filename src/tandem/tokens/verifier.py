@@ -10,7 +10,8 @@ from tandem.model.errors import AuthenticationFailed
 from tandem.tokens.key_set import KeySet
 from tandem.tokens.key_source import KeySource
 from tandem.tokens.rights import RightsByScope, rights_of
-from tandem.tokens.verification import Claims, UnknownKey, read_unverified, shown, verify
+from tandem.tokens.trust import UnknownKey
+from tandem.tokens.verification import Claims, read_unverified, shown, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,10 @@ class TokenVerifier:
                 raise
             return self.verify(text, namespace)
 
-    def revoked(self, issuer: str, names: frozenset[str], issued_at: int) -> bool:
-        source = self._sources.get(issuer)
-        return source is not None and any(issued_at < source.keys.revoked.get(name, 0) for name in names)
+    def revoked(self, holder: Claims) -> bool:
+        """Since the token was believed."""
+        source = self._sources.get(holder.issuer)
+        return source is not None and source.keys.has_revoked(holder.names, holder.issued_at)
 
     def _keys_changed(self, keys: KeySet) -> None:
         if keys.revoked:

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from tandem.cli.configuration.documents import Document, Section, read, show
 from tandem.cli.configuration.entities import read_emulator, read_namespaces
 from tandem.cli.configuration.setting_types import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
+from tandem.cli.configuration.trusted_issuers import read_trusted_issuers
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings, TlsSettings
@@ -126,6 +127,7 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
     document = _document(flags, environ, directory)
     layers = _Layers(flags, environ, document, directory)
     limits = _limits(layers)
+    trusted = read_trusted_issuers(layers.root, layers.root.document.file.parent) if layers.root is not None else ()
     namespaces = _namespaces(document, layers, limits)
     dev = bool(layers.value("", "dev"))
     server = ServerSettings(
@@ -138,6 +140,7 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
         faults=dev or bool(layers.value("", "faults")),
         dev=dev,
         node=cast(str, layers.value("", "node")),
+        trusted_issuers=trusted,
     )
     named = [host for namespace in namespaces for host in namespace.hosts]
     return Configuration(

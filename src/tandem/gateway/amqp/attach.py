@@ -24,7 +24,7 @@ from tandem.gateway.amqp.transactions import CoordinatorLink
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, NotImplementedByBroker, OperationTimeout
+from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, NotImplementedByBroker, OperationTimeout, Unauthorized
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _SESSION_DESCRIPTORS: Final = (0x0000_0013_7000_000C, SESSION_FILTER)
@@ -34,8 +34,8 @@ _EPOCH_TICKS: Final = 621_355_968_000_000_000
 _SETTLED_MODE: Final = 1
 _COPY: Final = "copy"
 """The distribution mode of a receiver that only looks."""
-_TOKEN_BYTES_MAX: Final = 65_536
-"""A request to `$cbs`, which anybody may make: a token and its envelope, generously."""
+_TOKEN_BYTES_MAX: Final = 262_144
+"""A request to `$cbs`, which anybody may make: far more than a token, so that one that is too long hears so."""
 _MESSAGES_PER_REQUEST: Final = 16
 """How many messages of full size one management request may carry, to be scheduled."""
 _DESTINATION: Final = "com.microsoft:transfer-destination-address"
@@ -64,7 +64,10 @@ class Node:
             path = terminus.address
             self._attach(link, addresses.parse(path), terminus)
         except BusError as error:
-            link.refuse(self._client.error_of(error, addresses.parse(path).path))
+            refusal = self._client.error_of(error, addresses.parse(path).path)
+            if isinstance(error, Unauthorized):
+                self._client.context.log(f"link of {self._client.peer} refused: {refusal.description}")
+            link.refuse(refusal)
         self._client.touch()
 
     def _attach(self, link: Link, address: Address, terminus: Terminus) -> None:

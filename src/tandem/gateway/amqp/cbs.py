@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tandem.amqp.types import Int
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.requests import Request, Requests
 from tandem.model import address as addresses
+from tandem.model.address import Address
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError
-from tandem.server import sas
+from tandem.server.sas import Grant
+from tandem.tokens.trust import UnknownKey
+
+TOKEN_CHARS_MAX: Final = 16_384
+LOOKING_MAX: Final = 8
+"""Requests of one connection that wait until the key of a token is found."""
 
 
 class TokenNode(Requests):
@@ -15,9 +23,9 @@ class TokenNode(Requests):
 
     def __init__(self, client: PeerConnection) -> None:
         super().__init__(client)
+        self._looking = 0
 
     def handle(self, request: Request) -> None:
-        client = self.client
         audience = request.properties.get("name")
         try:
             operation = request.properties.get("operation")
@@ -25,23 +33,48 @@ class TokenNode(Requests):
                 raise ArgumentRefused(f"$cbs knows the operation put-token, not {operation!r}.")
             if not isinstance(audience, str):
                 raise ArgumentRefused("put-token needs the audience as a string in the application property 'name'.")
-            self._put(audience, request.body)
+            token = request.body
+            if not isinstance(token, str):
+                raise AuthenticationFailed("The token must be a string in the body.")
+            if len(token) > TOKEN_CHARS_MAX:
+                raise AuthenticationFailed(f"The token has {len(token)} characters; at most {TOKEN_CHARS_MAX} are allowed.")
+            # The host is not compared: a client may reach us by any name, through tunnels and custom endpoints.
+            address = addresses.parse(audience)
+            try:
+                # Some clients sign for the management node of an entity: that covers the node, and not the entity.
+                self._accept(request, address, self.client.context.authority.grants(token, address.path))
+            except UnknownKey:
+                if self._looking >= LOOKING_MAX:
+                    raise
+                self._looking += 1
+                self.client.context.spawn(self._look_for_key(request, address, token))
         except BusError as error:
-            text = client.context.tracker.describe(error, addresses.parse(str(audience)).path, client.turn.now)
-            self.reply(request, {"status-code": Int(error.status), "status-description": text}, None)
-            return
-        self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
+            self._refuse(request, str(audience), error)
 
-    def _put(self, audience: str, token: object) -> None:
+    async def _look_for_key(self, request: Request, address: Address, token: str) -> None:
+        """Its issuer may have published the key since we last looked."""
+        try:
+            grants = await self.client.context.authority.grants_looking(token, address.path)
+            self.client.turn.begin()
+            self._accept(request, address, grants)
+        except BusError as error:
+            self._refuse(request, address.path, error)
+        finally:
+            self._looking -= 1
+            self.client.touch()
+
+    def _accept(self, request: Request, address: Address, grants: list[Grant]) -> None:
         client = self.client
-        if not isinstance(token, str):
-            raise AuthenticationFailed("The token must be a string in the body.")
-        if not sas.looks_like_sas(token):
-            raise AuthenticationFailed("The token is not a shared access signature; no other token issuer is configured.")
-        # The host is not compared: a client may reach us by any name, through tunnels and custom endpoints.
-        address = addresses.parse(audience)
-        # Some clients sign for the management node of an entity: that covers the node, and not the entity.
-        grant = sas.verify(token, address.path, client.context.rule_lookup, client.context.connection_clock.now_ms())
         if address.entity and address.entity.casefold() != addresses.CBS:
             client.context.namespace.must_exist(address)
-        client.grant(grant)
+        for grant in grants:
+            client.grant(grant)
+        self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
+
+    def _refuse(self, request: Request, audience: str, error: BusError) -> None:
+        client = self.client
+        path = addresses.parse(audience).path
+        text = client.context.tracker.describe(error, path, client.turn.now)
+        if isinstance(error, AuthenticationFailed):
+            client.context.log(f"token of {client.peer} refused at $cbs: {text}")
+        self.reply(request, {"status-code": Int(error.status), "status-description": text}, None)

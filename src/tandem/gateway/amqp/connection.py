@@ -156,6 +156,7 @@ class PeerConnection(Flushed):
         """A verified token."""
         self.grants.add(grant)
         self.authenticated = True
+        self._look_at = 0  # it may end before the next look
 
     def require(self, address: Address, right: Right) -> None:
         now = self.context.connection_clock.now_ms()
@@ -171,14 +172,18 @@ class PeerConnection(Flushed):
             f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation. Resource: '{address.path}'.{found}"
         )
 
-    def drop_lapsed(self) -> None:
-        """Links whose token has run out are detached."""
+    def drop_revoked(self) -> None:
+        """Links whose token was taken back by its issuer are detached."""
+        if self.grants.drop(self.context.authority.revoked):
+            self.drop_lapsed("The token was revoked by its issuer.")
+
+    def drop_lapsed(self, why: str = "The token has expired and was not renewed.") -> None:
+        """Links that no token allows any more are detached."""
         for link, (address, right) in list(self.links.items()):
             try:
                 self.require(address, right)
             except Unauthorized:
-                expired = Unauthorized(f"The token has expired and was not renewed. Resource: '{address.path}'.")
-                link.detach(self.error_of(expired, address.path))
+                link.detach(self.error_of(Unauthorized(f"{why} Resource: '{address.path}'."), address.path))
                 self.touch()
 
     def look_after(self, now: int) -> None:
@@ -202,6 +207,8 @@ class PeerConnection(Flushed):
             if lapse <= instant:
                 self.grants.drop_expired(instant)
                 self.drop_lapsed()
+            else:
+                self._look_at = min(self._look_at, now + lapse - instant)
         limits = self.context.limits
         if not self.authenticated and now - self.opened_at > limits.authentication_ms_max:
             self.close(Unauthorized("No valid token was put within the time allowed."))

@@ -12,9 +12,9 @@ from aiohttp import web
 from tandem.gateway.http import rest
 from tandem.gateway.http.atom.verbs import Atom
 from tandem.gateway.http.atom.xml import ERROR_TYPE, error_document
-from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, split_target
+from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, split_target
 from tandem.model.clock import Clock
-from tandem.model.errors import BusError, EntityNotFound, NotAllowed, Refused
+from tandem.model.errors import AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.model.limits import Limits
 from tandem.relay.front import RelayFront, is_websocket_path
 from tandem.server.tracking import Entropy
@@ -193,6 +193,9 @@ class HttpFront:
         except BusError as error:
             if error.status >= 500:
                 logger.error("%s /%s: %s", incoming.method, entity, error.description)
+            if namespace is not None and isinstance(error, AuthenticationFailed | Unauthorized):
+                error.description = namespace.tracker.describe(error, entity, self._clock.now_ms())
+                note_refused(incoming, error)
             return self._refusal(namespace, error, rest.status_of(error) if target is not None else error.status, entity)
         except MemoryError:
             raise

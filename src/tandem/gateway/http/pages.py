@@ -13,9 +13,9 @@ from aiohttp import web
 from tandem.broker.entities.namespace import QueueEntity
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.ports import StoreState
-from tandem.gateway.http.types import PASSIVE
+from tandem.gateway.http.types import PASSIVE, note_refused
 from tandem.model.entity import Right
-from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound
+from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, Unauthorized
 from tandem.server import sas
 from tandem.server.faults import FaultWish
 
@@ -47,8 +47,9 @@ class OperatorPages:
 
     async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """The web page: static files that know only the HTTP API."""
-        if not self._readable(request):
-            return self._who_are_you()
+        refusals: list[BusError] = []
+        if not await self._readable(request, refusals):
+            return self._who_are_you(request, refusals)
         name = rest[0] if rest and rest[0] else "index.html"
         kind = _CONSOLE_FILES.get(name)
         if kind is None or len(rest) > 1:
@@ -59,9 +60,10 @@ class OperatorPages:
 
     async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """200 while a store works; to those who may know, each store with its state: one failing store does not condemn the rest."""
-        readable = self._readable(request)
+        refusals: list[BusError] = []
+        readable = await self._readable(request, refusals)
         if not readable and "Authorization" in request.headers:
-            return self._who_are_you()
+            return self._who_are_you(request, refusals)
         if not readable:
             works = any(h.state in _HEALTHY for supervisor in self._server.supervisors for h in supervisor.health())
             return _json({"status": "up" if works else "down"}, 200 if works else 503)
@@ -81,25 +83,28 @@ class OperatorPages:
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """Prometheus text format."""
-        readable = self._readable(request)
+        refusals: list[BusError] = []
+        readable = await self._readable(request, refusals)
         if not readable:
-            return self._who_are_you()
+            return self._who_are_you(request, refusals)
         headers = PASSIVE | {"Content-Type": "text/plain; version=0.0.4"}
         return web.Response(text="\n".join(self._samples(readable)) + "\n", headers=headers)
 
-    def _readable(self, request: web.BaseRequest) -> list[int]:
-        """The namespaces whose details this request may see."""
+    async def _readable(self, request: web.BaseRequest, refusals: list[BusError]) -> list[int]:
+        """The namespaces whose details this request may see, and why it may not see the others."""
         if self._server.settings.dev:
             return list(range(len(self._server.contexts)))
         given = request.headers.get("Authorization", "")
-        return [number for number, context in enumerate(self._server.contexts) if given and _may_read(context, given)]
+        return [number for number, context in enumerate(self._server.contexts) if given and await _may_read(context, given, refusals)]
 
-    def _who_are_you(self) -> web.StreamResponse:
+    def _who_are_you(self, request: web.BaseRequest, refusals: list[BusError]) -> web.StreamResponse:
         context = self._server.contexts[0]
-        missing = AuthenticationFailed(
-            "Details need a key with Listen on the namespace: a token, or its name and value as user and password."
-        )
-        answer = _json({"error": missing.condition, "description": context.tracker.describe(missing, "", self._server.turn.now)}, 401)
+        needed = "Details need Listen on the namespace: by a token, or by the name and value of a key as user and password."
+        missing = AuthenticationFailed(f"{refusals[0].description} {needed}" if refusals else needed)
+        missing.description = context.tracker.describe(missing, "", self._server.turn.now)
+        if refusals:
+            note_refused(request, missing)
+        answer = _json({"error": missing.condition, "description": missing.description}, 401)
         answer.headers["WWW-Authenticate"] = 'Basic realm="Tandem", charset="UTF-8"'
         return answer
 
@@ -178,21 +183,27 @@ class OperatorPages:
             await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
             return _json(await handler(request))
         except BusError as error:
-            text = self._server.contexts[number].tracker.describe(error, "", self._server.turn.now)
-            return _json({"error": error.condition, "description": text}, error.status)
+            error.description = self._server.contexts[number].tracker.describe(error, "", self._server.turn.now)
+            if isinstance(error, AuthenticationFailed | Unauthorized):
+                note_refused(request, error)
+            return _json({"error": error.condition, "description": error.description}, error.status)
         except ValueError as error:
             return _json({"error": "amqp:decode-error", "description": str(error)}, 400)
 
 
-def _may_read(context: NamespaceContext, given: str) -> bool:
+async def _may_read(context: NamespaceContext, given: str, refusals: list[BusError]) -> bool:
     """Reading needs no token made for the occasion: scrapers and browsers know user names and passwords."""
     try:
         if given[:6].casefold() == "basic ":
             user, _, key = base64.b64decode(given[6:].strip(), validate=True).decode().partition(":")
             return sas.verify_key(user, key, context.rule_lookup).allows(Right.LISTEN)
-        return sas.verify(given, "", context.rule_lookup, context.connection_clock.now_ms()).allows(Right.LISTEN)
-    except (BusError, ValueError):
+        await context.authority.authorized_until(given, "", Right.LISTEN)
+    except BusError as error:
+        refusals.append(error)
         return False
+    except ValueError:
+        return False
+    return True
 
 
 def _wish(body: bytes) -> FaultWish:

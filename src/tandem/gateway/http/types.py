@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
+from aiohttp import web
+
 from tandem.gateway.http.data_port import DataPort
-from tandem.model.errors import ArgumentRefused, PreconditionFailed
+from tandem.model.errors import ArgumentRefused, BusError, PreconditionFailed
 from tandem.server.administration_port import AdminPort
 from tandem.server.tracking import Tracker
 
 if TYPE_CHECKING:
     from tandem.relay.namespace import RelayNamespace
+
+audit: Final = logging.getLogger("tandem.audit")
 
 PASSIVE: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -83,6 +88,13 @@ def check_if_match(header: str | None, etag: str) -> None:
     given = [tag.strip().removeprefix("W/") for tag in header.split(",")]
     if "*" not in given and etag not in given:
         raise PreconditionFailed(f"If-Match is {header.strip()[:80]}, but the entity's tag is {etag}; read it again, or send *")
+
+
+def note_refused(request: web.BaseRequest, error: BusError) -> None:
+    """Whoever comes without a token that is good for it is seen by the operator; the token itself is not."""
+    reason, colon, rest = error.description.partition(":")
+    # The reason is one of our own words: lines of each are counted, and limited, on their own.
+    audit.warning(f"%s %s of %s refused: {reason}%s", request.method, request.path[:100], request.remote, colon + rest)
 
 
 class NameLocks:
