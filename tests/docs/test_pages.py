@@ -32,6 +32,7 @@ SAYS = {
     "tokens.md": "signed by ourselves: 1",
     "testing.md": "2 passed",
     "rest.md": "hello",
+    "operate.md": "sent 100",
 }
 """What a reader must have seen when a page is done, beside all blocks having worked."""
 

@@ -6,7 +6,7 @@ import importlib
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tandem import __version__
 from tandem.cli.main import COMMANDS
@@ -18,11 +18,20 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    _listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The list of all commands needs their names and a line each, and none of their modules."""
+        self._listing = True
+        super().format_help(ctx, formatter)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
         module, attribute, help_text = entry
+        if self._listing:
+            return TyperCommand(cmd_name, short_help=help_text, help=help_text)
         found = getattr(importlib.import_module(module), attribute)
         if isinstance(found, typer.Typer):
             application = found

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from tandem.amqp import encode_message
-from tandem.engine_client.blocking import BlockingClient, Endpoint, TransportError
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, Target, target_of
+from tandem.cli.property_pairs import property_pair
+from tandem.engine_client.blocking import TransportError
 from tandem.model.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Ask about the rules of subscriptions.")
@@ -22,15 +24,9 @@ def rule() -> None:
     """
 
 
-_ConnectionString = Annotated[
-    str, typer.Option("--connection-string", "-c", envvar="TANDEM_CONNECTION_STRING", help="Of the namespace; see `tandem keys`.")
-]
-
-
 @app.command(name="match")
 def match(
     topic: Annotated[str, typer.Argument(help="The topic, or topic/Subscriptions/name for one subscription.")],
-    connection_string: _ConnectionString,
     properties: Annotated[
         list[str] | None, typer.Option("--property", "-p", help='name=value; numbers, true, false and null are taken as such, "…" as text.')
     ] = None,
@@ -42,7 +38,9 @@ def match(
     session_id: Annotated[str | None, typer.Option(help="Session id.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Content type.")] = None,
     body: Annotated[str, typer.Option(help="Body, which no rule looks at.")] = "",
-    ca_file: Annotated[str | None, typer.Option(help="CA file to trust when the connection string means TLS.")] = None,
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
+    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which rules a message would match, and why not. Nothing is sent. Exit code 1 when no subscription would get it.
@@ -60,10 +58,10 @@ def match(
     }
     payload = encode_message(
         properties={name: value for name, value in fields.items() if value is not None},
-        application_properties=dict(_property(text) for text in properties or []),
+        application_properties=dict(property_pair(text) for text in properties or []),
         body=body.encode(),
     )
-    subscriptions = _ask(connection_string, ca_file, topic, payload)
+    subscriptions = _ask(target_of(connection_string, context, ca_file), topic, payload)
     if as_json:
         print(json.dumps(subscriptions, indent=2))
     else:
@@ -72,28 +70,15 @@ def match(
         raise typer.Exit(1)
 
 
-def _ask(connection_string: str, ca_file: str | None, topic: str, payload: bytes) -> list[dict[str, Any]]:
+def _ask(target: Target, topic: str, payload: bytes) -> list[dict[str, Any]]:
     try:
-        endpoint = Endpoint.parse(connection_string, ca_file)
+        with target.engine_client() as client:
+            answer = client.request(topic, "com.tandem:explain-rules", {"message": payload})
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    try:
-        with BlockingClient(endpoint) as client:
-            answer = client.request(topic, "com.tandem:explain-rules", {"message": payload})
     except TransportError as error:
         raise ConfigurationError(f"{topic}: {error.description or error.condition}") from error
     return [] if answer is None else list(answer["subscriptions"])
-
-
-def _property(text: str) -> tuple[str, object]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint="--property")
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        return name, value
-    return name, value if isinstance(parsed, dict | list) else parsed
 
 
 def _show(topic: str, subscriptions: list[dict[str, Any]]) -> None:

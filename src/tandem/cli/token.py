@@ -7,25 +7,24 @@ from typing import Annotated
 
 import typer
 
+from tandem.cli.operations.target import ConnectionString, ContextName, target_of
 from tandem.engine_client.blocking import Endpoint
 from tandem.model.errors import ConfigurationError
 from tandem.model.sas_token import make_token
 
 
 def token(
-    connection_string: Annotated[
-        str,
-        typer.Option("--connection-string", "-c", envvar="TANDEM_CONNECTION_STRING", help="With the key; see `tandem keys`."),
-    ],
     entity: Annotated[str, typer.Option(help="Good for this path and what is beneath it; without it, for the whole namespace.")] = "",
     minutes: Annotated[int, typer.Option(help="How long it is good.", min=1, max=525_600)] = 60,
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
 ) -> None:
     """Print a token for the header Authorization. Whoever has it may do what the key may, until it ends.
 
     Example: tandem token --entity orders --minutes 10
     """
     try:
-        endpoint = Endpoint.parse(connection_string)
+        endpoint = Endpoint.parse(target_of(connection_string, context, None).connection_string)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
     if endpoint.token:

@@ -1,0 +1,250 @@
+"""`tandem dead-letter list|show|resubmit|purge`: completed only after the copy was accepted, so that an interrupted run loses nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tandem.cli.operations.links import Path, receiver
+from tandem.cli.operations.message_text import as_line
+from tandem.cli.operations.messages import peeked, print_messages
+from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one
+from tandem.cli.operations.selection import Reason, Selection, Since, Until, Where
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, Target, refusals, target_of
+from tandem.cli.property_pairs import property_pair
+from tandem.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
+    from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look at dead letters, send them again, or drop them.")
+
+Entity = Annotated[str, typer.Argument(help="The queue, or topic/Subscriptions/name, whose dead letters are meant.")]
+_ALL: Final = 2**62
+_PAGE: Final = 100
+_WAIT_SECONDS: Final = 3.0
+_OF_DEAD_LETTERS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
+_COLUMNS: Final = ("sequence_number", "enqueued_time_utc", "message_id", "dead_letter_reason", "dead_letter_error_description")
+
+
+@app.callback()
+def dead_letter() -> None:
+    """Look at dead letters, send them again, or drop them.
+
+    Example: tandem dead-letter resubmit orders --reason MaxDeliveryCountExceeded --dry-run
+    """
+
+
+@app.command(name="list")
+def list_dead_letters(
+    entity: Entity,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 100,
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
+    ca_file: CaFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON, one for each message.")] = False,
+) -> None:
+    """List dead letters with their reasons.
+
+    Example: tandem dead-letter list orders --reason TTLExpiredException --since 2h
+    """
+    selection = Selection.of(reason, since, until, where)
+    with refusals():
+        chosen = islice(_selected(target_of(connection_string, context, ca_file), entity, selection), count)
+        if as_json:
+            print_messages(chosen, True)
+        else:
+            show([as_line(message) for message in chosen], False, _COLUMNS)
+
+
+@app.command(name="show")
+def show_dead_letter(
+    entity: Entity,
+    sequence_number: Annotated[int, typer.Argument(help="As `tandem dead-letter list` prints it.")],
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
+    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one dead letter, whole.
+
+    Example: tandem dead-letter show orders 42
+    """
+    path = Path.parse(entity, dead_letters=True)
+    with refusals(), target_of(connection_string, context, ca_file).client() as client, receiver(client, path) as source:
+        found = source.peek_messages(max_message_count=1, sequence_number=sequence_number)
+    if not found or found[0].sequence_number != sequence_number:
+        raise ConfigurationError(f"{entity} has no dead letter {sequence_number}")
+    show_one(as_line(found[0]), as_json)
+
+
+@app.command(name="resubmit")
+def resubmit(
+    entity: Entity,
+    to: Annotated[str | None, typer.Option(help="Another queue or topic; without it, where they came from.")] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="Application property to set: name=value; name= removes it.")] = None,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = _ALL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be sent again.")] = False,
+    yes: Yes = False,
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Send dead letters again. Each keeps its message id, so that duplicate detection catches a repeat, and is completed only after
+    its copy is accepted: an interrupted run may be started again.
+
+    Example: tandem dead-letter resubmit orders --where "region = 'eu'" --set retried=true
+    """
+    changed = dict(_change(text) for text in changes or ())
+    target = target_of(connection_string, context, ca_file)
+    home = to or Path.parse(entity).home
+    numbers = _numbers(target, entity, Selection.of(reason, since, until, where), count)
+    if dry_run or not numbers:
+        print(f"{len(numbers)} dead letters of {entity} would be sent to {home}")
+        return
+    confirm(f"Send {len(numbers)} dead letters of {entity} to {home} again?", yes)
+    with refusals(), target.client() as client, client.get_queue_sender(home) as sender:
+        done = _each(client, entity, numbers, "sent again", lambda message: sender.send_messages(copy_of(message, changed)))
+    print(f"sent {done} of {len(numbers)} again")
+    if done < len(numbers):
+        print("the others are held by somebody else, or gone; run it again", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command(name="purge")
+def purge_dead_letters(
+    entity: Entity,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = _ALL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many would go.")] = False,
+    yes: Yes = False,
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Drop dead letters for good.
+
+    Example: tandem dead-letter purge orders --until 30d --yes
+    """
+    target = target_of(connection_string, context, ca_file)
+    numbers = _numbers(target, entity, Selection.of(reason, since, until, where), count)
+    if dry_run or not numbers:
+        print(f"{len(numbers)} dead letters of {entity} would be dropped")
+        return
+    confirm(f"Drop {len(numbers)} dead letters of {entity} for good?", yes)
+    with refusals(), target.client() as client:
+        done = _each(client, entity, numbers, "dropped", lambda message: None)
+    print(f"dropped {done} of {len(numbers)}")
+    if done < len(numbers):
+        raise typer.Exit(1)
+
+
+def copy_of(message: ServiceBusReceivedMessage, changed: dict[str, object]) -> AmqpAnnotatedMessage:
+    """The same message without what made it a dead letter; its id, session and body stay to the byte."""
+    from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader
+
+    raw = message.raw_amqp_message
+    properties: dict[Any, Any] = {}
+    for name, value in (raw.application_properties or {}).items():
+        key = name.decode() if isinstance(name, bytes) else name
+        if key not in _OF_DEAD_LETTERS:
+            properties[key] = value
+    for name, value in changed.items():
+        if value is _REMOVED:
+            properties.pop(name, None)
+        else:
+            properties[name] = value
+    word = {AmqpMessageBodyType.DATA: "data_body", AmqpMessageBodyType.SEQUENCE: "sequence_body", AmqpMessageBodyType.VALUE: "value_body"}[
+        raw.body_type
+    ]
+    body: Any = raw.body if raw.body_type == AmqpMessageBodyType.VALUE else list(raw.body)
+    annotations = {}
+    if message.partition_key is not None and message.session_id is None:
+        annotations["x-opt-partition-key"] = message.partition_key
+    ttl = raw.header.time_to_live if raw.header is not None else None
+    return AmqpAnnotatedMessage(
+        **{word: body},
+        properties=raw.properties,
+        application_properties=properties or None,
+        annotations=annotations or None,
+        header=AmqpMessageHeader(time_to_live=ttl, durable=True),
+    )
+
+
+_REMOVED: Final = object()
+
+
+def _change(text: str) -> tuple[str, object]:
+    name, _, value = text.partition("=")
+    return (name, _REMOVED) if name and not value and text.endswith("=") else property_pair(text)
+
+
+def _selected(target: Target, entity: str, selection: Selection) -> Iterator[ServiceBusReceivedMessage]:
+    path = Path.parse(entity, dead_letters=True)
+    with target.client() as client, receiver(client, path) as source:
+        for message in peeked(source, 0, _ALL):
+            if selection.holds(message):
+                yield message
+
+
+def _numbers(target: Target, entity: str, selection: Selection, count: int) -> set[int]:
+    """Looked at first, so that what is asked for can be said before anything is touched."""
+    with refusals():
+        return {message.sequence_number or 0 for message in islice(_selected(target, entity, selection), count)}
+
+
+def _each(client: Any, entity: str, numbers: set[int], word: str, act: Callable[[Any], None]) -> int:
+    """Do it for every one of these, then complete it. What is not meant is held until the end, or it would come again and again."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    left, held, done = set(numbers), list[Any](), 0
+    with (
+        receiver(client, Path.parse(entity, dead_letters=True), prefetch_count=_PAGE) as source,
+        Progress(console=Console(stderr=True), transient=True) as progress,
+    ):
+        task = progress.add_task(word, total=len(numbers))
+        try:
+            while left:
+                messages = source.receive_messages(max_message_count=_PAGE, max_wait_time=_WAIT_SECONDS)
+                if not messages:
+                    break
+                for message in messages:
+                    if message.sequence_number in left:
+                        act(message)
+                        source.complete_message(message)
+                        left.discard(message.sequence_number)
+                        done += 1
+                        progress.advance(task)
+                    else:
+                        held.append(message)
+        finally:
+            _give_back(source, held)
+    return done
+
+
+def _give_back(source: ServiceBusReceiver, held: list[Any]) -> None:
+    from azure.servicebus.exceptions import ServiceBusError
+
+    for message in held:
+        try:
+            source.abandon_message(message)
+        except ServiceBusError as error:
+            print(f"message {message.sequence_number} returns when its lock ends: {error}", file=sys.stderr)
+            return

@@ -1,0 +1,80 @@
+"""`tandem purge`: everything that is ready in an entity is dropped, session by session where it has sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tandem.cli.operations.links import NEXT_SESSION, DeadLetters, Entity, Path, receiver
+from tandem.cli.operations.output import Yes, confirm
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, refusals, target_of
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+    from rich.progress import Progress
+
+_PAGE: Final = 1_000
+_WAIT_SECONDS: Final = 2.0
+
+
+def purge(
+    entity: Entity,
+    dead_letters: DeadLetters = False,
+    yes: Yes = False,
+    connection_string: ConnectionString = None,
+    context: ContextName = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Drop every message that is ready. Scheduled, deferred and locked ones stay.
+
+    Example: tandem purge orders --yes
+    """
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    path = Path.parse(entity, dead_letters)
+    confirm(f"Drop all messages of {entity}{' (dead letters)' if path.sub_queue else ''}?", yes)
+    with (
+        refusals(),
+        target_of(connection_string, context, ca_file).client() as client,
+        Progress(TextColumn("dropped {task.completed}"), console=Console(stderr=True), transient=True) as progress,
+    ):
+        dropped = _purge(client, path, progress)
+    print(f"dropped {dropped}")
+
+
+def _purge(client: ServiceBusClient, path: Path, progress: Progress) -> int:
+    """An entity with sessions says so: it refuses a receiver without one."""
+    from azure.servicebus.exceptions import ServiceBusError
+
+    try:
+        return _drop(client, path, None, progress)
+    except ServiceBusError as error:
+        if path.sub_queue is not None or "session" not in str(error).casefold():
+            raise
+    return _purge_sessions(client, path, progress)
+
+
+def _purge_sessions(client: ServiceBusClient, path: Path, progress: Progress) -> int:
+    from azure.servicebus.exceptions import OperationTimeoutError
+
+    dropped = 0
+    while True:
+        try:
+            dropped += _drop(client, path, NEXT_SESSION, progress)
+        except OperationTimeoutError:
+            return dropped  # no session is left that has messages and that nobody holds
+
+
+def _drop(client: ServiceBusClient, path: Path, session: str | None, progress: Progress) -> int:
+    from azure.servicebus import ServiceBusReceiveMode
+
+    task = progress.add_task("", total=None)
+    dropped = 0
+    options: dict[str, Any] = {"receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE, "prefetch_count": 0}
+    if session is not None:
+        options["max_wait_time"] = _WAIT_SECONDS
+    with receiver(client, path, session, **options) as source:
+        while messages := source.receive_messages(max_message_count=_PAGE, max_wait_time=_WAIT_SECONDS):
+            dropped += len(messages)
+            progress.update(task, completed=dropped)
+    return dropped

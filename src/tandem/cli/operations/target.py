@@ -1,0 +1,104 @@
+"""Which namespace a command speaks to, and with what: the connection string that was given, or the one of a context."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tandem.cli.operations.contexts import contexts_file, load_contexts
+from tandem.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+    from azure.servicebus.management import ServiceBusAdministrationClient
+
+    from tandem.engine_client.blocking import BlockingClient
+
+ConnectionString = Annotated[
+    str | None, typer.Option("--connection-string", "-c", envvar="TANDEM_CONNECTION_STRING", help="Of the namespace; see `tandem keys`.")
+]
+ContextName = Annotated[str | None, typer.Option("--context", envvar="TANDEM_CONTEXT", help="One of `tandem context list`.")]
+CaFile = Annotated[Path | None, typer.Option("--ca-file", help="CA file to trust, if the certificate is a generated one.", metavar="FILE")]
+
+_RETRIES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A namespace and how to reach it."""
+
+    connection_string: str
+    ca_file: str | None
+
+    def administration(self) -> ServiceBusAdministrationClient:
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        from tandem.engine_client.blocking import Endpoint
+
+        options = self._options()
+        if not Endpoint.parse(self.connection_string).tls:
+            options["transport"] = _plain_transport()
+        return ServiceBusAdministrationClient.from_connection_string(self.connection_string, retry_total=_RETRIES, **options)
+
+    def client(self, **options: Any) -> ServiceBusClient:
+        from azure.servicebus import ServiceBusClient
+
+        return ServiceBusClient.from_connection_string(self.connection_string, retry_total=_RETRIES, **self._options(), **options)
+
+    def engine_client(self) -> BlockingClient:
+        """For requests that the SDK does not know."""
+        from tandem.engine_client.blocking import BlockingClient, Endpoint
+
+        return BlockingClient(Endpoint.parse(self.connection_string, self.ca_file))
+
+    def _options(self) -> dict[str, Any]:
+        return {} if self.ca_file is None else {"connection_verify": self.ca_file}
+
+
+def _plain_transport() -> Any:
+    """The SDK administers over TLS whatever the connection string says; a namespace that is spoken to in plain needs no certificate."""
+    from azure.core.pipeline.transport import RequestsTransport
+
+    class PlainTransport(RequestsTransport):
+        def send(self, request: Any, **options: Any) -> Any:
+            request.url = "http://" + request.url.removeprefix("https://")
+            return super().send(request, **options)
+
+    return PlainTransport()
+
+
+def target_of(connection_string: str | None, context: str | None, ca_file: Path | None) -> Target:
+    """What was said outright comes first, then a context that was named, then the current one."""
+    said_ca = str(ca_file) if ca_file is not None else None
+    if connection_string is not None:
+        return Target(connection_string, said_ca)
+    contexts = load_contexts(contexts_file())
+    name = context or contexts.current
+    if name is None:
+        raise ConfigurationError("which namespace? Say --connection-string, set TANDEM_CONNECTION_STRING, or see `tandem context add`")
+    found = contexts.get(name)
+    return Target(found.connection_string, said_ca or found.ca_file)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What the namespace refuses is one line and exit code 2, not a traceback."""
+    from azure.core.exceptions import AzureError
+    from azure.servicebus.exceptions import ServiceBusError
+
+    from tandem.engine_client.blocking import TransportError
+
+    try:
+        yield
+    except (AzureError, ServiceBusError) as error:
+        said = str(getattr(error, "message", "") or error).strip()
+        raise ConfigurationError(said.splitlines()[0] if said else type(error).__name__) from error
+    except TransportError as error:
+        raise ConfigurationError(error.description or error.condition) from error
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
