@@ -64,7 +64,7 @@ def _plain_transport() -> Any:
     """The SDK administers over TLS whatever the connection string says; a namespace that is spoken to in plain needs no certificate."""
     from azure.core.pipeline.transport import RequestsTransport
 
-    class PlainTransport(RequestsTransport):
+    class PlainTransport(RequestsTransport):  # type: ignore[misc]
         def send(self, request: Any, **options: Any) -> Any:
             request.url = "http://" + request.url.removeprefix("https://")
             return super().send(request, **options)
