@@ -29,7 +29,7 @@ HOT_MODULES = (
     "amqp/codec.py",
     "amqp/encoder.py",
     "amqp/fields.py",
-    "amqp/sections.py",
+    "amqp/message.py",
     "amqp/terminus.py",
     "amqp/outcomes.py",
     "amqp/performatives.py",

@@ -254,7 +254,7 @@ def sizes(data: bytes) -> list[int]:
     return found
 
 
-def test_an_unusual_message_format_is_written() -> None:
+def test_an_unread_common_form_format_is_written() -> None:
     peer, link = receiving_peer()
     link.send(b"x", b"t", True, None, 0x80013700)
     sent = peer.frames()[0][1]

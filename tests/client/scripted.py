@@ -18,10 +18,9 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from tandem.amqp import Symbol, Timestamp
+from tandem.amqp import DecodedMessage, Symbol, Timestamp, decode_message
 from tandem.client.cutting import Cut
 from tandem.client.errors import NamespaceClosedError
-from tandem.client.payload import Parts, join, split
 from tandem.client.ping import CONTENT_TYPE
 from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
@@ -38,7 +37,7 @@ class Stored:
     """A message in a scripted entity."""
 
     payload: bytes
-    parts: Parts
+    parts: DecodedMessage
     sequence_number: int
     enqueued_ms: int
     delivery_count: int = 0
@@ -47,7 +46,7 @@ class Stored:
 
     @property
     def message_id(self) -> str:
-        return str(self.parts.properties.get("message_id"))
+        return str(self.parts.properties.get("message-id"))
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class Entity:
     messages: list[Stored] = field(default_factory=list)
     completed: list[Stored] = field(default_factory=list)
     dead: list[tuple[Stored, str, str]] = field(default_factory=list)
-    pings: list[Parts] = field(default_factory=list)
+    pings: list[DecodedMessage] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     next_sequence: int = 1
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -150,11 +149,11 @@ class ScriptedNamespace:
         self.closed = True
 
     def store(self, entity: Entity, payload: bytes) -> None:
-        parts = split(payload)
-        if parts.properties.get("content_type") == CONTENT_TYPE:
+        parts = decode_message(payload)
+        if parts.properties.get("content-type") == CONTENT_TYPE:
             entity.pings.append(parts)
             return
-        message_id = str(parts.properties.get("message_id"))
+        message_id = str(parts.properties.get("message-id"))
         if entity.duplicate_detection and message_id in entity.seen:
             return
         entity.seen.add(message_id)
@@ -279,7 +278,7 @@ class ScriptedReceiver:
                 break
             if stored.lock is not None and stored.locked_until_ms > now:
                 continue
-            if self._session_id is not None and stored.parts.properties.get("group_id") != self._session_id:
+            if self._session_id is not None and stored.parts.properties.get("group-id") != self._session_id:
                 continue
             if stored.lock is not None:
                 stored.delivery_count += 1
@@ -289,14 +288,14 @@ class ScriptedReceiver:
         return taken
 
     def _delivery(self, stored: Stored) -> Delivery:
-        parts = split(stored.payload)
-        parts.annotations = {
-            **parts.annotations,
+        parts = decode_message(stored.payload)
+        parts.message_annotations = {
+            **parts.message_annotations,
             Symbol("x-opt-sequence-number"): stored.sequence_number,
             Symbol("x-opt-enqueued-time"): Timestamp(stored.enqueued_ms),
             Symbol("x-opt-locked-until"): Timestamp(stored.locked_until_ms),
         }
-        payload = join(parts)
+        payload = parts.encode()
         return Delivery(
             message=ServiceBusReceivedMessage.from_bytes(payload),
             payload=payload,
@@ -314,7 +313,7 @@ class ScriptedReceiver:
     async def browse(self, start: int, count_max: int, timeout: float) -> list[Place]:
         entity = await self._namespace.meet("peek", self.path, timeout)
         ahead = [stored for stored in entity.messages if stored.sequence_number >= start][:count_max]
-        return [place_of(s.sequence_number, s.enqueued_ms, s.parts.application_properties, s.parts.annotations) for s in ahead]
+        return [place_of(s.sequence_number, s.enqueued_ms, s.parts.application_properties, s.parts.message_annotations) for s in ahead]
 
     async def _held(self, operation: str, delivery: Delivery) -> tuple[Entity, Stored]:
         entity = await self._namespace.meet(operation, self.path, 60.0)
@@ -380,14 +379,16 @@ class ScriptedAdministration:
         return len(self._namespace.entity(name).messages)
 
 
-def user_view(parts: Parts) -> dict[str, Any]:
+def user_view(parts: DecodedMessage) -> dict[str, Any]:
     """What a receiver can see of a message, for comparing two of them."""
-    annotations = {str(k): v for k, v in parts.annotations.items() if not str(k).startswith(("x-opt-enqueued", "x-opt-seq", "x-opt-lock"))}
+    annotations = {
+        str(k): v for k, v in parts.message_annotations.items() if not str(k).startswith(("x-opt-enqueued", "x-opt-seq", "x-opt-lock"))
+    }
     return {
         "header": parts.header,
         "annotations": annotations,
         "properties": parts.properties,
         "application_properties": parts.application_properties,
-        "body": parts.body,
-        "footer": parts.footer,
+        "body": parts.body_sections,
+        "footer": parts.footer_section,
     }

@@ -16,10 +16,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusConnectionError
 
+from tandem.amqp import decode_message
 from tandem.client.errors import NamespaceClosedError
 from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import Entry, PostgresOutboxStore, SqliteOutboxStore
-from tandem.client.payload import split
 from tandem.client.sdk_codec import encode_message
 from tests.client.scripted import ScriptedNamespace, raising
 
@@ -87,7 +87,7 @@ async def make_outbox(primary: ScriptedNamespace, make_store):
 
 
 def bodies(namespace: ScriptedNamespace, path: str = "q") -> list[str]:
-    return [stored.parts.body[5:].decode() for stored in namespace.entity(path).messages]
+    return [stored.parts.body_sections[5:].decode() for stored in namespace.entity(path).messages]
 
 
 async def test_a_message_is_delivered_as_it_was_sent(make_outbox, primary):
@@ -99,7 +99,7 @@ async def test_a_message_is_delivered_as_it_was_sent(make_outbox, primary):
     await outbox.send("q", message)
     await outbox.flush(10)
     (stored,) = primary.entity("q").messages
-    assert split(stored.payload) == split(encode_message(message))
+    assert decode_message(stored.payload) == decode_message(encode_message(message))
     assert await outbox.pending() == 0
 
 

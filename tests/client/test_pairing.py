@@ -169,9 +169,9 @@ async def test_a_ping_heals_the_path_for_all_senders_at_once(make_pair, primary:
     entity = primary.entity("q")
     assert len(entity.messages) == 2
     ping = entity.pings[0]
-    assert ping.properties["content_type"] == "application/vnd.ms-servicebus-ping"
+    assert ping.properties["content-type"] == "application/vnd.ms-servicebus-ping"
     assert ping.header["ttl"] == 1_000
-    assert ping.properties["group_id"] and ping.properties["message_id"]
+    assert ping.properties["group-id"] and ping.properties["message-id"]
 
 
 async def test_the_first_ping_comes_one_full_interval_after_the_switch(make_pair, primary: ScriptedNamespace):

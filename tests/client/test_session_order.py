@@ -20,7 +20,7 @@ QUEUES = [f"contoso/x-servicebus-transfer/{number}" for number in range(3)]
 
 
 def bodies(namespace: ScriptedNamespace, path: str) -> list[str]:
-    return [stored.parts.body[5:].decode() for stored in namespace.entity(path).messages]
+    return [stored.parts.body_sections[5:].decode() for stored in namespace.entity(path).messages]
 
 
 def where(secondary: ScriptedNamespace, body: str) -> list[str]:

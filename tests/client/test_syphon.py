@@ -14,10 +14,10 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
+from tandem.amqp import DecodedMessage, decode_message
 from tandem.client.coupling import Side
 from tandem.client.envelope import wrap_payload
 from tandem.client.events import Counters, EventHub
-from tandem.client.payload import Parts, join, split
 from tandem.client.sdk_codec import encode_message
 from tandem.client.syphon import Syphon, SyphonSettings
 from tests.client.scripted import ScriptedAdministration, ScriptedNamespace, raising
@@ -48,7 +48,7 @@ def put(secondary: ScriptedNamespace, path: str, body: str, queue: int = 0, **pr
 
 
 def bodies(namespace: ScriptedNamespace, path: str) -> list[str]:
-    return [stored.parts.body[5:].decode() for stored in namespace.entity(path).messages]
+    return [stored.parts.body_sections[5:].decode() for stored in namespace.entity(path).messages]
 
 
 def empty(secondary: ScriptedNamespace) -> bool:
@@ -64,8 +64,8 @@ async def test_messages_come_home_from_every_queue_as_they_were(make_syphon, pri
     syphon = make_syphon()
     assert await syphon.drain(0.01) == 2
     (stored,) = primary.entity("orders").messages
-    assert split(stored.payload).application_properties == split(encode_message(message)).application_properties
-    assert stored.parts.properties["group_id"] == "s" and stored.parts.header["ttl"] == 60_000
+    assert decode_message(stored.payload).application_properties == decode_message(encode_message(message)).application_properties
+    assert stored.parts.properties["group-id"] == "s" and stored.parts.header["ttl"] == 60_000
     assert bodies(primary, "topic") == ["b"]
     assert empty(secondary)
 
@@ -86,7 +86,7 @@ async def test_order_is_kept_within_a_path_and_session(make_syphon, primary, sec
         put(secondary, "orders", str(i), session_id=f"s{i % 3}")
     await make_syphon().drain(0.01)
     for s in range(3):
-        got = [x.parts.body[5:].decode() for x in primary.entity("orders").messages if x.parts.properties["group_id"] == f"s{s}"]
+        got = [x.parts.body_sections[5:].decode() for x in primary.entity("orders").messages if x.parts.properties["group-id"] == f"s{s}"]
         assert got == [str(i) for i in range(250) if i % 3 == s]
 
 
@@ -115,7 +115,10 @@ async def test_once_one_has_to_wait_all_behind_it_wait_too(make_syphon, primary,
 )
 async def test_messages_that_cannot_be_translated_are_dead_lettered_with_the_documented_reason(make_syphon, secondary, properties, reason):
     entity = secondary.entity(QUEUES[0])
-    secondary.store(entity, join(Parts(properties={"message_id": "m"}, application_properties=properties, body=b"\x00\x53\x75\xa0\x00")))
+    secondary.store(
+        entity,
+        DecodedMessage(properties={"message-id": "m"}, application_properties=properties, body_sections=b"\x00\x53\x75\xa0\x00").encode(),
+    )
     syphon = make_syphon()
     await syphon.drain(0.01)
     ((_, found, description),) = entity.dead

@@ -14,8 +14,8 @@ from typing import Any
 
 from tandem.amqp.codec import COMPILED, decode_value, skip_value
 from tandem.amqp.errors import DecodeError
+from tandem.amqp.message import decode_message, scan
 from tandem.amqp.outcomes import decode_outcome, encode_outcome
-from tandem.amqp.sections import decode_message, scan
 from tandem.gateway.amqp.connection import PeerConnection, Writer
 from tandem.gateway.amqp.pump import open_client
 from tandem.gateway.amqp.sending import split_batch

@@ -6,8 +6,7 @@ import uuid
 
 import pytest
 
-from tandem.amqp import DecodeError, Int, Timestamp, UInt, encode_message
-from tandem.client.payload import split
+from tandem.amqp import DecodeError, Int, Timestamp, UInt, decode_message, encode_message
 from tandem.engine_client.message_encoding import encode_batch, encode_row
 from tandem.engine_client.message_rows import MARK, MessageRows, mark_of, sequence_number_of, state_of
 
@@ -137,7 +136,7 @@ def test_rows_become_messages_with_everything_they_say() -> None:
     assert found["application_properties"] == [("n", "1"), ("t", "x")]
     for name in ("session_id", "partition_key", "correlation_id", "subject", "to", "reply_to", "content_type"):
         assert name in found
-    assert split(payload).properties["message_id"] == "id"
+    assert decode_message(payload).properties["message-id"] == "id"
 
 
 def test_a_value_without_a_form_is_a_value_error() -> None:

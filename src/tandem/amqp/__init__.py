@@ -7,6 +7,7 @@ from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import AmqpError, DecodeError, EncodeError, ProtocolError
 from tandem.amqp.handlers import ConnectionHandler, LinkHandler
 from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
+from tandem.amqp.message import DecodedMessage, Sections, decode_message, encode_message, scan
 from tandem.amqp.outcomes import (
     ACCEPTED,
     RELEASED,
@@ -19,7 +20,6 @@ from tandem.amqp.outcomes import (
     encode_transactional,
 )
 from tandem.amqp.sasl import SaslClient, SaslServer
-from tandem.amqp.sections import DecodedMessage, Sections, decode_message, encode_message, scan
 from tandem.amqp.session import Session
 from tandem.amqp.terminus import Coordinator, Terminus
 from tandem.amqp.types import (

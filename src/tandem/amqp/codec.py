@@ -93,6 +93,18 @@ def _skip_primitive(buf: bytes, at: i64, code: i64) -> i64:
     raise DecodeError(f"{type_name(code)} at byte {at}")
 
 
+def elements_of(buf: bytes, at: i64) -> tuple[i64, i64]:
+    """(how many, where the first begins) of the list or map at `at`, whose constructor and size lie within the buffer."""
+    code: i64 = buf[at]
+    if code == 0xC0 or code == 0xC1:
+        return buf[at + 2], at + 3
+    if code == 0xD0 or code == 0xD1:
+        return uint32(buf, at + 5), at + 9
+    if code == 0x45:
+        return 0, at + 1
+    raise DecodeError(f"expected a list or map at byte {at}, found {type_name(code)}")
+
+
 class Decoder:
     """Reads values one after another from `buf[at:end]`."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 from mypy_extensions import i64
 
 from tandem.amqp import dispositions, transfers
 from tandem.amqp.answers import Answers
-from tandem.amqp.codec import COMPILED
+from tandem.amqp.codec import uint32
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.errors import (
     CONNECTION_FORCED,
@@ -61,7 +60,6 @@ from tandem.amqp.performatives import (
 from tandem.amqp.sasl import SaslClient, SaslExchange, SaslServer
 from tandem.amqp.session import Session
 
-_FRAME_HEAD: Final = Struct(">IHH")
 _AWAIT_HEADER: Final = 0
 _AWAIT_SASL: Final = 1
 _AWAIT_FRAMES: Final = 2
@@ -315,12 +313,9 @@ class Connection:
                     break
                 at = next_at
                 continue
-            if COMPILED:
-                size: i64 = (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
-                kind: i64 = (data[at + 4] << 8) | data[at + 5]
-                channel: i64 = (data[at + 6] << 8) | data[at + 7]
-            else:
-                size, kind, channel = _FRAME_HEAD.unpack_from(data, at)
+            size: i64 = uint32(data, at)
+            kind: i64 = (data[at + 4] << 8) | data[at + 5]
+            channel: i64 = (data[at + 6] << 8) | data[at + 7]
             if size > n - at or size < 8 or size > frame_bytes_max:
                 if size < 8 or size > frame_bytes_max:
                     raise wrong_size(size, self._frame_bytes_max)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import COMPILED
+from tandem.amqp.codec import uint32
 from tandem.amqp.errors import INVALID_FIELD, AmqpError, DecodeError, ProtocolError
 from tandem.amqp.fields import Fields
 from tandem.amqp.link import Delivery
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 _MASK: Final = 0xFFFFFFFF
 _TAILS_MAX: Final = 64
 _TAIL_BYTES_MAX: Final = 32
-_USUAL_DISPOSITION: Final = Struct(">BBBBBIBI")
-"""list8 and its size and count, role, first and last as full uints."""
 
 
 class DispositionTail:
@@ -41,17 +38,6 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
     last: i64 = -1
     list_end: i64 = 0
     count: i64 = 0
-    if not COMPILED and end - at > 14:
-        # what our own ids and every client make of it: both ids as full uints
-        list_code, list_bytes, count, role, first_code, first, last_code, last = _USUAL_DISPOSITION.unpack_from(buf, at)
-        if list_code == 0xC0 and role == 0x41 and first_code == 0x70 and last_code == 0x70 and list_bytes >= 12:
-            list_end = at + 2 + list_bytes
-            known = session.disposition_tails.get(buf[at + 14 : list_end])
-            if known is not None and known.count == count and list_end <= end:
-                _apply_disposition(session, first, last, known.settled, known.outcome)
-                return
-        first = -1
-        last = -1
     try:
         if buf[at] != 0xC0 or buf[at + 3] != 0x41:
             _take_disposition_slowly(session, buf, start, end, -1)
@@ -61,7 +47,7 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
         at += 4
         code: i64 = buf[at]
         if code == 0x70:
-            first = (buf[at + 1] << 24) | (buf[at + 2] << 16) | (buf[at + 3] << 8) | buf[at + 4]
+            first = uint32(buf, at + 1)
             at += 5
         elif code == 0x52:
             first = buf[at + 1]
@@ -74,7 +60,7 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
             last = first
             at += 1
         elif code == 0x70:
-            last = (buf[at + 1] << 24) | (buf[at + 2] << 16) | (buf[at + 3] << 8) | buf[at + 4]
+            last = uint32(buf, at + 1)
             at += 5
         elif code == 0x52:
             last = buf[at + 1]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import COMPILED, part, uint32
+from tandem.amqp.codec import part, uint32
 from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_binary, encode_uint
 from tandem.amqp.errors import (
     INVALID_FIELD,
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from tandem.amqp.session import Session
 
 _MASK: Final = 0xFFFFFFFF
-_USUAL_HEAD: Final = Struct(">BBBBBBIB")
-"""list8 and its size and count, handle as smalluint, delivery-id as uint, delivery-tag as vbin8."""
 _TAILS_MAX: Final = 64
 _TAIL_BYTES_MAX: Final = 32
 
@@ -102,21 +99,10 @@ def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
 def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
     """The ordinary transfer by hand; anything unusual goes to `_take_slowly`. `at` is the list constructor."""
     start: i64 = at
-    list_end: i64 = 0
-    count: i64 = 0
-    handle: i64 = 0
-    delivery_id: i64 = 0
-    if not COMPILED and end - at > 12:
-        # one call reads what the interpreter would need fourteen look-ups for
-        list_code, list_bytes, count, handle_code, handle, id_code, delivery_id, tag_code = _USUAL_HEAD.unpack_from(buf, at)
-        if list_code == 0xC0 and handle_code == 0x52 and id_code == 0x70 and tag_code == 0xA0:
-            list_end = at + 2 + list_bytes
-            at += 10
-    if list_end == 0:
-        list_end, count, handle, delivery_id, at = _read_head(buf, start)
-        if list_end == 0 or at + 1 >= end:
-            _take_slowly(session, buf, start, end, -1)
-            return
+    list_end, count, handle, delivery_id, at = _read_head(buf, start)
+    if list_end == 0 or at + 1 >= end:
+        _take_slowly(session, buf, start, end, -1)
+        return
     tag_end: i64 = at + 2 + buf[at + 1]
     if tag_end > list_end or list_end > end:
         _take_slowly(session, buf, start, end, -1)

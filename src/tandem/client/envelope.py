@@ -2,7 +2,7 @@
 
 Four application properties carry what the backlog queue must not act upon (aliases); the originals are cleared meanwhile:
 `x-ms-path`, `x-ms-sessionid`, `x-ms-timetolive`, `x-ms-scheduledenqueuetimeutc`. When it was diverted stands in an annotation.
-Two forms share the rules below: the SDK's message objects, and the parts of an encoded message (`payload.Parts`, or its bytes).
+Two forms share the rules below: the SDK's message objects, and a decoded message (`amqp.DecodedMessage`, or its bytes).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem.amqp import DecodeError, Described, Symbol, Timestamp, UInt
-from tandem.client.payload import Parts, join, split
+from tandem.amqp import DecodedMessage, DecodeError, Described, Symbol, Timestamp, UInt, decode_message
 from tandem.client.raw_envelope import Names, take_off
 
 if TYPE_CHECKING:
@@ -209,18 +208,18 @@ def time_left(destination: Destination, now_ms: int) -> int | None:
     return destination.ttl_ms - max(0, now_ms - destination.diverted_ms)
 
 
-# -- the form over the parts of an encoded message ---------------------------------------------------------------------
+# -- the form over decoded messages -----------------------------------------------------------------------------------
 
 
-def wrap_parts(parts: Parts, path: str, diverted_ms: int, after: str | None = None) -> Parts:
+def wrap_decoded(message: DecodedMessage, path: str, diverted_ms: int, after: str | None = None) -> DecodedMessage:
     """The message as it goes into a backlog queue. Bodies and all other properties stay as they are."""
-    alias = alias_in(parts.application_properties)
+    alias = alias_in(message.application_properties)
     if alias is not None:
         raise EnvelopeError(PROPERTY_EXTRACTION, f"the message already carries {alias}")
-    header, properties = dict(parts.header), dict(parts.properties)
-    annotations, application = dict(parts.annotations), dict(parts.application_properties)
+    header, properties = dict(message.header), dict(message.properties)
+    annotations, application = dict(message.message_annotations), dict(message.application_properties)
     application[PATH] = path
-    session = properties.pop("group_id", None)
+    session = properties.pop("group-id", None)
     if session is not None:
         application[SESSION_ID] = text(session)
     ttl_ms = _take_ttl(header, properties)
@@ -232,13 +231,15 @@ def wrap_parts(parts: Parts, path: str, diverted_ms: int, after: str | None = No
     annotations[Symbol(DIVERTED_AT)] = Timestamp(diverted_ms)
     if after is not None:
         annotations[Symbol(AFTER)] = after
-    return Parts(header, dict(parts.delivery_annotations), annotations, properties, application, parts.body, parts.footer)
+    return DecodedMessage(
+        header, dict(message.delivery_annotations), annotations, properties, application, message.body_sections, message.footer_section
+    )
 
 
 def _take_ttl(header: dict[str, Any], properties: dict[str, Any]) -> int | None:
     """Remove every trace of a time-to-live; a service may derive one from the expiry time alone."""
     ttl = header.pop("ttl", None)
-    expiry, created = properties.pop("absolute_expiry_time", None), properties.get("creation_time")
+    expiry, created = properties.pop("absolute-expiry-time", None), properties.get("creation-time")
     if ttl is None or ttl == 0:
         return None
     if int(ttl) >= _TTL_MS_MAX and expiry is not None and created is not None:
@@ -246,29 +247,31 @@ def _take_ttl(header: dict[str, Any], properties: dict[str, Any]) -> int | None:
     return None if int(ttl) >= _INFINITE_MS else int(ttl)
 
 
-def unwrap_parts(parts: Parts, ttl_ms: int | None = None) -> tuple[Destination, Parts]:
+def unwrap_decoded(message: DecodedMessage, ttl_ms: int | None = None) -> tuple[Destination, DecodedMessage]:
     """The message as it was, without aliases and without what the backlog's broker added. `ttl_ms` overrides the carried one."""
-    destination = read_aliases(parts.application_properties, parts.annotations)
-    application = {k: v for k, v in parts.application_properties.items() if k not in ALIASES and k not in _DEAD_LETTER_PROPERTIES}
-    annotations = {k: v for k, v in parts.annotations.items() if k not in _BROKER_ANNOTATIONS}
-    delivery = {k: v for k, v in parts.delivery_annotations.items() if k != _LOCK_TOKEN}
-    header, properties = dict(parts.header), dict(parts.properties)
-    header.pop("delivery_count", None)
+    destination = read_aliases(message.application_properties, message.message_annotations)
+    application = {k: v for k, v in message.application_properties.items() if k not in ALIASES and k not in _DEAD_LETTER_PROPERTIES}
+    annotations = {k: v for k, v in message.message_annotations.items() if k not in _BROKER_ANNOTATIONS}
+    delivery = {k: v for k, v in message.delivery_annotations.items() if k != _LOCK_TOKEN}
+    header, properties = dict(message.header), dict(message.properties)
+    header.pop("delivery-count", None)
     if destination.session_id is not None:
-        properties["group_id"] = destination.session_id
+        properties["group-id"] = destination.session_id
     ttl = destination.ttl_ms if ttl_ms is None else ttl_ms
     if ttl is not None:
         header["ttl"] = UInt(min(ttl, _TTL_MS_MAX))
-        created = properties.get("creation_time")
+        created = properties.get("creation-time")
         if isinstance(created, int):
-            properties["absolute_expiry_time"] = Timestamp(created + ttl)
+            properties["absolute-expiry-time"] = Timestamp(created + ttl)
     if destination.scheduled_ms is not None:
         annotations[Symbol(_SCHEDULE)] = Timestamp(destination.scheduled_ms)
-    return destination, Parts(header, delivery, annotations, properties, application, parts.body, parts.footer)
+    return destination, DecodedMessage(
+        header, delivery, annotations, properties, application, message.body_sections, message.footer_section
+    )
 
 
 def wrap_payload(payload: bytes, path: str, diverted_ms: int, after: str | None = None) -> bytes:
-    return join(wrap_parts(split(payload), path, diverted_ms, after))
+    return wrap_decoded(decode_message(payload), path, diverted_ms, after).encode()
 
 
 def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
@@ -277,17 +280,17 @@ def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
     if raw is not None:
         return Unwrapped(Destination(raw.path, raw.session_id, None, None, raw.diverted_ms, raw.after), raw.payload)
     try:
-        parts = split(payload)
+        message = decode_message(payload)
     except DecodeError as error:
         raise EnvelopeError(PROPERTY_EXTRACTION, f"the message cannot be decoded: {error}") from error
     left: int | None = None
     if now_ms is not None:
-        carried = read_aliases(parts.application_properties, parts.annotations)
+        carried = read_aliases(message.application_properties, message.message_annotations)
         left = time_left(carried, now_ms)
         if left is not None and left <= 0:
             raise EnvelopeError(TTL_EXPIRED, f"time-to-live of {carried.ttl_ms} ms ran out in the backlog, destination {carried.path}")
-    destination, original = unwrap_parts(parts, left)
-    return Unwrapped(destination, join(original))
+    destination, original = unwrap_decoded(message, left)
+    return Unwrapped(destination, original.encode())
 
 
 # -- the form over the SDK's message objects ---------------------------------------------------------------------------
@@ -313,10 +316,10 @@ def wrap(message: ServiceBusMessage | AmqpAnnotatedMessage, path: str, diverted_
     header, properties = _fields_of(raw.header), _fields_of(raw.properties)
     annotations, application = dict(raw.annotations or {}), dict(raw.application_properties or {})
     application[PATH] = path
-    session = properties.pop("group_id", None)
+    session = properties.pop("group-id", None)
     if session is not None:
         application[SESSION_ID] = text(session)
-    header["ttl"] = header.pop("time_to_live", None)
+    header["ttl"] = header.pop("time-to-live", None)
     ttl_ms = _take_ttl(header, properties)
     if ttl_ms is not None:
         # What the SDK's encoder takes for a described long: a pair of typed values.
@@ -343,28 +346,9 @@ def _only_needs_a_path(raw: AmqpAnnotatedMessage) -> bool:
     )
 
 
-def unwrap(message: ServiceBusMessage | AmqpAnnotatedMessage) -> tuple[Destination, AmqpAnnotatedMessage]:
-    """Undo `wrap` on a received message. The SDK's decoder has lost some wire types by then: prefer `unwrap_payload`."""
-    raw = annotated(message)
-    annotations = {text(k): _untyped(v) for k, v in (raw.annotations or {}).items()}
-    carried = {text(k): _untyped(v) for k, v in (raw.application_properties or {}).items()}
-    destination = read_aliases(carried, annotations)
-    application = {k: _sendable(v) for k, v in carried.items() if k not in ALIASES and k not in _DEAD_LETTER_PROPERTIES}
-    kept = {k: text(v) if isinstance(v, bytes) else v for k, v in annotations.items() if k not in _BROKER_ANNOTATIONS}
-    header = _fields_of(raw.header)
-    properties = {k: text(v) if isinstance(v, bytes) else v for k, v in _fields_of(raw.properties).items()}
-    header.pop("delivery_count", None)
-    if destination.session_id is not None:
-        properties["group_id"] = destination.session_id
-    if destination.ttl_ms is not None:
-        header["ttl"] = min(destination.ttl_ms, _TTL_MS_MAX)
-    if destination.scheduled_ms is not None:
-        kept[_SCHEDULE] = {"TYPE": "TIMESTAMP", "VALUE": destination.scheduled_ms}
-    return destination, _copy(raw, header, properties, kept, application)
-
-
 def _fields_of(section: Any) -> dict[str, Any]:
-    return {} if section is None else {k: v for k, v in section.items() if v is not None}
+    """By the specification's names, as a decoded message has them."""
+    return {} if section is None else {k.replace("_", "-"): v for k, v in section.items() if v is not None}
 
 
 def _pop(items: dict[Any, Any], name: str) -> object:
@@ -381,13 +365,6 @@ def _untyped(value: Any) -> Any:
     return value
 
 
-def _sendable(value: Any) -> Any:
-    """A received value the SDK's encoder takes again: its decoder makes integers of timestamps that its encoder finds too long."""
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
-        return {"TYPE": "LONG", "VALUE": int(value)}
-    return value
-
-
 def _copy(
     raw: AmqpAnnotatedMessage, header: dict[str, Any], properties: dict[str, Any], annotations: dict[Any, Any], application: dict[Any, Any]
 ) -> AmqpAnnotatedMessage:
@@ -399,13 +376,10 @@ def _copy(
         "application_properties": application or None,
         "delivery_annotations": {k: v for k, v in (raw.delivery_annotations or {}).items() if text(k) != _LOCK_TOKEN} or None,
     }
-    ttl = header.pop("ttl", None)
-    if ttl is not None:
-        header["time_to_live"] = ttl
     if header:
-        sections["header"] = header
+        sections["header"] = {k.replace("-", "_"): v for k, v in header.items()}
     if properties:
-        sections["properties"] = properties
+        sections["properties"] = {k.replace("-", "_"): v for k, v in properties.items()}
     if raw.body_type is AmqpMessageBodyType.VALUE:
         sections["value_body"] = raw.body
     elif raw.body_type is AmqpMessageBodyType.SEQUENCE:

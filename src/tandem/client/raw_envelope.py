@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
-from tandem.amqp import DecodeError, skip_value
+from tandem.amqp import DecodeError, scan, skip_value
+from tandem.amqp.codec import elements_of, part
+from tandem.amqp.encoder import NULL, compound
 
-_MAP32: Final = Struct(">BII")
-_NULL: Final = b"\x40"
 _SESSION_FIELD: Final = 10
 _HEADER_FIELDS_KEPT: Final = 4
 """The fifth is the delivery count, which does not travel."""
@@ -61,66 +60,31 @@ def take_off(payload: bytes, names: Names) -> RawEnvelope | None:
 
 
 def _take_off(payload: bytes, names: Names) -> RawEnvelope | None:
-    out: list[bytes] = []
-    properties_at = -1
-    diverted: int | None = None
-    kept_after: str | None = None
-    found: tuple[bytes, str, str | None] | None = None
-    at, end = 0, len(payload)
-    while at < end:
-        if payload[at] or payload[at + 1] != 0x53:
-            return None
-        code = payload[at + 2]
-        after = skip_value(payload, at + 3)
-        if code == 0x74:
-            found = _application_properties(payload, at + 3, names)
-            if found is None:
-                return None
-            out.append(found[0])
-        elif code == 0x72:
-            annotations = _annotations(payload, at + 3, names)
-            if annotations is None:
-                return None
-            section, diverted, kept_after = annotations
-            out.append(section)
-        elif code == 0x73:
-            properties_at = len(out)
-            out.append(payload[at:after])
-        elif code == 0x70:
-            if payload[at + 3] != 0xC0 or payload[at + 5] > _HEADER_FIELDS_KEPT:
-                return None
-            out.append(payload[at:after])
-        elif 0x75 <= code <= 0x78:
-            out.append(payload[at:after])
-        else:
-            return None
-        at = after
-    if found is None:
+    s = scan(payload)
+    header = s.header_value
+    unusual_header = header >= 0 and (payload[header] != 0xC0 or payload[header + 2] > _HEADER_FIELDS_KEPT)
+    if s.da_at >= 0 or s.app_properties_at < 0 or unusual_header:
         return None
-    _, path, session = found
+    found = _application_properties(payload, s.app_properties_value, names)
+    annotations = _annotations(payload, s.ma_value, names) if s.ma_at >= 0 else (b"", None, None)
+    if found is None or annotations is None:
+        return None
+    application_section, path, session = found
+    annotation_section, diverted, after = annotations
+    properties = part(payload, s.properties_at, s.properties_end)
     if session is not None:
-        if properties_at < 0:
-            return None
-        with_session = _with_session(out[properties_at], session)
+        with_session = _with_session(payload, s.properties_value, session) if properties else None
         if with_session is None:
             return None
-        out[properties_at] = with_session
-    return RawEnvelope(path, session, diverted, kept_after, b"".join(out))
-
-
-def _content(payload: bytes, at: int) -> tuple[int, int]:
-    """(elements, where they start) of a map or list."""
-    code = payload[at]
-    if code in (0xC1, 0xC0):
-        return payload[at + 2], at + 3
-    if code in (0xD1, 0xD0):
-        return int.from_bytes(payload[at + 5 : at + 9], "big"), at + 9
-    raise DecodeError("neither map nor list")
+        properties = with_session
+    kept = part(payload, s.header_at, s.header_end), part(payload, s.body_at, s.body_end), part(payload, s.footer_at, s.footer_end)
+    out = (kept[0], annotation_section, properties, application_section, kept[1], kept[2])
+    return RawEnvelope(path, session, diverted, after, b"".join(out))
 
 
 def _application_properties(payload: bytes, at: int, names: Names) -> tuple[bytes, str, str | None] | None:
     """(section without the envelope, path, session id)."""
-    count, at = _content(payload, at)
+    count, at = elements_of(payload, at)
     kept: list[bytes] = []
     path = session = None
     for _ in range(count >> 1):
@@ -152,7 +116,7 @@ def _application_properties(payload: bytes, at: int, names: Names) -> tuple[byte
 
 def _annotations(payload: bytes, at: int, names: Names) -> tuple[bytes, int | None, str | None] | None:
     """(section without what the backlog's broker and the diverting client put there, when it was diverted, after what it must come)."""
-    count, at = _content(payload, at)
+    count, at = elements_of(payload, at)
     kept: list[bytes] = []
     diverted: int | None = None
     kept_after: str | None = None
@@ -180,32 +144,20 @@ def _annotations(payload: bytes, at: int, names: Names) -> tuple[bytes, int | No
 
 def _map_section(descriptor: bytes, kept: list[bytes]) -> bytes:
     """A map with nothing in it leaves no section behind."""
-    if not kept:
-        return b""
-    content = b"".join(kept)
-    count = 2 * len(kept)
-    if len(content) < 255 and count < 256:
-        return descriptor + bytes((0xC1, len(content) + 1, count)) + content
-    return descriptor + _MAP32.pack(0xD1, len(content) + 4, count) + content
+    return descriptor + compound(0xC1, b"".join(kept), 2 * len(kept)) if kept else b""
 
 
-def _with_session(section: bytes, session: str) -> bytes | None:
-    """The properties section with this group-id; None when it already has one that must not be lost sight of."""
-    if section[3] == 0x45:
-        count, at = 0, 4
-    else:
-        count, at = _content(section, 3)
+def _with_session(payload: bytes, at: int, session: str) -> bytes | None:
+    """The properties section with this group-id; None when it is too long for the common form."""
+    count, at = elements_of(payload, at)
     fields: list[bytes] = []
     for _ in range(count):
-        after = skip_value(section, at)
-        fields.append(section[at:after])
+        after = skip_value(payload, at)
+        fields.append(payload[at:after])
         at = after
-    fields += [_NULL] * (_SESSION_FIELD + 1 - len(fields))
+    fields += [NULL] * (_SESSION_FIELD + 1 - len(fields))
     raw = session.encode()
     if len(raw) > 255:
         return None
     fields[_SESSION_FIELD] = bytes((0xA1, len(raw))) + raw
-    content = b"".join(fields)
-    if len(content) < 255:
-        return b"\x00\x53\x73" + bytes((0xC0, len(content) + 1, len(fields))) + content
-    return b"\x00\x53\x73" + _MAP32.pack(0xD0, len(content) + 4, len(fields)) + content
+    return b"\x00\x53\x73" + compound(0xC0, b"".join(fields), len(fields))

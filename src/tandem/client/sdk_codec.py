@@ -11,8 +11,8 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from tandem.amqp import Byte, Char, Described, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort, decode_value
-from tandem.client.payload import split
+from tandem.amqp import Byte, Char, Described, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort, decode_message
+from tandem.amqp.message import DATA, SEQUENCE
 
 _TYPES: tuple[tuple[type, str], ...] = (
     (Timestamp, "TIMESTAMP"),
@@ -62,44 +62,33 @@ def ensure_message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> None
 
 def message_from_payload(payload: bytes) -> AmqpAnnotatedMessage:
     """A message to send again, from what `encode_message` or a receiver gave. Sending it writes the same types."""
-    parts = split(payload)
+    message = decode_message(payload)
     sections: dict[str, Any] = {
-        "annotations": {k: _typed(v) for k, v in parts.annotations.items()} or None,
-        "delivery_annotations": {k: _typed(v) for k, v in parts.delivery_annotations.items()} or None,
-        "application_properties": {k: _typed(v) for k, v in parts.application_properties.items()} or None,
+        "annotations": _typed(message.message_annotations) or None,
+        "delivery_annotations": _typed(message.delivery_annotations) or None,
+        "application_properties": _typed(message.application_properties) or None,
+        "footer": _typed(message.footer) or None,
     }
-    header: dict[str, Any] = {k: _plain(v) for k, v in parts.header.items()}
+    header = _sdk_fields(message.header)
     if "ttl" in header:
         header["time_to_live"] = header.pop("ttl")
     if header:
         sections["header"] = header
-    if parts.properties:
-        sections["properties"] = {k: _plain(v) for k, v in parts.properties.items()}
-    if parts.footer:
-        described, _ = decode_value(parts.footer, 0)
-        if isinstance(described, Described) and isinstance(described.value, dict):
-            sections["footer"] = {k: _typed(v) for k, v in described.value.items()}
-    sections.update(_body(parts.body))
+    if message.properties:
+        sections["properties"] = _sdk_fields(message.properties)
+    body: Any = message.body
+    if message.body_kind == DATA:
+        sections["data_body"] = body
+    elif message.body_kind == SEQUENCE:
+        sections["sequence_body"] = [_typed(sequence) for sequence in body]
+    else:
+        sections["value_body"] = _typed(body)
     return AmqpAnnotatedMessage(**sections)
 
 
-def _body(body: bytes) -> dict[str, Any]:
-    data: list[bytes] = []
-    sequences: list[Any] = []
-    at = 0
-    while at < len(body):
-        section, at = decode_value(body, at)
-        if not isinstance(section, Described):
-            break
-        if section.descriptor == 0x77:
-            return {"value_body": _typed(section.value)}
-        if section.descriptor == 0x76 and isinstance(section.value, list):
-            sequences.append([_typed(item) for item in section.value])
-        elif isinstance(section.value, bytes):
-            data.append(section.value)
-    if sequences:
-        return {"sequence_body": sequences}
-    return {"data_body": data} if data else {"value_body": None}
+def _sdk_fields(fields: dict[str, object]) -> dict[str, Any]:
+    """Names as the SDK's keyword arguments have them."""
+    return {name.replace("-", "_"): _plain(value) for name, value in fields.items()}
 
 
 def _plain(value: object) -> object:

@@ -29,7 +29,7 @@ from tandem.amqp import (
     decode_message,
     encode_message,
 )
-from tandem.amqp.sections import VALUE
+from tandem.amqp.message import VALUE
 from tandem.amqp.types import Array, Int, Timestamp, UInt
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.sas_token import make_token

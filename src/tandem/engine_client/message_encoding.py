@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from struct import Struct
 from typing import Final
 
 from tandem.amqp import EncodeError, Timestamp, encode_value
 from tandem.amqp.encoder import NULL, compound, described_list, encode_string, encode_symbol, encode_uint
+from tandem.amqp.message import HEADER, PROPERTIES, data_section
 
 TTL_MS_MAX: Final = 0xFFFF_FFFF
-_DATA32: Final = Struct(">4sI")
 _SCHEDULE: Final = b"\xa3\x1cx-opt-scheduled-enqueue-time"
 _PARTITION: Final = b"\xa3\x13x-opt-partition-key"
 
@@ -36,7 +35,7 @@ def encode_row(
     if time_to_live_ms is not None:
         if time_to_live_ms < 1:
             raise ValueError(f"a time-to-live of {time_to_live_ms} ms: at least 1 is needed")
-        parts.append(described_list(0x70, [NULL, NULL, encode_uint(min(time_to_live_ms, TTL_MS_MAX))]))
+        parts.append(described_list(HEADER, [NULL, NULL, encode_uint(min(time_to_live_ms, TTL_MS_MAX))]))
     annotations: list[bytes] = []
     if partition_key is not None:
         annotations += (_PARTITION, encode_string(partition_key))
@@ -48,7 +47,7 @@ def encode_row(
         fields = [encode_string(message_id), NULL, _text(to), _text(subject), _text(reply_to), _text(correlation_id)]
         fields += [NULL if content_type is None else encode_symbol(content_type), NULL, NULL, NULL, _text(session_id), NULL]
         fields.append(_text(reply_to_session_id))
-        parts.append(described_list(0x73, fields))
+        parts.append(described_list(PROPERTIES, fields))
         if application_properties:
             parts.append(b"\x00\x53\x74" + encode_value(dict(application_properties)))
     except EncodeError as error:
@@ -59,12 +58,6 @@ def encode_row(
 
 def _text(value: str | None) -> bytes:
     return NULL if value is None else encode_string(value)
-
-
-def data_section(data: bytes) -> bytes:
-    if len(data) < 256:
-        return b"\x00\x53\x75\xa0" + bytes((len(data),)) + data
-    return _DATA32.pack(b"\x00\x53\x75\xb0", len(data)) + data
 
 
 def encode_batch(payloads: Sequence[bytes]) -> bytes:

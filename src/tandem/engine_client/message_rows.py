@@ -1,11 +1,13 @@
-"""Encoded messages to columns: one walk over the sections, every property in a list of its own, in the order the messages came."""
+"""Encoded messages to columns: every property in a list of its own, in the order the messages came."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any, Final
 
-from tandem.amqp import DecodeError, Timestamp, decode_value, skip_value
+from tandem.amqp import DecodeError, Timestamp, decode_value, scan
+from tandem.amqp.codec import elements_of
+from tandem.amqp.message import DATA, NO_BODY, VALUE, data_of
 from tandem.engine_client.property_text import render
 
 _PROPERTY_COLUMNS: Final = (
@@ -24,7 +26,6 @@ _PROPERTY_COLUMNS: Final = (
     "reply_to_session_id",
 )
 """By position in the properties section; the expiry time there is the sender's arithmetic, and group-sequence is not used."""
-_BODY_TYPES: Final = {0x75: "data", 0x76: "sequence", 0x77: "value"}
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 MARK: Final = "x-tandem-reader"
 """The application property that marks a message deferred by a reader; it is no property of the sender's."""
@@ -83,13 +84,7 @@ class MessageRows:
 
     def add(self, payload: bytes, stamp: tuple[int, int, int, int] | None = None) -> None:
         """`stamp` is (sequence number, enqueued at, expires at or 0, delivery count) when they are not in the payload itself."""
-        row: dict[str, Any] = {}
-        at, end = 0, len(payload)
-        try:
-            while at < end:
-                at = _section(payload, at, row)
-        except IndexError:
-            raise DecodeError(f"message cut short at byte {end}") from None
+        row = _row(payload)
         if stamp is not None:
             row["sequence_number"], row["enqueued_time"], expires, row["delivery_count"] = stamp
             if expires:
@@ -107,77 +102,37 @@ class MessageRows:
                 values.extend([None] * (count - len(values)))
             values.append(value)
         self._count = count + 1
-        self.payload_bytes += end
+        self.payload_bytes += len(payload)
 
 
-def _section(payload: bytes, at: int, row: dict[str, Any]) -> int:
-    """Take one section into the row; returns where it ends."""
-    if payload[at] or payload[at + 1] != 0x53:
-        code, value_at = _long_descriptor(payload, at)
-    else:
-        code, value_at = payload[at + 2], at + 3
-    if code == 0x73:
-        return _properties(payload, value_at, row)
-    if 0x75 <= code <= 0x77:
-        return _body(payload, at, value_at, code, row)
-    if code == 0x74:
-        return _application_properties(payload, value_at, row)
-    if code == 0x72:
-        value, end = decode_value(payload, value_at)
-        _annotations(value, row)
-        return end
-    if code == 0x70:
-        value, end = decode_value(payload, value_at)
-        _header(value, row)
-        return end
-    if code not in (0x71, 0x78):
-        raise DecodeError(f"unknown section 0x{code:x} at byte {at}")
-    return skip_value(payload, value_at)
+def _row(payload: bytes) -> dict[str, Any]:
+    """The values that stand in the message itself, by column."""
+    row: dict[str, Any] = {}
+    s = scan(payload)
+    try:
+        if s.header_at >= 0:
+            _header(decode_value(payload, s.header_value)[0], row)
+        if s.ma_at >= 0:
+            _annotations(decode_value(payload, s.ma_value)[0], row)
+        if s.properties_at >= 0:
+            _properties(payload, s.properties_value, row)
+        if s.app_properties_at >= 0:
+            _application_properties(payload, s.app_properties_value, row)
+    except IndexError:
+        raise DecodeError("message cut short inside a section") from None
+    if s.body_kind == DATA:
+        data = data_of(payload, s)
+        row["body"] = data[0] if len(data) == 1 else b"".join(data)
+        row["body_type"] = "data"
+    elif s.body_kind != NO_BODY:
+        row["body"] = payload[s.body_at : s.body_end]
+        row["body_type"] = "value" if s.body_kind == VALUE else "sequence"
+    return row
 
 
-def _long_descriptor(payload: bytes, at: int) -> tuple[int, int]:
-    if payload[at] != 0:
-        raise DecodeError(f"section at byte {at} has no descriptor")
-    code, value_at = decode_value(payload, at + 1)
-    if not isinstance(code, int):
-        raise DecodeError(f"unknown section {code!r} at byte {at}")
-    return int(code), value_at
-
-
-def _body(payload: bytes, at: int, value_at: int, code: int, row: dict[str, Any]) -> int:
-    """Data sections are joined; of values and sequences the encoded sections are kept."""
-    if code == 0x75 and payload[value_at] == 0xB0:
-        start = value_at + 5
-        end = start + int.from_bytes(payload[value_at + 1 : start], "big")
-        found = payload[start:end]
-    elif code == 0x75 and payload[value_at] == 0xA0:
-        start = value_at + 2
-        end = start + payload[value_at + 1]
-        found = payload[start:end]
-    else:
-        end = skip_value(payload, value_at)
-        found = payload[at:end]
-    if end > len(payload):
-        raise DecodeError(f"body runs to byte {end} of {len(payload)}")
-    row["body"] = row["body"] + found if "body" in row else found
-    row["body_type"] = _BODY_TYPES[code]
-    return end
-
-
-def _properties(payload: bytes, at: int, row: dict[str, Any]) -> int:
+def _properties(payload: bytes, at: int, row: dict[str, Any]) -> None:
     """The list of properties, read in place: most are absent or short strings."""
-    code = payload[at]
-    if code == 0xC0:
-        end, count, at = at + 2 + payload[at + 1], payload[at + 2], at + 3
-    elif code == 0xD0:
-        end = at + 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
-        count, at = int.from_bytes(payload[at + 5 : at + 9], "big"), at + 9
-    elif code == 0x45:
-        return at + 1
-    else:
-        raise DecodeError(f"properties of type 0x{code:02x}")
-    if end > len(payload):
-        raise DecodeError(f"properties run to byte {end} of {len(payload)}")
+    count, at = elements_of(payload, at)
     for name in _PROPERTY_COLUMNS[:count]:
         code = payload[at]
         if code == 0x40:
@@ -190,7 +145,6 @@ def _properties(payload: bytes, at: int, row: dict[str, Any]) -> int:
             value, at = decode_value(payload, at)
         if name:
             row[name] = value if type(value) is str else _property(name, value)
-    return end
 
 
 def _property(name: str, value: object) -> object:
@@ -203,18 +157,9 @@ def _property(name: str, value: object) -> object:
     return render(value)[0]
 
 
-def _application_properties(payload: bytes, at: int, row: dict[str, Any]) -> int:
+def _application_properties(payload: bytes, at: int, row: dict[str, Any]) -> None:
     """Short keys and strings, which most are, are read in place."""
-    code = payload[at]
-    if code == 0xC1:
-        end, count, at = at + 2 + payload[at + 1], payload[at + 2], at + 3
-    elif code == 0xD1:
-        end = at + 5 + int.from_bytes(payload[at + 1 : at + 5], "big")
-        count, at = int.from_bytes(payload[at + 5 : at + 9], "big"), at + 9
-    else:
-        raise DecodeError(f"application-properties of type 0x{code:02x}")
-    if end > len(payload):
-        raise DecodeError(f"application-properties run to byte {end} of {len(payload)}")
+    count, at = elements_of(payload, at)
     texts: list[tuple[str, str | None]] = []
     types: list[tuple[str, str]] = []
     for _ in range(count >> 1):
@@ -238,7 +183,6 @@ def _application_properties(payload: bytes, at: int, row: dict[str, Any]) -> int
     if texts:
         row["application_properties"] = texts
         row["application_property_types"] = types
-    return end
 
 
 def _text(payload: bytes, at: int) -> tuple[str, int]:
@@ -249,11 +193,7 @@ def _text(payload: bytes, at: int) -> tuple[str, int]:
         raise DecodeError(f"string at byte {at} is not UTF-8") from None
 
 
-def _annotations(value: object, row: dict[str, Any]) -> None:
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        raise DecodeError("message-annotations are not a map")
+def _annotations(value: Any, row: dict[str, Any]) -> None:
     others: list[tuple[str, str | None]] = []
     for key, item in value.items():
         name = str(key)
@@ -278,9 +218,7 @@ _ANNOTATION_COLUMNS: Final = {
 }
 
 
-def _header(value: object, row: dict[str, Any]) -> None:
-    if not isinstance(value, list):
-        raise DecodeError("header is not a list")
+def _header(value: Any, row: dict[str, Any]) -> None:
     for name, item in zip(("durable", "priority", "time_to_live_ms", "", "delivery_count"), value, strict=False):
         if name and item is not None:
             row[name] = bool(item) if name == "durable" else int(item)
@@ -288,7 +226,7 @@ def _header(value: object, row: dict[str, Any]) -> None:
 
 def sequence_number_of(payload: bytes) -> int:
     """Of a delivered or peeked message, without taking the rest apart."""
-    number = _one_of_map(payload, 0x72, "x-opt-sequence-number")
+    number = _annotation(payload, "x-opt-sequence-number")
     if not isinstance(number, int):
         raise DecodeError("the message has no sequence number")
     return int(number)
@@ -296,22 +234,21 @@ def sequence_number_of(payload: bytes) -> int:
 
 def state_of(payload: bytes) -> int:
     """0 active, 1 deferred, 2 scheduled."""
-    state = _one_of_map(payload, 0x72, "x-opt-message-state")
+    state = _annotation(payload, "x-opt-message-state")
     return int(state) if isinstance(state, int) else 0
 
 
 def mark_of(payload: bytes) -> str | None:
     """Which reader deferred it, if one did."""
-    mark = _one_of_map(payload, 0x74, MARK)
+    mark = _value_in_map(payload, scan(payload).app_properties_value, MARK)
     return mark if isinstance(mark, str) else None
 
 
-def _one_of_map(payload: bytes, section: int, name: str) -> object:
-    at = 0
-    while at < len(payload):
-        code, value_at = _long_descriptor(payload, at)
-        if code == section:
-            value, _ = decode_value(payload, value_at)
-            return value.get(name) if isinstance(value, dict) else None
-        at = skip_value(payload, value_at)
-    return None
+def _annotation(payload: bytes, name: str) -> object:
+    return _value_in_map(payload, scan(payload).ma_value, name)
+
+
+def _value_in_map(payload: bytes, at: int, name: str) -> object:
+    """None if there is no such section, or nothing of that name in it."""
+    value: Any = decode_value(payload, at)[0] if at >= 0 else {}
+    return value.get(name)

@@ -10,7 +10,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import skip_value, uint32
+from tandem.amqp.codec import elements_of, skip_value
 
 DECIMAL128: Final = 0x94
 _BIAS: Final = 6176
@@ -20,15 +20,7 @@ _MAGNITUDE_BYTES: Final = 12
 
 def in_service_layout(section: bytes, at: i64) -> bytes:
     """The application properties whose map starts at `at`, with decimals rewritten where both layouts can hold them."""
-    code: i64 = section[at]
-    if code == 0xC1:
-        left: i64 = section[at + 2]
-        at += 3
-    elif code == 0xD1:
-        left = uint32(section, at + 5)
-        at += 9
-    else:
-        return section
+    left, at = elements_of(section, at)
     changed = bytearray(section)
     while left > 1:
         at = skip_value(section, at)

@@ -9,23 +9,19 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import COMPILED, decode_value, part, skip_value, uint32
-from tandem.amqp.encoder import encode_value
+from tandem.amqp.codec import COMPILED, decode_value, elements_of, part, skip_value, uint32
+from tandem.amqp.encoder import compound, encode_value
 from tandem.amqp.errors import DecodeError
-from tandem.amqp.fields import read_descriptor
-from tandem.amqp.sections import scan
+from tandem.amqp.message import scan
 from tandem.amqp.types import Symbol, Timestamp, ULong
 from tandem.broker.ports import Rewriter
 from tandem.broker.rules.message_view import MessageView
 from tandem.gateway.amqp.jms import milliseconds
+from tandem.gateway.common_form import read_common_form, remember_header
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
-from tandem.gateway.usual import remember_header, usual_message
 from tandem.gateway.views import application_properties_of, as_text, changed_message, forwarded_message, view_of_message
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed
 from tandem.model.message import NO_TTL, Message
-
-_PROPERTIES: Final = 0x73
-_APPLICATION_PROPERTIES: Final = 0x74
 
 _PING: Final = b"application/vnd.ms-servicebus-ping"
 _ID_CHARS_MAX: Final = 128
@@ -107,27 +103,8 @@ class _Scan:
         self.body_bytes: int = 0
 
 
-def _section_code(buf: bytes, at: i64) -> tuple[i64, i64]:
-    """(code, where the section's value starts)."""
-    if buf[at] == 0 and buf[at + 1] == 0x53:
-        return buf[at + 2], at + 3
-    return read_descriptor(buf, at, len(buf))
-
-
-def _content(buf: bytes, at: i64, what: str) -> tuple[i64, i64]:
-    """(element count, where they start) of the list or map at `at`."""
-    code: i64 = buf[at]
-    if code == 0xC0 or code == 0xC1:
-        return buf[at + 2], at + 3
-    if code == 0xD0 or code == 0xD1:
-        return uint32(buf, at + 5), at + 9
-    if code == 0x45 or code == 0x40:
-        return 0, at + 1
-    raise DecodeError(f"{what}: expected a list or map, found type 0x{code:02x}")
-
-
 def _scan_header(buf: bytes, at: i64, after: i64, found: _Scan) -> None:
-    count, at = _content(buf, at, "header")
+    count, at = elements_of(buf, at)
     if count == 0:
         return
     end: i64 = at
@@ -157,7 +134,7 @@ def _scan_header(buf: bytes, at: i64, after: i64, found: _Scan) -> None:
 
 
 def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
-    count, at = _content(buf, at, "message-annotations")
+    count, at = elements_of(buf, at)
     if count & 1:
         raise DecodeError("message-annotations: odd number of elements")
     start: i64 = at
@@ -224,7 +201,7 @@ def _text(buf: bytes, at: i64, what: str) -> str:
 
 
 def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> None:
-    count, at = _content(buf, at, "properties")
+    count, at = elements_of(buf, at)
     if count == 0:
         return
     end: i64 = skip_value(buf, at)
@@ -267,9 +244,9 @@ class Translator(Rewriter):
     def message(self, payload: bytes) -> Message:
         """One walk over the sections of a transfer. Raises BusError with the condition the sender should see."""
         if not COMPILED and len(payload) <= self._header_bytes_max:
-            usual = usual_message(payload)
-            if usual is not None:
-                return usual
+            common = read_common_form(payload)
+            if common is not None:
+                return common
         found = _Scan()
         try:
             bare = self._walk(payload, found)
@@ -358,8 +335,8 @@ class Translator(Rewriter):
             stamp_count = 6
         if message.delivery_annotation_count:
             mine = _K_TOKEN + own_da if own_da else b""
-            annotations = b"\x00\x53\x71" + _encode_map(
-                mine + message.delivery_annotations, message.delivery_annotation_count + (2 if own_da else 0)
+            annotations = b"\x00\x53\x71" + compound(
+                0xC1, mine + message.delivery_annotations, message.delivery_annotation_count + (2 if own_da else 0)
             )
         if state:
             stamps += _K_STATE + bytes((state,))
@@ -377,9 +354,9 @@ class Translator(Rewriter):
             return message.bare
         parts = [b"\x00\x53\x70\xc0" + bytes((len(message.header) + 1, 2)) + message.header] if message.header else []
         if message.delivery_annotation_count:
-            parts.append(b"\x00\x53\x71" + _encode_map(message.delivery_annotations, message.delivery_annotation_count))
+            parts.append(b"\x00\x53\x71" + compound(0xC1, message.delivery_annotations, message.delivery_annotation_count))
         if message.message_annotation_count:
-            parts.append(b"\x00\x53\x72" + _encode_map(message.message_annotations, message.message_annotation_count))
+            parts.append(b"\x00\x53\x72" + compound(0xC1, message.message_annotations, message.message_annotation_count))
         parts.append(message.bare)
         return b"".join(parts)
 
@@ -405,31 +382,22 @@ class Translator(Rewriter):
     def with_properties(self, message: Message, properties: dict[str, object]) -> Message:
         """The same message with application properties added or replaced."""
         bare = message.bare
-        at: i64 = 0
-        end: i64 = len(bare)
-        insert_at: i64 = 0
+        try:
+            s = scan(bare)
+        except DecodeError:
+            return message  # kept by a version that read less strictly
         current = application_properties_of(bare)
-        cut_from: i64 = -1
-        cut_to: i64 = -1
-        while at < end:
-            code, value_at = _section_code(bare, at)
-            after = skip_value(bare, value_at)
-            if code == _PROPERTIES:
-                insert_at = after
-            elif code == _APPLICATION_PROPERTIES:
-                cut_from, cut_to = at, after
-            at = after
         current.update(properties)
         section = b"\x00\x53\x74" + encode_value(current)
-        if cut_from >= 0:
-            changed = bare[:cut_from] + section + bare[cut_to:]
-        else:
-            changed = bare[:insert_at] + section + bare[insert_at:]
-        return message.with_bare(changed)
+        # Stored as they came, sections may stand in any order.
+        start, end = s.app_properties_at, s.app_properties_end
+        if start < 0:
+            start = end = max(s.properties_end, 0)
+        return message.with_bare(bare[:start] + section + bare[end:])
 
 
 def _scan_delivery_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
-    count, at = _content(buf, at, "delivery-annotations")
+    count, at = elements_of(buf, at)
     kept: list[bytes] = []
     left: i64 = count
     while left > 0:
@@ -456,31 +424,14 @@ def _encode_header(travelling: bytes, ttl_ms: int, count: int) -> bytes:
     return b"\x00\x53\x70\xc0" + bytes((len(content) + 1, 5)) + content
 
 
-def _encode_map(content: bytes, count: int) -> bytes:
-    if len(content) < 255 and count < 256:
-        return bytes((0xC1, len(content) + 1, count)) + content
-    return _MAP32.pack(0xD1, len(content) + 4, count) + content
-
-
 def _with_message_id(bare: bytes, message_id: bytes) -> bytes:
     """Put an id into the properties section, making one when there is none."""
-    at: i64 = 0
-    end: i64 = len(bare)
-    while at < end:
-        code, value_at = _section_code(bare, at)
-        after = skip_value(bare, value_at)
-        if code == _PROPERTIES:
-            count, first = _content(bare, value_at, "properties")
-            rest = part(bare, skip_value(bare, first), after) if count else b""
-            return bare[:at] + b"\x00\x53\x73" + _encode_list(message_id + rest, max(count, 1)) + bare[after:]
-        at = after
-    return b"\x00\x53\x73" + _encode_list(message_id, 1) + bare
-
-
-def _encode_list(content: bytes, count: int) -> bytes:
-    if len(content) < 255 and count < 256:
-        return bytes((0xC0, len(content) + 1, count)) + content
-    return _MAP32.pack(0xD0, len(content) + 4, count) + content
+    s = scan(bare)
+    if s.properties_at < 0:
+        return b"\x00\x53\x73" + compound(0xC0, message_id, 1) + bare
+    count, first = elements_of(bare, s.properties_value)
+    rest = part(bare, skip_value(bare, first), s.properties_end) if count else b""
+    return bare[: s.properties_at] + b"\x00\x53\x73" + compound(0xC0, message_id + rest, max(count, 1)) + bare[s.properties_end :]
 
 
 def _comparable_id(encoded: bytes) -> bytes:

@@ -9,8 +9,7 @@ from typing import Any, Final
 from tandem.amqp.codec import decode_value, skip_value
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
-from tandem.amqp.fields import read_descriptor
-from tandem.amqp.sections import DATA, DecodedMessage, decode_message, encode_message
+from tandem.amqp.message import DecodedMessage, data_section, decode_message, scan
 from tandem.amqp.types import Described, Symbol, Timestamp
 from tandem.broker.rules.message_view import MessageView
 from tandem.broker.rules.rules import REMOVED
@@ -33,7 +32,6 @@ _DEAD_LETTER_SOURCE: Final = Symbol("x-opt-deadletter-source")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TIMESPAN: Final = "com.microsoft:timespan"
 _UNSET: Final = object()
-_APPLICATION_PROPERTIES: Final = 0x74
 
 
 def view_of_message(message: Message, now: int) -> MessageView:
@@ -91,24 +89,17 @@ def decoded_as_far_as_possible(bare: bytes) -> DecodedMessage:
     try:
         return decode_message(bare)
     except DecodeError:
-        unreadable = DecodedMessage()
-        unreadable.body, unreadable.body_kind = [bare], DATA
-        return unreadable
+        return DecodedMessage(body_sections=data_section(bare))
 
 
 def application_properties_of(bare: bytes) -> dict[object, object]:
     """That section alone: rules mostly look at nothing else, and the body may be large. Empty if it cannot be decoded."""
-    at = 0
-    while at < len(bare):
-        code, value_at = read_descriptor(bare, at, len(bare))
-        if code == _APPLICATION_PROPERTIES:
-            try:
-                value, _ = decode_value(bare, value_at)
-            except DecodeError:
-                return {}
-            return value if isinstance(value, dict) else {}
-        at = skip_value(bare, value_at)
-    return {}
+    try:
+        s = scan(bare)
+        value = decode_value(bare, s.app_properties_value)[0] if s.app_properties_at >= 0 else None
+    except DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def for_rules(value: object) -> object:
@@ -201,17 +192,10 @@ def _encode_annotations(annotations: dict[object, object]) -> bytes:
 
 
 def _rebuilt(message: Message, decoded: DecodedMessage, annotations: dict[object, object], ttl_ms: int, scheduled_at: int) -> Message:
-    bare = encode_message(
-        properties=decoded.properties,
-        application_properties=decoded.application_properties,
-        body=decoded.body,
-        body_kind=decoded.body_kind,
-        footer=decoded.footer,
-    )
     session = decoded.properties.get("group-id")
     message_id = decoded.properties.get("message-id", _UNSET)
     changed = Message(
-        bare,
+        decoded.encode(),
         message.message_id if message_id is _UNSET else encode_value(message_id),
         session if isinstance(session, str) else None,
         ttl_ms,

@@ -15,9 +15,9 @@ from tandem.amqp.connection import Connection
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import ConnectionHandler, LinkHandler
 from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
+from tandem.amqp.message import decode_message, encode_message
 from tandem.amqp.outcomes import ACCEPTED, Outcome
 from tandem.amqp.sasl import SaslClient
-from tandem.amqp.sections import decode_message, encode_message
 from tandem.amqp.terminus import Terminus
 from tandem.amqp.types import Described, Symbol, UInt
 

@@ -20,7 +20,6 @@ from azure.servicebus.exceptions import (
 
 from tandem import amqp
 from tandem.client.cutting import Cut
-from tandem.client.payload import join, split
 from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
 from tandem.client.transport import Delivery
@@ -108,13 +107,13 @@ class SimSender(_Connected):
 
     def _in_virtual_time(self, payload: bytes) -> bytes:
         """The SDK stamps messages that have a time-to-live with the machine's own clock."""
-        parts = split(payload)
-        if parts.properties.get("creation_time") is None:
+        parts = amqp.decode_message(payload)
+        if parts.properties.get("creation-time") is None:
             return payload
         now = self._now_ms()
-        parts.properties["creation_time"] = amqp.Timestamp(now)
-        parts.properties["absolute_expiry_time"] = amqp.Timestamp(now + int(str(parts.header["ttl"])))
-        return join(parts)
+        parts.properties["creation-time"] = amqp.Timestamp(now)
+        parts.properties["absolute-expiry-time"] = amqp.Timestamp(now + int(str(parts.header["ttl"])))
+        return parts.encode()
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         try:
@@ -132,9 +131,9 @@ class SimSender(_Connected):
         due = amqp.Timestamp(int(at.timestamp() * 1000))
         wanted: list[Any] = []
         for message in messages:
-            parts = split(encode_message(message))
-            parts.annotations[amqp.Symbol("x-opt-scheduled-enqueue-time")] = due
-            wanted.append({"message-id": str(parts.properties["message_id"]), "message": join(parts)})
+            parts = amqp.decode_message(encode_message(message))
+            parts.message_annotations[amqp.Symbol("x-opt-scheduled-enqueue-time")] = due
+            wanted.append({"message-id": str(parts.properties["message-id"]), "message": parts.encode()})
         body = await self._manage("com.microsoft:schedule-message", {"messages": wanted}, timeout)
         return [int(number) for number in body["sequence-numbers"].values]
 

@@ -11,9 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from tandem.amqp import Symbol, encode_message
+from tandem.amqp import Symbol, decode_message, encode_message
 from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
-from tandem.client.payload import join, split
 from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_encoding import encode_row
 from tandem.spark.connector.claims import Claims
@@ -261,10 +260,10 @@ def ordered(count: int, path: str, prefix: str, session: str, after: str = "") -
 
 
 def fence(path: str) -> bytes:
-    parts = split(encode_row(b"", "fence"))
+    parts = decode_message(encode_row(b"", "fence"))
     parts.application_properties[PATH] = path
-    parts.annotations[Symbol(FENCE)] = "1"
-    return join(parts)
+    parts.message_annotations[Symbol(FENCE)] = "1"
+    return parts.encode()
 
 
 def test_a_fence_goes_when_all_before_it_are_home_and_never_home_itself(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:

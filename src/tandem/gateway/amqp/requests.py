@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import Link, ReceiverLink, SenderLink
+from tandem.amqp.message import VALUE, decode_message, encode_message
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
-from tandem.amqp.sections import VALUE, decode_message, encode_message
 from tandem.model.errors import ArgumentRefused, DecodeFailed, MessageSizeExceeded, NotImplementedByBroker, QuotaExceeded
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class Requests(LinkHandler):
             return
         try:
             message = decode_message(payload)
+            body = message.body
         except DecodeError as error:
             if not settled:
                 refused = client.error_of(DecodeFailed(f"The request could not be decoded: {error.description}."), self.node)
@@ -148,7 +149,7 @@ class Requests(LinkHandler):
                 properties.get("message-id"),
                 reply_to if isinstance(reply_to, str) else None,
                 message.application_properties,
-                message.body,
+                body,
             )
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from tandem.amqp.codec import decode_value, skip_value
+from tandem.amqp.codec import decode_value
 from tandem.amqp.errors import DecodeError
-from tandem.amqp.fields import read_descriptor
+from tandem.amqp.message import scan
 from tandem.amqp.types import Described
 from tandem.broker.ports import Selector
 from tandem.broker.rules.message_view import exact_view
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _NAME: Final = "apache.org:selector-filter:string"
 _DESCRIPTORS: Final = (0x0000_468C_0000_0004, _NAME)
-_PROPERTIES: Final = 0x73
 _DEFAULT_PRIORITY: Final = 4
 _FIELDS: Final = {
     2: "JMSDestination",
@@ -97,17 +96,12 @@ def _header(travelling: bytes) -> tuple[object, object]:
 
 
 def _properties(bare: bytes) -> list[object]:
-    at = 0
-    while at < len(bare):
-        code, value_at = read_descriptor(bare, at, len(bare))
-        if code == _PROPERTIES:
-            try:
-                value, _ = decode_value(bare, value_at)
-            except DecodeError:
-                return []  # values are not read on the way in
-            return value if isinstance(value, list) else []
-        at = skip_value(bare, value_at)
-    return []
+    try:
+        s = scan(bare)
+        value = decode_value(bare, s.properties_value)[0] if s.properties_at >= 0 else None
+    except DecodeError:
+        return []  # values are not read on the way in
+    return value if isinstance(value, list) else []
 
 
 def _message_id(value: object) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tandem.amqp.codec import skip_value, uint32
 from tandem.amqp.errors import AmqpError, DecodeError
-from tandem.amqp.fields import read_descriptor
 from tandem.amqp.handlers import LinkHandler
+from tandem.amqp.message import data_of, scan
 from tandem.amqp.outcomes import (
     ACCEPTED,
     encode_rejected,
@@ -185,24 +184,10 @@ class Sending(LinkHandler):
 
 def split_batch(payload: bytes) -> list[bytes]:
     """The messages of a batch: each Data section of the envelope is one; the envelope's other sections repeat the first's."""
-    parts: list[bytes] = []
-    at = 0
-    end = len(payload)
     try:
-        while at < end:
-            code, value_at = read_descriptor(payload, at, end)
-            after = skip_value(payload, value_at)
-            if code == 0x75:
-                kind = payload[value_at]
-                if kind == 0xA0:
-                    parts.append(payload[value_at + 2 : after])
-                elif kind == 0xB0:
-                    parts.append(payload[value_at + 5 : value_at + 5 + uint32(payload, value_at + 1)])
-                else:
-                    raise DecodeError(f"data section of type 0x{kind:02x}")
-            at = after
-    except (DecodeError, IndexError) as error:
-        raise DecodeFailed(f"The batch could not be decoded: {str(error) or 'cut short'}.") from error
-    if not parts:
+        messages = data_of(payload, scan(payload))
+    except DecodeError as error:
+        raise DecodeFailed(f"The batch could not be decoded: {error}.") from error
+    if not messages:
         raise DecodeFailed("The batch holds no messages.")
-    return parts
+    return messages

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
+from tandem.amqp.message import VALUE, decode_message
 from tandem.amqp.outcomes import (
     ACCEPTED,
     ACCEPTED_CODE,
@@ -24,7 +25,6 @@ from tandem.amqp.outcomes import (
     encode_rejected,
     encode_transactional,
 )
-from tandem.amqp.sections import VALUE, decode_message
 from tandem.amqp.types import Described
 from tandem.broker.ports import Effect, Loaded
 from tandem.broker.recovery import transactions
@@ -318,9 +318,9 @@ class _Answer(Effect):
 def _request(payload: bytes) -> tuple[int, list[object]]:
     try:
         message = decode_message(payload)
+        body = message.body
     except DecodeError as error:
         raise DecodeFailed(f"The request to the coordinator could not be decoded: {error.description}.") from error
-    body = message.body
     if message.body_kind != VALUE or not isinstance(body, Described) or not isinstance(body.value, list):
         raise DecodeFailed("A message to the coordinator holds one value: declare or discharge.")
     if body.descriptor in _DECLARE:

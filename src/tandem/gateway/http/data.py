@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from tandem.amqp.sections import DATA, encode_message
+from tandem.amqp.message import DATA, encode_message
 from tandem.amqp.types import Symbol, Timestamp
 from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.ports import Consumer

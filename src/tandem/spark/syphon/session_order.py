@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tandem.amqp import decode_message
 from tandem.client.envelope import Destination
-from tandem.client.payload import split
 from tandem.client.places import ANYWHERE, Key, Place, place_of
 from tandem.client.precedence import PAGE, Earlier, GapSearch, OtherQueue, Standing, others
 from tandem.engine_client.blocking import TransportError
@@ -129,6 +129,6 @@ def _standing(letter: Letter) -> Standing:
 
 
 def _place(payload: bytes) -> Place:
-    parts = split(payload)
-    notes: dict[Any, Any] = parts.annotations
-    return place_of(int(notes[_SEQUENCE_NUMBER]), int(notes[_ENQUEUED]), parts.application_properties, notes)
+    message = decode_message(payload)
+    notes: dict[Any, Any] = message.message_annotations
+    return place_of(int(notes[_SEQUENCE_NUMBER]), int(notes[_ENQUEUED]), message.application_properties, notes)

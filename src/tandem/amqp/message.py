@@ -1,4 +1,4 @@
-"""Message sections: one scan that yields offsets for the hot path, and whole messages for everybody else."""
+"""The only reader of messages: one strict scan that says where each section lies, and one form of a whole message as dictionaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import COMPILED, Decoder, skip_value, uint32
+from tandem.amqp.codec import Decoder, part, skip_value, uint32
 from tandem.amqp.encoder import (
     NULL,
     compound,
@@ -42,28 +42,6 @@ _NAMES: Final = {
     0x77: "amqp-value",
     0x78: "footer",
 }
-
-_FORMS: Final = {
-    0x70C0: 1,
-    0x71C1: 1,
-    0x72C1: 1,
-    0x73C0: 1,
-    0x74C1: 1,
-    0x75A0: 1,
-    0x76C0: 1,
-    0x77A1: 1,
-    0x78C1: 1,
-    0x70D0: 4,
-    0x71D1: 4,
-    0x72D1: 4,
-    0x73D0: 4,
-    0x74D1: 4,
-    0x75B0: 4,
-    0x76D0: 4,
-    0x77B1: 4,
-    0x78D1: 4,
-}
-"""Section and constructor that go together, with the width of the size that follows: one look-up where interpreted."""
 
 
 class Sections:
@@ -120,25 +98,11 @@ def scan(payload: bytes) -> Sections:
         start: i64 = at
         code: i64 = 0
         value: i64 = at + 3
-        form: i64 = 0
-        if not COMPILED and n - at > 8 and payload[at] == 0 and payload[at + 1] == 0x53:
+        if n - at > 3 and payload[at] == 0 and payload[at + 1] == 0x53:
             code = payload[at + 2]
-            form = _FORMS.get((code << 8) | payload[value], 0)
-        if form == 1:
-            at = at + 5 + payload[at + 4]
-        elif form == 4:
-            at = at + 8 + uint32(payload, at + 4)
-        if form and at > n:
-            at = start  # read it again, slowly: the error names what was read
-            form = 0
-        if not form:
-            if n - at > 3 and payload[at] == 0 and payload[at + 1] == 0x53:
-                code = payload[at + 2]
-            else:
-                code, value = read_descriptor(payload, at, n)
-            at = _section_end(payload, code, value, n)
-        if at > n:
-            raise DecodeError(f"{_NAMES[code]} runs to byte {at} of {n}")
+        else:
+            code, value = read_descriptor(payload, at, n)
+        at = _section_end(payload, code, value, n)
         twice = False
         if code == PROPERTIES:
             twice = s.properties_at >= 0
@@ -244,50 +208,119 @@ PROPERTY_FIELDS: Final = (
 
 
 class DecodedMessage:
-    """A whole message. `header` and `properties` are by field name without the absent ones.
+    """A whole message as dictionaries, by field name without the absent ones; every value keeps its wire type.
 
-    `body` is the list of data sections, the list of sequences, the value, or None; `body_kind` is DATA, SEQUENCE, VALUE or NO_BODY.
+    Body and footer stay as they were encoded: decoded when they are asked for, and put back byte for byte.
     """
 
-    def __init__(self) -> None:
-        self.header: dict[str, object] = {}
-        self.delivery_annotations: dict[object, object] = {}
-        self.message_annotations: dict[object, object] = {}
-        self.properties: dict[str, object] = {}
-        self.application_properties: dict[object, object] = {}
-        self.body: object = None
-        self.body_kind = NO_BODY
-        self.footer: dict[object, object] = {}
+    def __init__(
+        self,
+        header: dict[str, object] | None = None,
+        delivery_annotations: dict[object, object] | None = None,
+        message_annotations: dict[object, object] | None = None,
+        properties: dict[str, object] | None = None,
+        application_properties: dict[object, object] | None = None,
+        body_sections: bytes = b"",
+        footer_section: bytes = b"",
+    ) -> None:
+        self.header: dict[str, object] = {} if header is None else header
+        self.delivery_annotations: dict[object, object] = {} if delivery_annotations is None else delivery_annotations
+        self.message_annotations: dict[object, object] = {} if message_annotations is None else message_annotations
+        self.properties: dict[str, object] = {} if properties is None else properties
+        self.application_properties: dict[object, object] = {} if application_properties is None else application_properties
+        self.body_sections = body_sections
+        self.footer_section = footer_section
+
+    @property
+    def body_kind(self) -> int:
+        """DATA, SEQUENCE, VALUE or NO_BODY."""
+        return scan(self.body_sections).body_kind
+
+    @property
+    def body(self) -> object:
+        """The list of data sections, the list of sequences, the value, or None."""
+        raw = self.body_sections
+        s = scan(raw)
+        if s.body_kind == NO_BODY:
+            return None
+        if s.body_kind == VALUE:
+            return Decoder(raw, s.body_value, s.body_end).value()
+        return data_of(raw, s) if s.body_kind == DATA else _sequences(raw, s)
+
+    @property
+    def footer(self) -> dict[object, object]:
+        s = scan(self.footer_section)
+        return _map("footer", self.footer_section, s.footer_value, s.footer_end)
+
+    def encode(self) -> bytes:
+        """Empty sections are left out. Field values get their field's type; annotation keys become symbols."""
+        parts: list[bytes] = []
+        _add_fields(parts, HEADER, HEADER_FIELDS, self.header)
+        if self.delivery_annotations:
+            parts.append(b"\x00\x53\x71" + _annotations(self.delivery_annotations))
+        if self.message_annotations:
+            parts.append(b"\x00\x53\x72" + _annotations(self.message_annotations))
+        _add_fields(parts, PROPERTIES, PROPERTY_FIELDS, self.properties)
+        if self.application_properties:
+            parts.append(b"\x00\x53\x74" + encode_value(self.application_properties))
+        parts.append(self.body_sections)
+        parts.append(self.footer_section)
+        return b"".join(parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DecodedMessage) and self._all() == other._all()
+
+    def __hash__(self) -> int:
+        return hash(self.body_sections)
+
+    def __repr__(self) -> str:
+        return f"DecodedMessage{self._all()!r}"
+
+    def _all(self) -> tuple[object, ...]:
+        annotations = (self.delivery_annotations, self.message_annotations)
+        return (self.header, *annotations, self.properties, self.application_properties, self.body_sections, self.footer_section)
 
 
 def decode_message(payload: bytes) -> DecodedMessage:
     s = scan(payload)
-    m = DecodedMessage()
-    if s.header_at >= 0:
-        m.header = _named("header", HEADER_FIELDS, payload, s.header_value, s.header_end)
-    if s.properties_at >= 0:
-        m.properties = _named("properties", PROPERTY_FIELDS, payload, s.properties_value, s.properties_end)
-    m.delivery_annotations = _map("delivery-annotations", payload, s.da_value, s.da_end)
-    m.message_annotations = _map("message-annotations", payload, s.ma_value, s.ma_end)
-    m.application_properties = _map("application-properties", payload, s.app_properties_value, s.app_properties_end)
-    m.footer = _map("footer", payload, s.footer_value, s.footer_end)
-    m.body_kind = s.body_kind
-    if s.body_kind == VALUE:
-        m.body = Decoder(payload, s.body_value, s.body_end).value()
-    elif s.body_kind != NO_BODY:
-        m.body = _bodies(payload, s)
-    return m
+    return DecodedMessage(
+        _named("header", HEADER_FIELDS, payload, s.header_value, s.header_end),
+        _map("delivery-annotations", payload, s.da_value, s.da_end),
+        _map("message-annotations", payload, s.ma_value, s.ma_end),
+        _named("properties", PROPERTY_FIELDS, payload, s.properties_value, s.properties_end),
+        _map("application-properties", payload, s.app_properties_value, s.app_properties_end),
+        part(payload, s.body_at, s.body_end),
+        part(payload, s.footer_at, s.footer_end),
+    )
 
 
-def _bodies(payload: bytes, s: Sections) -> list[object]:
-    bodies: list[object] = []
+def data_of(payload: bytes, s: Sections) -> list[bytes]:
+    """What the data sections hold, one by one; nothing if the body is of another kind."""
+    found: list[bytes] = []
+    if s.body_kind != DATA:
+        return found
+    at: i64 = s.body_at
+    while at < s.body_end:
+        _, at = read_descriptor(payload, at, s.body_end)
+        if payload[at] == 0xA0:
+            start: i64 = at + 2
+            at = start + payload[at + 1]
+        else:
+            start = at + 5
+            at = start + uint32(payload, at + 1)
+        found.append(part(payload, start, at))
+    return found
+
+
+def _sequences(payload: bytes, s: Sections) -> list[object]:
+    found: list[object] = []
     at: i64 = s.body_at
     while at < s.body_end:
         _, value = read_descriptor(payload, at, s.body_end)
         decoder = Decoder(payload, value, s.body_end)
-        bodies.append(decoder.value())
+        found.append(decoder.value())
         at = decoder.at
-    return bodies
+    return found
 
 
 def _map(name: str, payload: bytes, at: i64, end: i64) -> dict[object, object]:
@@ -300,8 +333,10 @@ def _map(name: str, payload: bytes, at: i64, end: i64) -> dict[object, object]:
 
 
 def _named(name: str, names: tuple[str, ...], payload: bytes, at: i64, end: i64) -> dict[str, object]:
-    fields = Fields(name, payload, at, end)
     found: dict[str, object] = {}
+    if at < 0:
+        return found
+    fields = Fields(name, payload, at, end)
     try:
         for field in names:
             value = fields.value(field)
@@ -323,40 +358,40 @@ def encode_message(
     body_kind: int = DATA,
     footer: dict[object, object] | None = None,
 ) -> bytes:
-    """The parts of `DecodedMessage`, empty ones left out. Field values get their field's type; annotation keys become symbols."""
-    parts: list[bytes] = []
-    if header:
-        parts.append(described_list(HEADER, _by_position(HEADER_FIELDS, header)))
-    if delivery_annotations:
-        parts.append(b"\x00\x53\x71" + _annotations(delivery_annotations))
-    if message_annotations:
-        parts.append(b"\x00\x53\x72" + _annotations(message_annotations))
-    if properties:
-        parts.append(described_list(PROPERTIES, _by_position(PROPERTY_FIELDS, properties)))
-    if application_properties:
-        parts.append(b"\x00\x53\x74" + encode_value(application_properties))
-    _encode_body(parts, body, body_kind)
+    """One go from values to bytes; `body` and `footer` as `DecodedMessage` shows them."""
+    made = DecodedMessage(header, delivery_annotations, message_annotations, properties, application_properties)
+    made.body_sections = _encode_body(body, body_kind)
     if footer:
-        parts.append(b"\x00\x53\x78" + _annotations(footer))
-    return b"".join(parts)
+        made.footer_section = b"\x00\x53\x78" + _annotations(footer)
+    return made.encode()
 
 
-def _encode_body(parts: list[bytes], body: object, body_kind: int) -> None:
+def data_section(data: bytes) -> bytes:
+    return b"\x00\x53\x75" + encode_binary(data)
+
+
+def _encode_body(body: object, body_kind: int) -> bytes:
     if body_kind == VALUE:
-        parts.append(b"\x00\x53\x77" + encode_value(body))
-    elif body_kind == DATA:
+        return b"\x00\x53\x77" + encode_value(body)
+    if body_kind == DATA:
         if isinstance(body, bytes):
-            parts.append(b"\x00\x53\x75" + encode_binary(body))
-        elif isinstance(body, (list, tuple)):
-            for data in body:
-                parts.append(b"\x00\x53\x75" + encode_binary(data))
-        elif body is not None:
+            return data_section(body)
+        if isinstance(body, (list, tuple)):
+            return b"".join([data_section(data) for data in body])
+        if body is not None:
             raise EncodeError(f"data body of {type(body).__name__}")
     elif body_kind == SEQUENCE and isinstance(body, (list, tuple)):
-        for sequence in body:
-            parts.append(b"\x00\x53\x76" + encode_value(sequence))
+        return b"".join([b"\x00\x53\x76" + encode_value(sequence) for sequence in body])
     elif body_kind != NO_BODY:
         raise EncodeError(f"no body of kind 0x{body_kind:02x}")
+    return b""
+
+
+def _add_fields(parts: list[bytes], code: int, names: tuple[str, ...], fields: dict[str, object]) -> None:
+    for value in fields.values():
+        if value is not None:
+            parts.append(described_list(code, _by_position(names, fields)))
+            return
 
 
 def _by_position(names: tuple[str, ...], fields: dict[str, object]) -> list[bytes]:

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from tandem import amqp
-from tandem.amqp.sections import DATA, NO_BODY, SEQUENCE, VALUE
+from tandem.amqp.message import DATA, NO_BODY, SEQUENCE, VALUE, data_of
 
 HEADER = b"\x00\x53\x70" + amqp.encode_value([True, amqp.UByte(4), amqp.UInt(60000)])
 DELIVERY = b"\x00\x53\x71" + amqp.encode_value({amqp.Symbol("d"): 1})
@@ -204,3 +204,38 @@ def test_unknown_fields_and_kinds_are_refused_when_encoding() -> None:
         amqp.encode_message(body=5)
     with pytest.raises(amqp.EncodeError):
         amqp.encode_message(body=5, body_kind=SEQUENCE)
+
+
+def test_a_decoded_message_is_put_together_again_byte_for_byte_in_body_and_footer() -> None:
+    message = amqp.DecodedMessage(
+        header={"ttl": amqp.UInt(5), "durable": True},
+        delivery_annotations={amqp.Symbol("x-opt-d"): 1},
+        message_annotations={amqp.Symbol("x-opt-a"): "v"},
+        properties={"message-id": "m", "content-type": amqp.Symbol("text/plain"), "creation-time": amqp.Timestamp(7)},
+        application_properties={"a": 1, "b": None},
+        body_sections=b"\x00\x53\x75\xa0\x01x\x00\x53\x75\xb0\x00\x00\x00\x01y",
+        footer_section=b"\x00\x53\x78\xd1\x00\x00\x00\x04\x00\x00\x00\x00",
+    )
+    again = amqp.decode_message(message.encode())
+    assert again == message
+    assert (again.body, again.body_kind, again.footer) == ([b"x", b"y"], DATA, {})
+
+
+def test_empty_parts_leave_no_section() -> None:
+    assert amqp.DecodedMessage(body_sections=b"\x00\x53\x77\x40").encode() == b"\x00\x53\x77\x40"
+    assert amqp.DecodedMessage(header={"ttl": None}, properties={}).encode() == b""
+
+
+def test_plain_values_get_the_wire_type_of_their_field() -> None:
+    encoded = amqp.DecodedMessage(header={"ttl": 5}, properties={"content-type": "x", "absolute-expiry-time": 9}).encode()
+    found = amqp.decode_message(encoded)
+    assert type(found.header["ttl"]) is amqp.UInt
+    assert type(found.properties["content-type"]) is amqp.Symbol
+    assert type(found.properties["absolute-expiry-time"]) is amqp.Timestamp
+
+
+def test_data_sections_are_handed_out_one_by_one_and_other_bodies_have_none() -> None:
+    batch = amqp.encode_message(properties={"message-id": "first"}, body=[b"a", b"b" * 300, b""])
+    assert data_of(batch, amqp.scan(batch)) == [b"a", b"b" * 300, b""]
+    value = amqp.encode_message(body="text", body_kind=VALUE)
+    assert data_of(value, amqp.scan(value)) == []

@@ -10,9 +10,9 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from tandem.client.sdk_codec import encode_message
-from tandem.gateway import translate, usual
+from tandem.gateway import common_form, translate
+from tandem.gateway.common_form import read_common_form
 from tandem.gateway.translate import Translator
-from tandem.gateway.usual import usual_message
 from tandem.model.errors import BusError
 from tandem.model.message import Message
 
@@ -63,13 +63,13 @@ def fields(message: Message) -> dict[str, Any]:
 @pytest.fixture
 def walk(monkeypatch: pytest.MonkeyPatch) -> Translator:
     """A translator that never takes the short way."""
-    monkeypatch.setattr(translate, "usual_message", lambda payload: None)
+    monkeypatch.setattr(translate, "read_common_form", lambda payload: None)
     return Translator(uuid.uuid4)
 
 
 def check(walk: Translator, payload: bytes) -> bool:
     """Whether it was recognised; if it was, the walk has to find the same."""
-    recognised = usual_message(payload)
+    recognised = read_common_form(payload)
     if recognised is None:
         return False
     assert fields(recognised) == fields(walk.message(payload)), payload.hex()
@@ -86,7 +86,7 @@ def test_every_shape_is_seen_as_the_walk_sees_it(walk: Translator) -> None:
 
 def test_damaged_messages_are_never_seen_differently(walk: Translator) -> None:
     dice = Random(1)
-    whole = [payload for payload in shapes() if usual_message(payload) is not None]
+    whole = [payload for payload in shapes() if read_common_form(payload) is not None]
     recognised = 0
     for _ in range(20_000):
         payload = bytearray(dice.choice(whole))
@@ -109,14 +109,14 @@ def test_the_official_sdk_is_recognised_at_a_glance() -> None:
     ):
         payload = encode_message(message)
         translator.message(payload)
-        assert usual_message(payload) is not None
-    assert usual_message(encode_message(ServiceBusMessage(b"x", message_id="m", session_id="s"))) is None
+        assert read_common_form(payload) is not None
+    assert read_common_form(encode_message(ServiceBusMessage(b"x", message_id="m", session_id="s"))) is None
 
 
 def test_headers_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual, "_headers", {})
+    monkeypatch.setattr(common_form, "_headers", {})
     translator = Translator(uuid.uuid4)
     for ttl in range(1_000):
         header = b"\x00\x53\x70\xc0\x08\x03\x40\x40\x70" + ttl.to_bytes(4)
         translator.message(header[:4] + bytes((len(header) - 5,)) + header[5:] + properties(IDS[0], b"", 1, False) + BODIES[0])
-    assert len(usual._headers) == 256
+    assert len(common_form._headers) == 256
