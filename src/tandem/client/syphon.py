@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, Unwrapped, unwrap_payload
 from tandem.client.errors import describe, trouble_with
+from tandem.client.lanes import Lane
 from tandem.client.lookout import ask_permission
 from tandem.client.precedence import Permission, Standing
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tandem.client.syphon")
 
-_BATCH_OVERHEAD_BYTES = 1_024
 _BEHIND_PAUSES = 8
 """Of the first pause: the longest while others of a session have to go first."""
 
@@ -62,6 +62,14 @@ class Pause:
 class Item:
     delivery: Delivery
     unwrapped: Unwrapped
+
+    @property
+    def payload(self) -> bytes:
+        return self.unwrapped.payload
+
+    @property
+    def fence(self) -> bool:
+        return self.unwrapped.destination.fence
 
     @property
     def in_order(self) -> bool:
@@ -290,7 +298,7 @@ class Syphon:
         for lane in lanes.values():
             await self._keep_locks(receiver, waiting)
             allowed = len(lane) if permission is None else permission.count([item.standing() for item in lane])
-            await self._move_lane(receiver, lane[:allowed], outcome)
+            await self._move_lane(receiver, lane[0].unwrapped.destination.path, lane[:allowed], outcome)
             if allowed < len(lane):
                 outcome.behind += len(lane) - allowed
                 await self._give_back(receiver, lane[allowed:], lane[0].unwrapped.destination.path, outcome)
@@ -324,65 +332,34 @@ class Syphon:
                 await self._complete(receiver, fence, outcome)
                 outcome.moved -= 1
 
-    async def _move_lane(self, receiver: Receiver, lane: list[Item], outcome: Round) -> None:
-        """Messages of one path and session, in order, as many at a time as one batch holds."""
-        left = list(lane)
-        path = lane[0].unwrapped.destination.path if lane else ""
-        while left:
-            if self._stopping.is_set() or (self._is_resting(path) and not await self._hold(left, path, outcome)):
-                await self._give_back(receiver, left, path, outcome)
+    async def _move_lane(self, receiver: Receiver, path: str, items: list[Item], outcome: Round) -> None:
+        """Messages of one path and session."""
+        lane = Lane(path, items, self.settings.read_ahead_max)
+        while lane.next_transfer(self._batch_bytes_max(path)):
+            if self._stopping.is_set() or (self._is_resting(path) and not await self._hold(lane.left(), path, outcome)):
+                await self._give_back(receiver, lane.left(), path, outcome)
                 return
-            chunk = self._chunk(path, left)
-            error = await self._send(path, chunk)
+            error = await self._send(path, lane.under_way)
             if error is None:
-                for item in chunk:
+                for item in lane.accepted():
                     await self._complete(receiver, item, outcome)
-                del left[: len(chunk)]
                 outcome.hold_until = 0.0
-            elif (fate := self._fate(path, error)) is Fate.WAIT:
+                continue
+            dead = lane.refused(self._fate(path, error))
+            if dead is None:
                 self._pause_path(path, error)
-            elif fate is Fate.DEAD_LETTER_ALL:
-                for item in left:
-                    await self._refuse(receiver, path, item, error, outcome)
-                return
-            elif len(chunk) > 1:
-                # One of them is refused for good; send singly to find out which.
-                if not await self._move_singly(receiver, path, chunk, outcome):
-                    await self._give_back(receiver, left[len(chunk) :], path, outcome)
-                    return
-                del left[: len(chunk)]
-            else:
-                await self._refuse(receiver, path, chunk[0], error, outcome)
-                del left[:1]
+                continue
+            for item in dead:
+                await self._dead_letter(receiver, item.delivery, NOT_RETRYABLE, f"{path}: {describe(error)}", outcome)
 
-    async def _move_singly(self, receiver: Receiver, path: str, items: list[Item], outcome: Round) -> bool:
-        """True if every item was settled one way or the other."""
-        for at, item in enumerate(items):
-            error = await self._send(path, [item])
-            if error is None:
-                await self._complete(receiver, item, outcome)
-            elif self._fate(path, error) is not Fate.WAIT:
-                await self._refuse(receiver, path, item, error, outcome)
-            else:
-                self._pause_path(path, error)
-                await self._give_back(receiver, items[at:], path, outcome)
-                return False
-        return True
-
-    def _chunk(self, path: str, items: list[Item]) -> list[Item]:
+    def _batch_bytes_max(self, path: str) -> int:
         sender = self._senders.get(path.casefold())
-        bytes_max = (sender.batch_bytes_max if sender is not None else 0) or 262_144
-        total = _BATCH_OVERHEAD_BYTES
-        for count, item in enumerate(items):
-            total += len(item.unwrapped.payload) + 8
-            if total > bytes_max and count:
-                return items[:count]
-        return list(items)
+        return (sender.batch_bytes_max if sender is not None else 0) or 262_144
 
     async def _send(self, path: str, items: list[Item]) -> BaseException | None:
         try:
             sender = await self._sender(path)
-            await sender.send_payloads([item.unwrapped.payload for item in items], self.settings.send_timeout)
+            await sender.send_payloads([item.payload for item in items], self.settings.send_timeout)
         except Exception as error:  # noqa: BLE001 - the caller decides by its kind what becomes of the messages
             return error
         self._pauses.pop(path.casefold(), None)
@@ -479,10 +456,6 @@ class Syphon:
                 await receiver.abandon(item.delivery)
             except MessageLockLostError:
                 log.debug("%s was given back by the end of its lock", item.delivery.message_id)
-
-    async def _refuse(self, receiver: Receiver, path: str, item: Item, error: BaseException, outcome: Round) -> None:
-        description = f"{path}: {describe(error)}"
-        await self._dead_letter(receiver, item.delivery, NOT_RETRYABLE, description, outcome)
 
     async def _dead_letter(self, receiver: Receiver, delivery: Delivery, reason: str, description: str, outcome: Round) -> None:
         outcome.dead_lettered += 1

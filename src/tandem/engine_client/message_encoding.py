@@ -63,7 +63,3 @@ def _text(value: str | None) -> bytes:
 def encode_batch(payloads: Sequence[bytes]) -> bytes:
     """Many messages as one transfer of the batch format: each is one data section."""
     return b"".join([data_section(payload) for payload in payloads])
-
-
-BATCH_OVERHEAD_BYTES: Final = 8
-"""What a message costs in a batch beside itself."""

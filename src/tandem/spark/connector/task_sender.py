@@ -7,15 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tandem.client.lanes import BATCH_BYTES, MESSAGE_BYTES
 from tandem.client.verdicts import Verdict, classify_condition
 from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, TransportError
-from tandem.engine_client.message_encoding import BATCH_OVERHEAD_BYTES, encode_batch
+from tandem.engine_client.message_encoding import encode_batch
 from tandem.spark.connector.connections import PAUSE_SECONDS, PAUSE_SECONDS_MAX, connection, drop, unreachable
 from tandem.spark.connector.options import Where
 
 log = logging.getLogger("tandem.spark")
-
-_ENVELOPE_BYTES = 1_024
 
 
 @dataclass(slots=True)
@@ -25,23 +24,27 @@ class Transfer:
     path: str
     contexts: list[object] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
-    size_bytes: int = _ENVELOPE_BYTES
+    size_bytes: int = BATCH_BYTES
 
     def add(self, payload: bytes, context: object) -> None:
         self.contexts.append(context)
         self.payloads.append(payload)
-        self.size_bytes += len(payload) + BATCH_OVERHEAD_BYTES
+        self.size_bytes += len(payload) + MESSAGE_BYTES
 
     def singles(self) -> Iterator[Transfer]:
         for context, payload in zip(self.contexts, self.payloads, strict=True):
             yield Transfer(self.path, [context], [payload])
 
     def post(self, sender: BlockingSender) -> None:
-        """Raises TransportError when the link is gone."""
-        if len(self.payloads) == 1:
-            sender.send(self.payloads[0], self)
-        else:
-            sender.send(encode_batch(self.payloads), self, BATCH_FORMAT)
+        post(sender, self.payloads, self)
+
+
+def post(sender: BlockingSender, payloads: list[bytes], context: object) -> None:
+    """On the link, as one transfer. Raises TransportError when the link is gone."""
+    if len(payloads) == 1:
+        sender.send(payloads[0], context)
+    else:
+        sender.send(encode_batch(payloads), context, BATCH_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Outlet:
         transfer = self._filling.get(path)
         if transfer is None:
             transfer = self._filling[path] = Transfer(path)
-        elif transfer.size_bytes + len(payload) + BATCH_OVERHEAD_BYTES > self._bytes_max(path):
+        elif transfer.size_bytes + len(payload) + MESSAGE_BYTES > self._bytes_max(path):
             self._post(transfer)
             transfer = self._filling[path] = Transfer(path)
         transfer.add(payload, context)

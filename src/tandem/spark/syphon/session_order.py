@@ -30,6 +30,10 @@ class Letter:
     payload: bytes
 
     @property
+    def fence(self) -> bool:
+        return self.destination.fence
+
+    @property
     def path(self) -> str:
         return self.destination.path.casefold()
 
@@ -56,7 +60,7 @@ class Turns:
     def sort(self, page: Sequence[Letter]) -> tuple[list[Letter], list[Letter]]:
         """(those that may go now, those that have to wait), each in order."""
         self._seen.update(letter.sequence_number for letter in page)
-        if not any(letter.in_order or letter.destination.fence for letter in page):
+        if not any(letter.in_order or letter.fence for letter in page):
             return list(page), []
         earlier = self._look_before(self._seen)
         elsewhere = self._look_elsewhere([_standing(letter) for letter in page if letter.destination.after])
@@ -67,7 +71,7 @@ class Turns:
         return go, wait
 
     def _waits(self, letter: Letter, earlier: Earlier, elsewhere: Collection[int]) -> bool:
-        if letter.destination.fence:
+        if letter.fence:
             return earlier.before_fence(letter.path) or any(path == letter.path for path, _ in self._held)
         if not letter.in_order:
             return False

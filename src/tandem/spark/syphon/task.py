@@ -6,14 +6,15 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate, trouble_of_condition
+from tandem.client.destinations import WAIT_SECONDS, Destinations, trouble_of_condition
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
+from tandem.client.lanes import Lane
 from tandem.engine_client.blocking import BlockingClient, BlockingSender, Pending, TransportError
 from tandem.spark.connector.claims import Claims
 from tandem.spark.connector.connections import connection, drop, patiently, unreachable
 from tandem.spark.connector.lease_reading import Message, read_lease
 from tandem.spark.connector.options import Where
-from tandem.spark.connector.task_sender import Senders, Transfer
+from tandem.spark.connector.task_sender import Senders, post
 from tandem.spark.syphon.session_order import Letter, Turns
 
 log = logging.getLogger("tandem.spark.syphon")
@@ -55,7 +56,7 @@ class Outcome:
     completed: list[int] = field(default_factory=list)
     dead_lettered: list[dict[str, object]] = field(default_factory=list)
 
-    def bury(self, seq: int, reason: str, description: str) -> None:
+    def dead_letter(self, seq: int, reason: str, description: str) -> None:
         self.dead_lettered.append({"sequence-number": seq, "reason": reason, "description": description[:_WORDS_MAX]})
 
 
@@ -116,7 +117,7 @@ class Mover:
             try:
                 unwrapped = unwrap_payload(payload, self._now_ms if self._settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
-                outcome.bury(seq, error.reason, error.description)
+                outcome.dead_letter(seq, error.reason, error.description)
                 self._tally("").dead_lettered += 1
                 continue
             letters.append(Letter(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
@@ -128,22 +129,21 @@ class Mover:
         self._move_lanes(self._lanes(go), outcome)
         return outcome
 
-    def _lanes(self, letters: list[Letter]) -> dict[str, _Lane]:
+    def _lanes(self, letters: list[Letter]) -> dict[str, Lane[Letter]]:
         """By destination; what has to wait for its destination is left out."""
-        lanes: dict[str, list[tuple[int, bytes | None]]] = {}
-        names: dict[str, str] = {}
+        by_path: dict[str, list[Letter]] = {}
         for letter in letters:
-            names.setdefault(letter.path, letter.destination.path)
-            lanes.setdefault(letter.path, []).append((letter.sequence_number, None if letter.destination.fence else letter.payload))
-        under_way = {}
-        for key, messages in lanes.items():
+            by_path.setdefault(letter.path, []).append(letter)
+        lanes = {}
+        for key, found in by_path.items():
+            path = found[0].destination.path
             if key in self._blocked or self._primary_gone:
-                self._tally(names[key]).waiting += len(messages)
+                self._tally(path).waiting += len(found)
             else:
-                under_way[key] = _Lane(names[key], messages, self._settings.batch_messages)
-        return under_way
+                lanes[key] = Lane(path, found, self._settings.batch_messages)
+        return lanes
 
-    def _move_lanes(self, lanes: dict[str, _Lane], outcome: Outcome) -> None:
+    def _move_lanes(self, lanes: dict[str, Lane[Letter]], outcome: Outcome) -> None:
         """All destinations at once, each strictly in order."""
         try:
             for key in list(lanes):
@@ -159,14 +159,14 @@ class Mover:
     def _client(self) -> BlockingClient:
         return connection(self._settings.primary)
 
-    def _lose_primary(self, error: TransportError, lanes: dict[str, _Lane]) -> None:
+    def _lose_primary(self, error: TransportError, lanes: dict[str, Lane[Letter]]) -> None:
         """Everything without an answer stays in its lease: the primary may have it, then its duplicate detection drops the repeat."""
         self._primary_gone = str(error)
         drop(self._settings.primary)
         self._senders = None
         for lane in lanes.values():
             tally = self._tally(lane.path)
-            tally.waiting += lane.left()
+            tally.waiting += len(lane.left())
             tally.reason = str(error)
         lanes.clear()
 
@@ -175,18 +175,18 @@ class Mover:
             self._senders = Senders(self._client(), 5_000)
         return self._senders.of(path)
 
-    def _next(self, key: str, lanes: dict[str, _Lane], outcome: Outcome) -> None:
+    def _next(self, key: str, lanes: dict[str, Lane[Letter]], outcome: Outcome) -> None:
         """Send the next transfer of this lane; a destination that refuses the link itself refuses all its messages."""
         lane = lanes[key]
         self._claims.check()
-        outcome.completed.extend(lane.pass_fences())
+        while (coming := lane.next_transfer(0)) and coming[0].fence:
+            outcome.completed.extend(fence.sequence_number for fence in lane.accepted())
+        if not coming:
+            del lanes[key]
+            return
         try:
             sender = self._sender(lane.path)
-            transfer = lane.take(sender.message_bytes_max)
-            if transfer is None:
-                del lanes[key]
-                return
-            transfer.post(sender)
+            post(sender, [letter.payload for letter in lane.next_transfer(sender.message_bytes_max)], lane)
         except TransportError as error:
             if error.condition in _OF_THE_CONNECTION:
                 raise
@@ -194,23 +194,24 @@ class Mover:
                 self._senders.forget(lane.path)
             self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
 
-    def _has_answer(self, lane: _Lane) -> bool:
+    def _has_answer(self, lane: Lane[Letter]) -> bool:
         """Opening a link to one destination may have read the answers of others."""
         sender = self._sender(lane.path)
         return bool(sender.answered or sender.failed)
 
-    def _look(self, key: str, lanes: dict[str, _Lane], outcome: Outcome) -> None:
+    def _look(self, key: str, lanes: dict[str, Lane[Letter]], outcome: Outcome) -> None:
         lane = lanes[key]
         sender = self._sender(lane.path)
         answered, sender.answered = sender.answered, []
         failed, sender.failed = sender.failed, []
-        if lane.transfer is None:
+        if not lane.under_way:
             return
         if answered:
             tally = self._tally(lane.path)
-            tally.moved += len(lane.transfer.payloads)
-            tally.size_bytes += sum(map(len, lane.transfer.payloads))
-            outcome.completed.extend(lane.accepted())
+            for letter in lane.accepted():
+                tally.moved += 1
+                tally.size_bytes += len(letter.payload)
+                outcome.completed.append(letter.sequence_number)
             self._destinations.took(lane.path)
             self._next(key, lanes, outcome)
         elif failed:
@@ -224,35 +225,28 @@ class Mover:
                 self._senders.forget(lane.path)
                 self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
 
-    def _refused(self, key: str, lanes: dict[str, _Lane], outcome: Outcome, condition: str, description: str, whole_lane: bool) -> None:
+    def _refused(
+        self, key: str, lanes: dict[str, Lane[Letter]], outcome: Outcome, condition: str, description: str, whole_lane: bool
+    ) -> None:
         lane = lanes[key]
         said = f"{lane.path}: {condition}: {description}"
         tally = self._tally(lane.path)
         trouble = trouble_of_condition(condition)
-        fate = self._destinations.judge(trouble, lane.path, self._now_ms)
-        if fate is Fate.WAIT:
+        dead = lane.refused(self._destinations.judge(trouble, lane.path, self._now_ms), whole_lane)
+        if dead is None:
             self._blocked.add(key)
             tally.trouble = trouble.value
-            tally.waiting += lane.left()
+            tally.waiting += len(lane.left())
             tally.reason = said
             del lanes[key]
-        elif whole_lane or fate is Fate.DEAD_LETTER_ALL:
-            for seq, payload in lane.rest():
-                if payload is None:
-                    outcome.completed.append(seq)
-                else:
-                    outcome.bury(seq, NOT_RETRYABLE, said)
-                    tally.dead_lettered += 1
-            del lanes[key]
-        elif lane.transfer is not None and len(lane.transfer.payloads) > 1:
-            # One of them is refused for good; singly, in order, it is found.
-            lane.send_singly()
-            self._next(key, lanes, outcome)
-        else:
-            for seq in lane.accepted():
-                outcome.bury(seq, NOT_RETRYABLE, said)
+            return
+        for letter in dead:
+            if letter.fence:
+                outcome.completed.append(letter.sequence_number)
+            else:
+                outcome.dead_letter(letter.sequence_number, NOT_RETRYABLE, said)
                 tally.dead_lettered += 1
-            self._next(key, lanes, outcome)
+        self._next(key, lanes, outcome)
 
     def _tally(self, path: str) -> Tally:
         found = self._tallies.get(path.casefold())
@@ -297,58 +291,3 @@ class Mover:
             return client.request(self._queue, "com.tandem:settle-lease-part", body)
 
         patiently(self._settings.secondary, f"settle {self._queue}", step)
-
-
-class _Lane:
-    """Messages for one destination, in order, one transfer at a time."""
-
-    def __init__(self, path: str, messages: list[tuple[int, bytes | None]], batch_messages: int) -> None:
-        """A message without a payload is a fence: passed when all before it have gone."""
-        self.path = path
-        self.transfer: Transfer | None = None
-        self._messages = messages
-        self._at = 0
-        self._batch_messages = batch_messages
-        self._singly = 0
-
-    def take(self, bytes_max: int) -> Transfer | None:
-        """The next transfer; None when all have gone. What it holds stays ours until `accepted`."""
-        transfer = Transfer(self.path)
-        most = 1 if self._singly > 0 else self._batch_messages
-        for seq, payload in self._messages[self._at : self._at + most]:
-            if payload is None:
-                break
-            if transfer.payloads and transfer.size_bytes + len(payload) + 8 > bytes_max:
-                break
-            transfer.add(payload, seq)
-        self.transfer = transfer if transfer.payloads else None
-        return self.transfer
-
-    def pass_fences(self) -> list[int]:
-        """Sequence numbers of the fences that come next."""
-        passed = []
-        while self._at < len(self._messages) and self._messages[self._at][1] is None:
-            passed.append(self._messages[self._at][0])
-            self._at += 1
-        return passed
-
-    def accepted(self) -> list[int]:
-        """The transfer under way is dealt with: its sequence numbers."""
-        assert self.transfer is not None
-        seqs = [seq for seq in self.transfer.contexts if isinstance(seq, int)]
-        self._at += len(seqs)
-        self._singly = max(0, self._singly - len(seqs))
-        self.transfer = None
-        return seqs
-
-    def send_singly(self) -> None:
-        """The transfer under way was refused as a whole: its messages go one by one."""
-        assert self.transfer is not None
-        self._singly = len(self.transfer.payloads)
-        self.transfer = None
-
-    def left(self) -> int:
-        return len(self._messages) - self._at
-
-    def rest(self) -> list[tuple[int, bytes | None]]:
-        return self._messages[self._at :]
