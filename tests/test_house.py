@@ -222,7 +222,7 @@ def test_clock_dice_and_terminal_are_handed_in(path: Path) -> None:
 ORDERED_SLICES: dict[str, set[str]] = {
     "amqp/codec.py": {"buf[start:end]", "self.buf[at:at + n]"},
     "amqp/connection.py": {"data[at:]", "data[at:at + 4]", "data[at:at + 8]", "data[at:at + missing]"},
-    "amqp/dispositions.py": {"buf[at + 14:list_end]", "buf[at:list_end]", "buf[tail_at:list_end]"},
+    "amqp/dispositions.py": {"buf[at:list_end]", "buf[tail_at:list_end]"},
     "amqp/message.py": {"payload[start:end]", "payload[starts[j]:ends[j]]"},
     "amqp/transfers.py": {
         "buf[at + 2:tag_end]",
@@ -231,11 +231,9 @@ ORDERED_SLICES: dict[str, set[str]] = {
         "memoryview(buf)[at:end]",
         "view[w.sent:w.sent + room]",
     },
-    "gateway/amqp/sending.py": {"payload[value_at + 2:after]", "payload[value_at + 5:value_at + 5 + uint32(payload, value_at + 1)]"},
     "gateway/translate.py": {
-        "bare[after:]",
-        "bare[cut_to:]",
-        "bare[insert_at:]",
+        "bare[end:]",
+        "bare[s.properties_end:]",
         "buf[at:end]",
         "buf[key_at + 2:value_at]",
         "buf[key_at:at]",
