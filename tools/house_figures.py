@@ -44,12 +44,13 @@ class Source:
             raise SystemExit(f"{checkout}: no src/tandem here")
         self.texts = {".".join(path.relative_to(root).with_suffix("").parts): path.read_text(encoding="utf-8") for path in found}
         self.trees = {name.removesuffix(".__init__"): ast.parse(text) for name, text in self.texts.items()}
+        self.nodes = {name: list(ast.walk(tree)) for name, tree in self.trees.items()}
         self.packages = {name.removesuffix(".__init__") for name in self.texts if name.endswith(".__init__")}
 
     def imports(self, module: str) -> Iterator[tuple[str, str, str]]:
         """(module it comes from, name there, name here) of every import of ours; for a whole module the name there is empty."""
         package = module if module in self.packages else module.rpartition(".")[0]
-        for node in ast.walk(self.trees[module]):
+        for node in self.nodes[module]:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield alias.name, "", alias.asname or alias.name
@@ -95,7 +96,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def classes(source: Source) -> dict[Class, ast.ClassDef]:
-    return {(module, node.name): node for module, tree in source.trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {(module, node.name): node for module, nodes in source.nodes.items() for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def towers(source: Source) -> dict[Class, set[str]]:
@@ -130,9 +131,9 @@ def towers(source: Source) -> dict[Class, set[str]]:
     return done
 
 
-def written(tree: ast.AST) -> Iterator[ast.expr]:
-    """What is assigned to, wherever."""
-    for node in ast.walk(tree):
+def written(nodes: list[ast.AST]) -> Iterator[ast.expr]:
+    """What is assigned to."""
+    for node in nodes:
         if isinstance(node, ast.Assign):
             targets = node.targets
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
@@ -143,8 +144,8 @@ def written(tree: ast.AST) -> Iterator[ast.expr]:
             yield from target.elts if isinstance(target, ast.Tuple | ast.List) else (target,)
 
 
-def foreign_writes(tree: ast.AST) -> Iterator[ast.Attribute]:
-    for target in written(tree):
+def foreign_writes(nodes: list[ast.AST]) -> Iterator[ast.Attribute]:
+    for target in written(nodes):
         if isinstance(target, ast.Attribute) and not (isinstance(target.value, ast.Name) and target.value.id in ITSELF):
             yield target
 
@@ -166,7 +167,7 @@ def figures(checkout: Path) -> Figures:
         lines=sum(len(text.splitlines()) for text in source.texts.values()),
         largest_class=len(tower[largest]),
         largest_class_name=".".join(largest).removeprefix("tandem."),
-        foreign_writes=sum(1 for tree in source.trees.values() for _ in foreign_writes(tree)),
+        foreign_writes=sum(1 for nodes in source.nodes.values() for _ in foreign_writes(nodes)),
         import_knots=len(circles(source.graph())),
         class_names_reused=len(reused(source)),
     )
@@ -178,7 +179,7 @@ def details(checkout: Path) -> Iterator[str]:
     tower = towers(source)
     for which in sorted(tower, key=lambda one: -len(tower[one]))[:10]:
         yield f"{len(tower[which]):5} methods  {'.'.join(which)}"
-    writes = {module: sum(1 for _ in foreign_writes(tree)) for module, tree in source.trees.items()}
+    writes = {module: sum(1 for _ in foreign_writes(nodes)) for module, nodes in source.nodes.items()}
     for module in sorted(writes, key=lambda one: -writes[one])[:15]:
         yield f"{writes[module]:5} foreign writes  {module}"
     for circle in circles(source.graph()):

@@ -77,8 +77,8 @@ def test_a_name_of_two_classes_is_counted_once(tmp_path: Path) -> None:
 
 def test_the_command_compares_checkouts_and_says_where_the_numbers_come_from(tmp_path: Path) -> None:
     small = checkout(tmp_path, a="class A:\n    def f(self, b):\n        b.x = 1\n")
-    command = [sys.executable, ROOT / "tools" / "house_figures.py", small, ROOT]
-    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, ROOT / "tools" / "house_figures.py", small]
+    found = json.loads(subprocess.run([*command, ROOT, "--json"], capture_output=True, text=True, check=True).stdout)
     assert found[str(small)]["foreign_writes"] == 1
     assert found[str(ROOT)]["files"] > 100
     assert "1 foreign writes  tandem.a" in subprocess.run([*command, "--details"], capture_output=True, text=True, check=True).stdout
