@@ -89,14 +89,14 @@ HOT_MODULES = (
     "stores/effects.py",
     "stores/recent.py",
     "stores/scan.py",
-    "stores/index.py",
-    "stores/reader.py",
+    "stores/segment_index.py",
+    "stores/body_reader.py",
     "stores/fetching.py",
     "stores/synced.py",
     "stores/committer.py",
     "stores/recovery.py",
     "stores/compaction.py",
-    "stores/upkeep.py",
+    "stores/maintenance.py",
     "stores/segment.py",
 )
 """Compiled together as one group, so that calls between them are calls of C functions. A name that does not exist is an error."""

@@ -21,7 +21,7 @@ import tandem.stores.segment as segment_module
 from tandem.broker.facts import ENQUEUED, SETTLED, pack_key
 from tandem.broker.ports import Effect, FetchEffect
 from tandem.model.clock import SystemClock
-from tandem.stores import SegmentStore, StoreSettings
+from tandem.stores import LogSettings, SegmentStore
 
 BODY = bytes(range(256)) * 4 + b"some more of it " * 4
 KEY = pack_key(b"\xa1\x24" + b"0123456789abcdef0123456789abcdef0123", None, 0, 0)
@@ -80,7 +80,7 @@ class Nobody:
 
 
 def open_store(directory: Path, loop: Loop, tenant: Nobody) -> SegmentStore:
-    store = SegmentStore(directory, loop.call, StoreSettings(), SystemClock())
+    store = SegmentStore(directory, loop.call, LogSettings(), SystemClock())
     store.replay(tenant)
     return store
 

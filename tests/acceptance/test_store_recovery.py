@@ -13,8 +13,8 @@ import pytest
 
 from tandem.stores.blocks import pack_block_header, seed_of
 from tandem.stores.disk import LocalDisk
-from tandem.stores.inspect import dump_segment
-from tandem.stores.segment_file import SegmentFile
+from tandem.stores.journal_dump import dump_segment
+from tandem.stores.segment_reader import SegmentReader
 from tests.acceptance.store_house import House, flip
 
 
@@ -25,10 +25,10 @@ def house(tmp_path: Path) -> Iterator[House]:
     house.stop()
 
 
-def newest(store: Path) -> tuple[Path, SegmentFile, list[int]]:
+def newest(store: Path) -> tuple[Path, SegmentReader, list[int]]:
     """The segment that was written last, read to its end, and where its blocks begin."""
     for path in sorted(store.glob("*.seg"), reverse=True):
-        file = SegmentFile(LocalDisk(), str(path))
+        file = SegmentReader(LocalDisk(), str(path))
         blocks = [offset for offset, _, _, _, _ in file.blocks()]
         file.close()
         if blocks:

@@ -19,7 +19,7 @@ from tandem.model.errors import BusError
 from tandem.model.limits import Limits
 from tandem.model.message import NO_TTL, Message
 from tandem.stores.memory import MemoryStore, Shelf
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 from tests.stores.harness import Loop, ManualClock
 
 
@@ -94,7 +94,7 @@ class Desk:
         self.clock = ManualClock()
         self.shelf = Shelf()
         self._descriptions = descriptions
-        self._settings = StoreSettings(segment_bytes=segment_bytes)
+        self._settings = LogSettings(segment_bytes=segment_bytes)
         self._limits = Limits(hot_bytes_max=hot_bytes)
         self._open()
 

@@ -13,12 +13,12 @@ from tandem.broker.facts import SETTLED
 from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
-from tandem.stores.carried import Carried
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import LocalDisk
 from tandem.stores.effects import run_effects
 from tandem.stores.memory import RECORD_BYTES
-from tandem.stores.settings import StoreSettings
+from tandem.stores.relocated_bytes import RelocatedBytes
+from tandem.stores.settings import LogSettings
 from tandem.stores.worker import ThreadWorker, Worker
 
 APPLICATION_ID: Final = 0x544E4A4C
@@ -76,7 +76,7 @@ class SqliteStore:
         self,
         directory: Path,
         loop_call: Callable[[Callable[[], None]], None],
-        settings: StoreSettings,
+        settings: LogSettings,
         clock: Clock,
         new_worker: Callable[[str], Worker] = ThreadWorker,
     ) -> None:
@@ -100,7 +100,7 @@ class SqliteStore:
         self._flight_done = False
         self._lazy_since = 0
         self._spans: dict[int, _Span] = {}
-        self._carried = Carried()
+        self._relocated = RelocatedBytes()
         self._tenant: Tenant | None = None
         self._leaving = 0
         self._entities: set[int] = set()
@@ -313,7 +313,7 @@ class SqliteStore:
         if not head or head >= self._next >> 32:
             return 0
         total = sum(span.bytes for span in self._spans.values())
-        live = self._carried.bytes + sum(span.live_bytes() for span in self._spans.values())
+        live = self._relocated.total + sum(span.live_bytes() for span in self._spans.values())
         return head if total - live > live + 2 * self._settings.segment_bytes else 0
 
     def _read_head(self, after: int) -> None:
@@ -341,21 +341,21 @@ class SqliteStore:
             if kind != SETTLED:  # what it buried stood before it
                 before = self.pending_bytes
                 tenant.relocate(kind, flags, entity, _unsigned(seq), _unsigned(at), _unsigned(aux), key, body, location)
-                self._carried.note(self._next >> 32, self.pending_bytes - before, len(body))
+                self._relocated.add(self._next >> 32, self.pending_bytes - before, len(body))
         if rows:
             self._read_head(rows[-1][0] + 1)
             return
         entities, self._entities = self._entities, set()
         before = self.pending_bytes
         tenant.segment_leaving(entities)
-        self._carried.note(self._next >> 32, self.pending_bytes - before, 0)
+        self._relocated.add(self._next >> 32, self.pending_bytes - before, 0)
         self.when_durable(_Departure(self))
         self.flush()
 
     def remove_head(self) -> None:
         span = self._leaving
         self._spans.pop(span, None)
-        self._carried.gone(span)
+        self._relocated.drop(span)
 
         def remove() -> None:
             try:

@@ -11,12 +11,10 @@ from tandem.broker.ports import Effect
 from tandem.model.errors import StoreUnavailable
 from tandem.simulator.agenda import PowerCut
 from tandem.simulator.disk import SimDisk
-from tandem.stores import InlineWorker, SegmentStore, StoreSettings
+from tandem.stores import InlineWorker, LogSettings, SegmentStore
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 
-SETTINGS = StoreSettings(
-    segment_bytes=4_096, compaction_records_per_step=9, index_spill_bytes=500, lazy_bytes_max=600, read_bytes_max=2_000
-)
+SETTINGS = LogSettings(segment_bytes=4_096, compaction_records_per_step=9, index_spill_bytes=500, lazy_bytes_max=600, read_bytes_max=2_000)
 DIRECTORY = Path("/store")
 
 
@@ -76,7 +74,7 @@ class Ledger:
 
 
 class Story:
-    def __init__(self, seed: int, disk: SimDisk | None = None, settings: StoreSettings = SETTINGS) -> None:
+    def __init__(self, seed: int, disk: SimDisk | None = None, settings: LogSettings = SETTINGS) -> None:
         self.random = Random(seed)
         self.disk = disk or SimDisk()
         self.settings = settings

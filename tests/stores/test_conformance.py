@@ -10,17 +10,17 @@ import pytest
 from tandem.broker.facts import ENQUEUED, SETTLED, STATE
 from tandem.broker.ports import Journal, StoreState, Tenant
 from tandem.model.errors import StoreUnavailable
-from tandem.stores import MemoryStore, SegmentStore, Shelf, StoreSettings
+from tandem.stores import LogSettings, MemoryStore, SegmentStore, Shelf
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 from tests.stores.sqlite_store import SqliteStore
 
-SMALL = StoreSettings(segment_bytes=16_384, compaction_records_per_step=7)
+SMALL = LogSettings(segment_bytes=16_384, compaction_records_per_step=7)
 
 
 class House:
     """One engine, its loop, and a way to restart it."""
 
-    def __init__(self, engine: str, directory: Path, settings: StoreSettings = SMALL) -> None:
+    def __init__(self, engine: str, directory: Path, settings: LogSettings = SMALL) -> None:
         self.engine = engine
         self.directory = directory
         self.settings = settings

@@ -16,10 +16,10 @@ from tandem.model.message import DAMAGED_TTL, decode_body
 from tandem.simulator.disk import SimDisk
 from tandem.stores import InlineWorker, SegmentStore
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES
-from tandem.stores.inspect import verify
 from tandem.stores.scan import SECTOR_BYTES
-from tandem.stores.segment_file import SegmentFile
+from tandem.stores.segment_reader import SegmentReader
 from tandem.stores.synced import MARK
+from tandem.stores.verify import verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY, SETTINGS, Story
 
@@ -51,7 +51,7 @@ def names(disk: SimDisk, suffix: str) -> list[str]:
 
 def blocks_of(disk: SimDisk, name: str) -> list[tuple[int, int]]:
     """(offset, end) of each."""
-    file = SegmentFile(disk, name)
+    file = SegmentReader(disk, name)
     try:
         return [(offset, offset + 32 + len(payload)) for offset, _, payload, _, _ in file.blocks()]
     finally:

@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tandem.broker.facts import DELIVERED, ENQUEUED
 from tandem.broker.ports import Journal
-from tandem.stores import InlineWorker, SegmentStore, StoreSettings
+from tandem.stores import InlineWorker, LogSettings, SegmentStore
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop
 from tests.stores.sqlite_store import SqliteStore
 
-SETTINGS = StoreSettings(segment_bytes=2_048, compaction_records_per_step=5, lazy_bytes_max=700, index_spill_bytes=300, read_bytes_max=900)
+SETTINGS = LogSettings(segment_bytes=2_048, compaction_records_per_step=5, lazy_bytes_max=700, index_spill_bytes=300, read_bytes_max=900)
 
 
 class Side:

@@ -9,11 +9,11 @@ import pytest
 from tandem.broker.facts import DELIVERED
 from tandem.broker.ports import StoreState
 from tandem.simulator.stores import HouseDisk
-from tandem.stores import InlineWorker, SegmentStore, StoreSettings
+from tandem.stores import InlineWorker, LogSettings, SegmentStore
 from tests.stores.harness import Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY
 
-SETTINGS = StoreSettings(segment_bytes=32_768, compaction_records_per_step=64, index_spill_bytes=2_000, lazy_bytes_max=1_000, check_ms=100)
+SETTINGS = LogSettings(segment_bytes=32_768, compaction_records_per_step=64, index_spill_bytes=2_000, lazy_bytes_max=1_000, check_ms=100)
 
 
 class Full:

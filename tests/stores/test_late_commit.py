@@ -11,7 +11,7 @@ from tandem.broker.ports import StoreState
 from tandem.model.errors import StoreUnavailable
 from tandem.simulator.disk import SimDisk
 from tandem.stores.segment import SegmentStore
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 from tandem.stores.worker import InlineWorker, Job, Worker
 from tests.stores.harness import Loop, ManualClock, Note, Sink
 
@@ -47,7 +47,7 @@ def test_a_store_opens_again_after_a_commit_that_came_through_too_late(body_byte
     def worker(name: str) -> Worker:
         return committer if name == "tandem-committer" else InlineWorker(name)
 
-    settings = StoreSettings(segment_bytes=SEGMENT_BYTES)
+    settings = LogSettings(segment_bytes=SEGMENT_BYTES)
     store = SegmentStore(Path("store"), loop.call, settings, ManualClock(), SimDisk(), worker, lambda: b"0123456789abcdef")
     store.replay(Sink())
     heard: list[tuple[str, BaseException | None]] = []

@@ -7,7 +7,7 @@ import pytest
 from tandem.broker.facts import ENQUEUED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores import MemoryStore, Shelf, StoreSettings
+from tandem.stores import LogSettings, MemoryStore, Shelf
 from tests.stores.harness import Fetched, Loop, Note, Shop, Sink
 
 
@@ -58,7 +58,7 @@ def test_a_store_made_to_fail_tells_everybody_who_waits_and_comes_back_with_what
 
 def test_memory_is_given_back_however_long_it_runs() -> None:
     loop, shelf = Loop(), Shelf()
-    store = MemoryStore(loop.call, StoreSettings(segment_bytes=10_000), shelf)
+    store = MemoryStore(loop.call, LogSettings(segment_bytes=10_000), shelf)
     shop = Shop()
     shop.journal = store
     store.replay(shop)

@@ -12,7 +12,7 @@ import pytest
 from tandem.broker.facts import DELIVERED, ENQUEUED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores import LocalDisk, SegmentStore, StoreSettings, dump, verify
+from tandem.stores import LocalDisk, LogSettings, SegmentStore, dump, verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
 Log = list[tuple[str, BaseException | None]]
@@ -57,7 +57,7 @@ class TouchyDisk(LocalDisk):
 
 
 class Room:
-    def __init__(self, directory: Path, settings: StoreSettings) -> None:
+    def __init__(self, directory: Path, settings: LogSettings) -> None:
         self.directory = directory
         self.loop = Loop()
         self.clock = ManualClock()
@@ -99,7 +99,7 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
-    made = Room(tmp_path / "store", StoreSettings(segment_bytes=32_768))
+    made = Room(tmp_path / "store", LogSettings(segment_bytes=32_768))
     made.store.replay(Sink())
     made.disk.calls.clear()
     yield made
@@ -163,7 +163,7 @@ def test_records_nobody_waits_for_do_not_wait_for_ever(room: Room) -> None:
 
 
 def test_records_nobody_waits_for_do_not_gather_without_limit(tmp_path: Path) -> None:
-    room = Room(tmp_path / "store", StoreSettings(lazy_bytes_max=1_000))
+    room = Room(tmp_path / "store", LogSettings(lazy_bytes_max=1_000))
     room.store.replay(Sink())
     for seq in range(100):
         room.store.append(DELIVERED, 0, 4, seq, 0, 0, b"x" * 58, b"")
@@ -384,7 +384,7 @@ def test_a_block_larger_than_a_segment_is_one_block_all_the_same(room: Room) -> 
 
 
 def test_dead_segments_are_kept_for_audit_until_their_time_has_come(tmp_path: Path) -> None:
-    room = Room(tmp_path / "store", StoreSettings(segment_bytes=8_192, audit_retention_ms=10_000))
+    room = Room(tmp_path / "store", LogSettings(segment_bytes=8_192, audit_retention_ms=10_000))
     shop = Shop()
     shop.journal = room.store
     room.store.replay(shop)
@@ -410,7 +410,7 @@ def test_dead_segments_are_kept_for_audit_until_their_time_has_come(tmp_path: Pa
 
 
 def test_a_body_asked_for_just_before_its_segment_goes_is_still_read(tmp_path: Path) -> None:
-    room = Room(tmp_path / "store", StoreSettings(segment_bytes=8_192))
+    room = Room(tmp_path / "store", LogSettings(segment_bytes=8_192))
     shop = Shop()
     shop.journal = room.store
     room.store.replay(shop)
@@ -453,7 +453,7 @@ def test_arguments_out_of_range_are_refused_and_leave_no_trace(room: Room) -> No
 
 def test_live_bytes_count_what_was_not_forgotten_also_after_a_restart(tmp_path: Path) -> None:
     """Compaction is due by what is dead, so forgetting on replay must count as forgetting live does."""
-    room = Room(tmp_path / "store", StoreSettings(segment_bytes=8_192))
+    room = Room(tmp_path / "store", LogSettings(segment_bytes=8_192))
     shop = Shop()
     shop.journal = room.store
     room.store.replay(shop)

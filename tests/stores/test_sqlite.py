@@ -11,7 +11,7 @@ import pytest
 from tandem.broker.facts import ENQUEUED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores import StoreSettings
+from tandem.stores import LogSettings
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 from tests.stores.sqlite_store import SqliteStore
 
@@ -23,7 +23,7 @@ class Room:
         self.store = self.make()
 
     def make(self) -> SqliteStore:
-        return SqliteStore(self.directory, self.loop.call, StoreSettings(segment_bytes=8_192), ManualClock())
+        return SqliteStore(self.directory, self.loop.call, LogSettings(segment_bytes=8_192), ManualClock())
 
     def settle_down(self) -> None:
         log: list[tuple[str, BaseException | None]] = []
@@ -71,7 +71,7 @@ def test_a_changed_field_is_found_on_replay_and_a_changed_body_on_delivery(room:
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"this is no database at all" * 200)
-    store = SqliteStore(tmp_path, Loop().call, StoreSettings(), ManualClock())
+    store = SqliteStore(tmp_path, Loop().call, LogSettings(), ManualClock())
     with pytest.raises(Corrupt):
         store.replay(Sink())
     store.close()
@@ -82,7 +82,7 @@ def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         database.execute("PRAGMA application_id = 77")
         database.execute("CREATE TABLE precious (x)")
     database.close()
-    store = SqliteStore(tmp_path, Loop().call, StoreSettings(), ManualClock())
+    store = SqliteStore(tmp_path, Loop().call, LogSettings(), ManualClock())
     with pytest.raises(Corrupt, match="somebody else"):
         store.replay(Sink())
     store.close()

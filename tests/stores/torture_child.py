@@ -12,10 +12,10 @@ from random import Random
 
 from tandem.broker.ports import Effect
 from tandem.model.clock import SystemClock
-from tandem.stores import SegmentStore, StoreSettings
+from tandem.stores import LogSettings, SegmentStore
 from tests.stores.harness import Loop, Shop
 
-SETTINGS = StoreSettings(segment_bytes=65_536, compaction_records_per_step=64, index_spill_bytes=4_096)
+SETTINGS = LogSettings(segment_bytes=65_536, compaction_records_per_step=64, index_spill_bytes=4_096)
 
 
 def body_of(entity: int, seq: int) -> bytes:

@@ -13,7 +13,7 @@ from tandem.model.errors import BusError, ConfigurationError
 from tandem.stores.backup import backup_together, copy_file
 from tandem.stores.disk import LocalDisk, sync_name
 from tandem.stores.engines import METADATA
-from tandem.stores.segment_file import read_manifest
+from tandem.stores.segment_reader import read_manifest
 from tandem.stores.verify import verify
 
 _NOT_COPIED: Final = ("broker.lock",)

@@ -287,12 +287,12 @@ def _make_server(settings: ServerSettings) -> Broker:
     from tandem.model.clock import SystemClock
     from tandem.server.server import Server
     from tandem.stores.engines import DiskEngines, MemoryEngines
-    from tandem.stores.settings import StoreSettings
+    from tandem.stores.settings import LogSettings
     from tandem.wire.tls import server_context
 
     clock = SystemClock()
     wish = settings.stores
-    stores = StoreSettings(segment_bytes=wish.segment_bytes, free_bytes_min=wish.free_bytes_min, audit_retention_ms=wish.audit_retention_ms)
+    stores = LogSettings(segment_bytes=wish.segment_bytes, free_bytes_min=wish.free_bytes_min, audit_retention_ms=wish.audit_retention_ms)
     faults = settings.faults or settings.dev
     isolated = settings.stores.isolation == "process"
     engines = (

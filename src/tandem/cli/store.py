@@ -13,8 +13,9 @@ import typer
 
 from tandem.cli.data_copy import copy_data, problems_of
 from tandem.model.errors import ConfigurationError, Corrupt
-from tandem.stores import inspect
+from tandem.stores import journal_dump
 from tandem.stores import repair as repairing
+from tandem.stores import verify as verify_store
 from tandem.stores.engines import METADATA, stores_in
 from tandem.stores.metadata import Beside, Metadata
 from tandem.stores.recover_metadata import described, recover_metadata
@@ -48,7 +49,7 @@ def check(directory: _Data, as_json: Annotated[bool, typer.Option("--json", help
 
     Example: tandem store check tandem-data
     """
-    reports = [(path, inspect.verify(path)) for path in stores_below(directory)]
+    reports = [(path, verify_store(path)) for path in stores_below(directory)]
     if as_json:
         print(
             json.dumps(
@@ -76,7 +77,7 @@ def dump(directory: _Data) -> None:
     """
     try:
         for path in stores_below(directory):
-            for fact in inspect.dump(path):
+            for fact in journal_dump.dump(path):
                 print(json.dumps({"store": path.name, **fact}, default=_text))
     except Corrupt as error:
         print(json.dumps({"damage": error.description}))

@@ -20,7 +20,7 @@ from tandem.simulator.invariants import check_namespace
 from tandem.simulator.loop import SimLoop
 from tandem.simulator.network import SimNet, Trace
 from tandem.simulator.stores import Rot, SimEngines
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 
 EPOCH_MS = 1_750_000_000_000
 PORT = 5672
@@ -59,7 +59,7 @@ class SimBroker:
         self.disturbed_at = 0.0
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
-        settings = StoreSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
+        settings = LogSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
         self.clock = SimClock(house.loop.agenda, EPOCH_MS)
         """Its machine's; the weather sets it."""
         self.clock_ahead_ms_max = 0

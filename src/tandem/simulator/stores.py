@@ -15,12 +15,12 @@ from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.simulator.agenda import Agenda, PowerCut, SimWorker
 from tandem.simulator.disk import SimDisk
-from tandem.stores.belonging import Registered
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.recover_metadata import Found, read_journals
 from tandem.stores.segment import SegmentStore
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
+from tandem.stores.store_identity import RegisteredIdentity
 
 
 class Rot:
@@ -144,7 +144,7 @@ def _without_keys(description: EntityDescription) -> tuple[str, list[str]]:
 class SimEngines:
     """What one simulated broker remembers with; lives longer than the broker."""
 
-    def __init__(self, agenda: Agenda, host: str, stores: int, settings: StoreSettings, clock: Clock, dice: Random) -> None:
+    def __init__(self, agenda: Agenda, host: str, stores: int, settings: LogSettings, clock: Clock, dice: Random) -> None:
         self._agenda = agenda
         self._settings = settings
         self._clock = clock
@@ -165,7 +165,7 @@ class SimEngines:
             disk,
             lambda name: SimWorker(self._agenda, disk),
             lambda: self._dice.randbytes(16),
-            Registered(self._catalog, index, lambda text: None),
+            RegisteredIdentity(self._catalog, index, lambda text: None),
         )
 
     def lose_metadata(self) -> bool:

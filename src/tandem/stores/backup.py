@@ -10,8 +10,8 @@ from typing import Final
 from tandem.model.errors import ConfigurationError, Corrupt, StoreUnavailable
 from tandem.stores.blocks import BLOCK_MAGIC, BadBlock, Damage, pack_segment_header
 from tandem.stores.disk import Disk, LocalDisk, make_directory, write_file, write_fully
-from tandem.stores.segment_file import SegmentFile, read_manifest
 from tandem.stores.segment_files import MANIFEST, segment_name
+from tandem.stores.segment_reader import SegmentReader, read_manifest
 from tandem.stores.verify import VerifyReport, verify
 
 _PASSES_MAX: Final = 10_000
@@ -33,7 +33,7 @@ class StoreCopy:
         manifest = read_manifest(self._disk, self._source)
         self._first, self._first_number = manifest.first, manifest.first_number
         self._segment, self._number = manifest.first, manifest.first_number
-        self._file: SegmentFile | None = None
+        self._file: SegmentReader | None = None
         self._copy = -1
         self._looked = False
 
@@ -77,7 +77,7 @@ class StoreCopy:
         return file.end > begin
 
     def _open(self) -> None:
-        self._file = SegmentFile(self._disk, f"{self._source}/{segment_name(self._segment)}")
+        self._file = SegmentReader(self._disk, f"{self._source}/{segment_name(self._segment)}")
         self._looked = False
         self._copy = self._disk.open(f"{self._target}/{segment_name(self._segment)}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         header = self._file.header
@@ -88,7 +88,7 @@ class StoreCopy:
         """True if the segment is complete, and the next one is to be copied; also if there is more in this one than was seen."""
         if read_manifest(self._disk, self._source).last <= self._segment:
             return False
-        follower = SegmentFile(self._disk, f"{self._source}/{segment_name(self._segment + 1)}")
+        follower = SegmentReader(self._disk, f"{self._source}/{segment_name(self._segment + 1)}")
         try:
             first = next(((number, offset) for offset, number, _, _, _ in follower.blocks()), None)
         except BadBlock as bad:

@@ -9,9 +9,9 @@ from tandem.broker.ports import Effect
 from tandem.model.errors import BusError, StoreUnavailable
 from tandem.stores.blocks import BLOCK_BYTES, OFFSET_MAX, RECORD_BYTES, pack_block_header
 from tandem.stores.disk import Disk, write_fully
-from tandem.stores.index import Totals, pack_entry
 from tandem.stores.recent import RecentBodies
 from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.segment_index import SegmentTotals, pack_entry
 from tandem.stores.synced import SyncedMark
 
 
@@ -46,7 +46,7 @@ class BlockWriter:
         files: SegmentFiles,
         announce: Callable[[], None],
         grown: Callable[[int, list[bytes]], None],
-        filled: Callable[[int, list[bytes] | None, Totals], None],
+        filled: Callable[[int, list[bytes] | None, SegmentTotals], None],
         trouble: Callable[[str, str], None],
         mark: SyncedMark,
         spill_bytes: int,
@@ -74,7 +74,7 @@ class BlockWriter:
         self._descriptor = self._files.take(segment)
         self._entries = None if begun else []
 
-    def write(self, group: Group, totals: Totals) -> None:
+    def write(self, group: Group, totals: SegmentTotals) -> None:
         """`totals` are those of the group's segment; only this thread writes them while the store is up."""
         entry = b""
         try:
@@ -89,7 +89,7 @@ class BlockWriter:
         if group.error is None:
             self._keep(group, entry, totals)
 
-    def _write(self, group: Group, totals: Totals) -> bytes:
+    def _write(self, group: Group, totals: SegmentTotals) -> bytes:
         parts = group.parts
         payload = b"".join(parts)
         heads = b"".join(parts[::3])
@@ -125,7 +125,7 @@ class BlockWriter:
                 raise
             write_fully(disk, descriptor, [header, payload], offset)
 
-    def _keep(self, group: Group, entry: bytes, totals: Totals) -> None:
+    def _keep(self, group: Group, entry: bytes, totals: SegmentTotals) -> None:
         """After the announcement, when nobody waits any more: the mark moves on, the index of the segment grows."""
         try:
             self._mark.move(group.segment, totals.segment_bytes, group.number)

@@ -9,9 +9,9 @@ from tandem.broker.facts import SETTLED
 from tandem.broker.ports import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
+from tandem.stores.maintenance import Blocks, Maintenance
 from tandem.stores.salvage import Salvaged, lost_body, substitute
-from tandem.stores.settings import StoreSettings
-from tandem.stores.upkeep import Blocks, Upkeep
+from tandem.stores.settings import LogSettings
 
 STEP_RECORDS_MAX: Final = 2_048
 """Looked at in one turn at the most: a few milliseconds of the loop's time."""
@@ -48,9 +48,9 @@ class Compaction:
     for durability likewise. Turns grow with the backlog, so that compaction keeps up with a store under full load.
     """
 
-    def __init__(self, host: Host, upkeep: Upkeep, tenant: Tenant, settings: StoreSettings) -> None:
+    def __init__(self, host: Host, maintenance: Maintenance, tenant: Tenant, settings: LogSettings) -> None:
         self._host = host
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._tenant = tenant
         self._records_per_step = settings.compaction_records_per_step
         self._records = settings.compaction_records_per_step
@@ -79,7 +79,7 @@ class Compaction:
         if self._leaving or self.blocked:
             return False
         if self._segment == 0:
-            self._segment, backlog = self._upkeep.head_to_compact(self._host.active_segment)
+            self._segment, backlog = self._maintenance.head_to_compact(self._host.active_segment)
             if self._segment:
                 self._records = min(self._records_per_step * (1 + backlog), STEP_RECORDS_MAX)
                 self._read(begin=True)
@@ -95,7 +95,7 @@ class Compaction:
 
     def depart(self) -> None:
         """What was appended again is durable."""
-        self._upkeep.remove_head(self._segment, self._host.active_segment, self._removed)
+        self._maintenance.remove_head(self._segment, self._host.active_segment, self._removed)
 
     def _removed(self) -> None:
         self._segment = 0
@@ -105,10 +105,10 @@ class Compaction:
 
     def _read(self, begin: bool) -> None:
         self._reading = True
-        self._upkeep.read_blocks(self._segment, begin, self._arrived)
+        self._maintenance.read_blocks(self._segment, begin, self._arrived)
 
     def _arrived(self, blocks: Blocks, error: Exception | None) -> None:
-        """On the keeper's thread; the loop looks at the outcome in its next turn."""
+        """On the maintenance thread; the loop looks at the outcome in its next turn."""
         self._blocks.extend(blocks)
         if error is not None:
             self._error = error
@@ -138,7 +138,7 @@ class Compaction:
         end = len(payload)
         relocate = self._tenant.relocate
         host = self._host
-        carried = self._upkeep.carried
+        relocated = self._maintenance.relocated
         left = self._records
         while at < end and left > 0:
             left -= 1
@@ -158,11 +158,11 @@ class Compaction:
                 before = host.pending_bytes
                 relocate(kind, flags, entity, seq, instant, aux, key, body, self._location + at)
                 grown = host.pending_bytes - before
-                carried.note(host.active_segment, grown, body_bytes)
+                relocated.add(host.active_segment, grown, body_bytes)
                 if before + grown > self._pending_bytes_max:
                     left = 0
                 if where and grown:
-                    self._upkeep.tell((lost_body(where, kind, entity, seq, key),))
+                    self._maintenance.tell((lost_body(where, kind, entity, seq, key),))
             at = body_end
         if at > end:
             raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")
@@ -177,7 +177,7 @@ class Compaction:
         entities, self._entities = self._entities, set()
         before = self._host.pending_bytes
         self._tenant.segment_leaving(entities)
-        self._upkeep.carried.note(self._host.active_segment, self._host.pending_bytes - before, 0)
+        self._maintenance.relocated.add(self._host.active_segment, self._host.pending_bytes - before, 0)
         self._host.when_durable(_Departure(self))
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from tandem.broker.ports import Journal
 from tandem.model.clock import Clock
-from tandem.stores.belonging import Registered
 from tandem.stores.disk import Disk, LocalDisk, make_directory
 from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
@@ -17,7 +16,8 @@ from tandem.stores.meter_files import CsvMeterFiles, NoMeterFiles
 from tandem.stores.remote_disk import RemoteDisk
 from tandem.stores.segment import SegmentStore
 from tandem.stores.segment_files import MANIFEST
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
+from tandem.stores.store_identity import RegisteredIdentity
 
 LoopCall = Callable[[Callable[[], None]], None]
 METADATA: Final = "metadata.sqlite"
@@ -39,7 +39,7 @@ class DiskEngines:
     def __init__(
         self,
         data_dir: Path,
-        settings: StoreSettings,
+        settings: LogSettings,
         clock: Clock,
         *,
         faults: bool = False,
@@ -69,14 +69,14 @@ class DiskEngines:
         return catalog
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
-        belonging = Registered(self._catalogs[namespace], index, self._note)
+        identity = RegisteredIdentity(self._catalogs[namespace], index, self._note)
         return SegmentStore(
             self._directory(namespace) / f"store-{index}",
             loop_call,
             self._settings,
             self._clock,
             self._disk(namespace, index),
-            belonging=belonging,
+            identity=identity,
         )
 
     def _disk(self, namespace: str, index: int) -> Disk:
@@ -99,14 +99,14 @@ class DiskEngines:
 class MemoryEngines:
     """Nothing survives the process, but a broker stopped and started again in it finds what it left."""
 
-    def __init__(self, settings: StoreSettings | None = None) -> None:
+    def __init__(self, settings: LogSettings | None = None) -> None:
         self._settings = settings
         self._shelves: dict[tuple[str, int], Shelf] = {}
         self._catalogs: dict[str, Metadata] = {}
         self._stores: dict[tuple[str, int], MemoryStore] = {}
 
     def open_catalog(self, namespace: str, store_count: int) -> Metadata:
-        return self._catalogs.setdefault(namespace, _Kept(None))
+        return self._catalogs.setdefault(namespace, _StaysOpen(None))
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> Journal:
         shelf = self._shelves.setdefault((namespace, index), Shelf())
@@ -126,7 +126,7 @@ class MemoryEngines:
                 store.fail("the store was taken down by an injected fault")
 
 
-class _Kept(Metadata):
+class _StaysOpen(Metadata):
     """Stays open when the broker that used it stops."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tandem.broker.ports import FetchEffect
 from tandem.model.errors import Corrupt
-from tandem.stores.reader import Reader
+from tandem.stores.body_reader import BodyReader
 
 
 class Fetch:
@@ -25,7 +25,7 @@ class Fetch:
         """A line for each body that fails its checksum."""
         self.error: Exception | None = None
 
-    def read(self, reader: Reader) -> None:
+    def read(self, reader: BodyReader) -> None:
         """On the reader's thread."""
         try:
             self.bodies = reader.read(self.wanted, self.damaged)

@@ -8,9 +8,9 @@ from typing import Final
 from tandem.broker.facts import SETTLED
 from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores.carried import Carried
 from tandem.stores.effects import run_effects
-from tandem.stores.settings import StoreSettings
+from tandem.stores.relocated_bytes import RelocatedBytes
+from tandem.stores.settings import LogSettings
 
 RECORD_BYTES: Final = 42
 """What a record without key and body is taken to weigh, as on disk."""
@@ -47,11 +47,11 @@ class MemoryStore:
     def __init__(
         self,
         loop_call: Callable[[Callable[[], None]], None],
-        settings: StoreSettings | None = None,
+        settings: LogSettings | None = None,
         shelf: Shelf | None = None,
     ) -> None:
         self._loop_call = loop_call
-        self._settings = settings or StoreSettings(segment_bytes=8_388_608)
+        self._settings = settings or LogSettings(segment_bytes=8_388_608)
         self._shelf = shelf or Shelf()
         self._tenant: Tenant | None = None
         self._state = StoreState.RECOVERING
@@ -66,7 +66,7 @@ class MemoryStore:
         self._segment = 1
         self._offset = 0
         self._leaving: _Walk | None = None
-        self._carried = Carried()
+        self._relocated = RelocatedBytes()
 
     @property
     def pending_bytes(self) -> int:
@@ -129,7 +129,7 @@ class MemoryStore:
                 error = error or Corrupt(f"no body at location {location:#x}: it was forgotten, or never written")
                 break
             bodies.append(body)
-        self._loop_call(_Answer(effect, [] if error else bodies, error).deliver)
+        self._loop_call(_FetchAnswer(effect, [] if error else bodies, error).deliver)
 
     def forget(self, location: int) -> None:
         body = self._shelf.bodies.pop(location, None)
@@ -170,13 +170,13 @@ class MemoryStore:
             if kind != SETTLED:  # what it buried stood before it
                 before = self._pending_bytes
                 tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
-                self._carried.note(self._segment, self._pending_bytes - before, body_bytes)
+                self._relocated.add(self._segment, self._pending_bytes - before, body_bytes)
         walk.at = end
         if end == len(facts):
             walk.done = True
             before = self._pending_bytes
             tenant.segment_leaving(walk.entities)
-            self._carried.note(self._segment, self._pending_bytes - before, 0)
+            self._relocated.add(self._segment, self._pending_bytes - before, 0)
             self.when_durable(_Remove(self, walk.segment))
             self.flush()
         else:
@@ -246,7 +246,7 @@ class MemoryStore:
         if len(segments) < 3:
             return None
         total = sum(segment.bytes for segment in segments.values())
-        live = self._carried.bytes + sum(segment.body_bytes - segment.forgotten_bytes for segment in segments.values())
+        live = self._relocated.total + sum(segment.body_bytes - segment.forgotten_bytes for segment in segments.values())
         if total - live <= live + 2 * self._settings.segment_bytes:
             return None
         first = min(segments)
@@ -254,7 +254,7 @@ class MemoryStore:
 
     def _remove(self, number: int) -> None:
         segment = self._shelf.segments.pop(number, None)
-        self._carried.gone(number)
+        self._relocated.drop(number)
         self._leaving = None
         self.step_compaction()
         if segment is not None:
@@ -284,7 +284,7 @@ class _Remove(Effect):
             self.store._remove(self.number)
 
 
-class _Answer:
+class _FetchAnswer:
     __slots__ = ("bodies", "effect", "error")
 
     def __init__(self, effect: FetchEffect, bodies: list[bytes], error: BaseException | None) -> None:

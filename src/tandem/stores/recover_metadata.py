@@ -15,8 +15,8 @@ from tandem.stores.blocks import RECORD, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk, sync_name
 from tandem.stores.engines import METADATA, stores_in
 from tandem.stores.metadata import Metadata, StoredEntity
-from tandem.stores.segment_file import SegmentFile, read_manifest
 from tandem.stores.segment_files import LOCK, segment_name
+from tandem.stores.segment_reader import SegmentReader, read_manifest
 
 _UNFINISHED: Final = METADATA + ".recovering"
 _NAMES_OTHERS: Final = frozenset({facts.TRANSFERRED, facts.TRANSFER_ENDED, facts.PREPARED, facts.PUBLISHED})
@@ -120,7 +120,7 @@ def read_journals(stores: dict[int, tuple[Disk, str]]) -> Found:
 
 
 def _read_segment(disk: Disk, path: str, reading: _Reading) -> None:
-    file = SegmentFile(disk, path)
+    file = SegmentReader(disk, path)
     try:
         for _, _, _, heads, keys in file.blocks():
             at = 0

@@ -9,10 +9,10 @@ from typing import Final
 from tandem.broker.ports import Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
-from tandem.stores.index import BadIndex, IndexReader, Totals, columns_of
 from tandem.stores.salvage import REPAIR, Salvaged, lost_body, salvage_block
 from tandem.stores.scan import block_is_whole, find_later_block, may_be_torn, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.segment_index import BadIndex, IndexReader, SegmentTotals, columns_of
 from tandem.stores.synced import Synced
 
 TOLD_MAX: Final = 50
@@ -25,7 +25,7 @@ class SegmentStats:
     __slots__ = ("forgotten", "totals")
 
     def __init__(self) -> None:
-        self.totals = Totals()
+        self.totals = SegmentTotals()
         self.totals.segment_bytes = SEGMENT_HEADER_BYTES
         self.forgotten: int = 0
 
@@ -82,7 +82,7 @@ class Recovery:
         self.segment = manifest.first
         ordered = sorted(segments)
         if self._trusted:
-            self._distrust(ordered)
+            self._cut_uncertain_tail(ordered)
         previous_unsealed = 0
         for segment in ordered:
             before = self.number
@@ -132,7 +132,7 @@ class Recovery:
         if size < allocated and not known and not self.report.torn:
             self.report.notes.append(f"{path}: offset {size}: shorter than the {allocated} bytes reserved; blocks behind it are gone")
 
-    def _distrust(self, segments: list[int]) -> None:
+    def _cut_uncertain_tail(self, segments: list[int]) -> None:
         """After a failed sync the file may show blocks that the medium does not hold; nobody was told of them, so they go."""
         trusted_segment, offset = self._trusted >> 32, self._trusted & 0xFFFF_FFFF
         for segment in segments:
@@ -178,7 +178,7 @@ class Recovery:
         finally:
             index.close()
 
-    def _compare(self, segment: int, totals: Totals) -> str:
+    def _compare(self, segment: int, totals: SegmentTotals) -> str:
         """Why the index does not fit its segment; empty if it does."""
         path = self._files.path(segment)
         descriptor = self._files.open_segment(segment, os.O_RDONLY)
@@ -218,7 +218,7 @@ class Recovery:
                 self._take_block(segment, stats, at, header.crc, header.count, payload)
         except BadBlock as bad:
             try:
-                self._judge(segment, descriptor, bad)
+                self._cut_torn_tail_or_refuse(segment, descriptor, bad)
             except Corrupt as damage:
                 saved = salvage_block(files, descriptor, self.number, bad.offset)
                 if saved is None:
@@ -242,7 +242,7 @@ class Recovery:
             where = f"{self._files.path(segment)}: offset {offset + BLOCK_BYTES + at}"
             self.report.notes.append(lost_body(where, kind, entity, seq, key))
 
-    def _judge(self, segment: int, descriptor: int, bad: BadBlock) -> None:
+    def _cut_torn_tail_or_refuse(self, segment: int, descriptor: int, bad: BadBlock) -> None:
         """A torn tail is un-acknowledged and goes. Damage is a bad block that was known to be synced, that has good ones behind it, or
         of which nothing is missing: a write that was interrupted leaves zeros."""
         files, disk = self._files, self._disk

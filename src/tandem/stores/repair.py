@@ -29,7 +29,7 @@ from tandem.stores.disk import Disk, LocalDisk, read_file, write_file, write_ful
 from tandem.stores.salvage import Salvaged, salvage_block, salvage_by_index, substitute
 from tandem.stores.scan import find_later_block, may_be_torn, read_exactly, scan_blocks
 from tandem.stores.segment_files import LOCK, MANIFEST, Manifest, SegmentFiles, decode_manifest, segment_name
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 from tandem.stores.synced import MARK, read_mark
 
 DAMAGED: Final = "damaged"
@@ -96,7 +96,7 @@ class _Repair:
         """Number of the last block known to have been synced."""
         self._cut = False
         """Part of the segment at hand is left out."""
-        self._files = SegmentFiles(directory, disk, SystemClock(), StoreSettings().segment_bytes)
+        self._files = SegmentFiles(directory, disk, SystemClock(), LogSettings().segment_bytes)
 
     def run(self) -> RepairReport:
         manifest = self._manifest()

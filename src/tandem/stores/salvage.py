@@ -12,9 +12,9 @@ from tandem.model.errors import Corrupt
 from tandem.model.message import damaged_body
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header
 from tandem.stores.checksum import crc32
-from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.scan import damaged_bodies, read_exactly, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.segment_index import BadIndex, IndexReader
 
 REPAIR: Final = "`tandem store repair` saves what can be read, and says what cannot"
 

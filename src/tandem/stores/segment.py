@@ -10,7 +10,6 @@ from typing import Final
 from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
-from tandem.stores.belonging import Belonging
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import BlockWriter, Group
@@ -18,12 +17,13 @@ from tandem.stores.compaction import Compaction
 from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.effects import run_effects
 from tandem.stores.fetching import Fetch
+from tandem.stores.maintenance import Maintenance
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import Recovery, RecoveryReport, SegmentStats
 from tandem.stores.segment_files import LOCK, Manifest, SegmentFiles
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
+from tandem.stores.store_identity import StoreIdentity
 from tandem.stores.synced import Synced, SyncedMark, read_mark
-from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import ThreadWorker, Worker
 
 _pack: Final = RECORD.pack
@@ -42,12 +42,12 @@ class SegmentStore:
         self,
         directory: Path,
         loop_call: Callable[[Callable[[], None]], None],
-        settings: StoreSettings,
+        settings: LogSettings,
         clock: Clock,
         disk: Disk | None = None,
         new_worker: Callable[[str], Worker] = ThreadWorker,
         new_store_id: Callable[[], bytes] = lambda: os.urandom(16),
-        belonging: Belonging | None = None,
+        identity: StoreIdentity | None = None,
     ) -> None:
         self._directory = str(directory)
         self._loop_call = loop_call
@@ -56,7 +56,7 @@ class SegmentStore:
         self._disk: Disk = disk or LocalDisk()
         self._new_worker = new_worker
         self._new_store_id = new_store_id
-        self._belonging = belonging or Belonging()
+        self._identity = identity or StoreIdentity()
         self._state = StoreState.RECOVERING
         self._cause = ""
         self._lock_descriptor = -1
@@ -214,14 +214,14 @@ class SegmentStore:
         if fetch.error is not None or not fetch.wanted:
             self._loop_call(fetch.deliver)
         else:
-            self._upkeep.fetch(fetch)
+            self._maintenance.fetch(fetch)
 
     def _fetched(self, fetch: Fetch) -> None:
         error = fetch.error
         if error is None and self._limit == _STOPPED:
             error = self._refusal()  # whoever asked would go on as if the store took what follows
         if error is None:
-            self._upkeep.tell(fetch.damaged)
+            self._maintenance.tell(fetch.damaged)
             fetch.effect.fetched(fetch.in_order(), None)
             return
         if not isinstance(error, StoreUnavailable):
@@ -254,7 +254,7 @@ class SegmentStore:
         beginning = self._take_lock()
         files = self._files = SegmentFiles(self._directory, self._disk, self._clock, settings.segment_bytes)
         segments = files.load(beginning, settings.audit_retention_ms > 0)
-        if files.manifest.store_id != self._belonging.store_id:
+        if files.manifest.store_id != self._identity.store_id:
             self._trusted = 0  # begun anew: what was known of the one that was lost says nothing
         if files.manifest.begins_at:
             tenant.numbers_begin_at(files.manifest.begins_at, files.manifest.entity_max)
@@ -270,27 +270,35 @@ class SegmentStore:
         if doubt:
             recovery.report.notes.append(doubt)
         self.recovery = recovery.report
-        self._belonging.settle(files)
-        upkeep = self._upkeep = Upkeep(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
-        upkeep.room_changed = self._room_changed
-        upkeep.tell(recovery.report.told())
+        self._identity.settle(files)
+        maintenance = self._maintenance = Maintenance(
+            files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed
+        )
+        maintenance.room_changed = self._room_changed
+        maintenance.tell(recovery.report.told())
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
         self._writer = BlockWriter(
-            files, self._announce, upkeep.index_grown, upkeep.segment_filled, upkeep.report, self._mark, settings.index_spill_bytes
+            files,
+            self._announce,
+            maintenance.index_grown,
+            maintenance.segment_filled,
+            maintenance.report,
+            self._mark,
+            settings.index_spill_bytes,
         )
-        self._compaction = Compaction(self, upkeep, tenant, settings)
+        self._compaction = Compaction(self, maintenance, tenant, settings)
         self._begin_writing(recovery, self._mark)
         self._state, self._cause = StoreState.UP, ""
 
     def _begin_writing(self, recovery: Recovery, mark: SyncedMark) -> None:
         segment, stats = recovery.segment, self._stats.setdefault(recovery.segment, SegmentStats())
         for older in recovery.unindexed:
-            self._upkeep.seal(older, None, self._stats[older].totals)
+            self._maintenance.seal(older, None, self._stats[older].totals)
         end = stats.totals.segment_bytes
         if recovery.sealed or end >= self._settings.segment_bytes:
             if not recovery.sealed:
-                self._upkeep.seal(segment, None, stats.totals)
+                self._maintenance.seal(segment, None, stats.totals)
             segment, end = segment + 1, SEGMENT_HEADER_BYTES
             stats = self._stats[segment] = SegmentStats()
         descriptor = self._files.take(segment)
@@ -299,23 +307,23 @@ class SegmentStore:
                 self._disk.fallocate(descriptor, self._settings.segment_bytes)
             except OSError as error:
                 # a full disk must not keep the store from opening: what is in it can still be read, settled, and make room
-                self._upkeep.troubles["room"] = f"no room to grow segment {segment}: {error}"
+                self._maintenance.troubles["room"] = f"no room to grow segment {segment}: {error}"
                 self._files.stays_short(segment, self._disk.size(descriptor))
             self._disk.fsync(descriptor)
         try:
             mark.begin(Synced(segment, end, recovery.number - 1))
         except OSError as error:
-            self._upkeep.troubles["mark"] = f"how much is synced cannot be noted: {error}"
+            self._maintenance.troubles["mark"] = f"how much is synced cannot be noted: {error}"
         self._writer.expect(segment, stats.totals.blocks > 0)
         self._number = recovery.number
         self._begin_block(segment, end)
         self._flushed = self._next
         self._trust()
-        self._upkeep.prepare(segment + 1)
+        self._maintenance.prepare(segment + 1)
 
     def _take_lock(self) -> Manifest:
         self._disk.begin()
-        beginning = self._belonging.prepare(self._disk, self._directory, self._new_store_id)
+        beginning = self._identity.prepare(self._disk, self._directory, self._new_store_id)
         try:
             self._lock_descriptor = self._disk.lock(f"{self._directory}/{LOCK}")
         except BlockingIOError as error:
@@ -389,7 +397,7 @@ class SegmentStore:
         """In the order in which they hand work to each other."""
         if not self._workers_made:
             return True
-        if not self._committer.stop(seconds) or not self._upkeep.end(seconds):
+        if not self._committer.stop(seconds) or not self._maintenance.end(seconds):
             return False
         self._workers_made = False
         return True
@@ -421,7 +429,7 @@ class SegmentStore:
         """True while compaction is under way. Call it now and then: it looks whether compaction is due, and that goes on by itself."""
         if self._limit == _STOPPED:
             return False
-        self._upkeep.check(self.active_segment)
+        self._maintenance.check(self.active_segment)
         if not self._compaction.under_way:
             self._compaction_turn()
         return self._compaction.under_way
@@ -459,11 +467,11 @@ class SegmentStore:
     @property
     def health(self) -> StoreHealth:
         if self._state is StoreState.UP:
-            group, healthy = self._group, self._upkeep.healthy
+            group, healthy = self._group, self._maintenance.healthy
             waited = self._clock.steady_ms() - group.started_at if group is not None else 0
             if waited > self._settings.stall_ms_max:
                 return StoreHealth(StoreState.DEGRADED, f"the disk has not answered for {waited} ms", healthy.notes)
-            for cause in self._upkeep.troubles.values():
+            for cause in self._maintenance.troubles.values():
                 return StoreHealth(StoreState.DEGRADED, cause, healthy.notes)
             return healthy
         return StoreHealth(self._state, self._cause)
@@ -473,12 +481,12 @@ class SegmentStore:
         """The segment in use was reserved before room ran out, so what settles messages still fits; new messages would use it up."""
         if self._state is not StoreState.UP:
             return ""
-        return self._upkeep.short_of_room
+        return self._maintenance.short_of_room
 
     def when_room_changes(self, tell: Callable[[], None]) -> None:
         self._room_changed = tell
         if self._workers_made:
-            self._upkeep.room_changed = tell
+            self._maintenance.room_changed = tell
 
     @property
     def sync_count(self) -> int:

@@ -8,7 +8,7 @@ from tandem.model.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class LogSettings:
     """Sizes in bytes, durations in milliseconds."""
 
     segment_bytes: int = 67_108_864

@@ -10,10 +10,10 @@ from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, LocalDisk
-from tandem.stores.index import BadIndex, IndexReader
 from tandem.stores.scan import only_zeros
-from tandem.stores.segment_file import SegmentFile, read_manifest
 from tandem.stores.segment_files import AUDIT, Manifest, index_name, segment_name
+from tandem.stores.segment_index import BadIndex, IndexReader
+from tandem.stores.segment_reader import SegmentReader, read_manifest
 from tandem.stores.synced import read_mark
 
 
@@ -88,7 +88,7 @@ def verify(directory: Path, disk: Disk | None = None) -> VerifyReport:
 def _verify_segment(disk: Disk, directory: Path, manifest: Manifest, segment: int, number: int, report: VerifyReport) -> int:
     """The number of the block that has to follow; 0 when nobody knows."""
     try:
-        file = SegmentFile(disk, f"{directory}/{segment_name(segment)}")
+        file = SegmentReader(disk, f"{directory}/{segment_name(segment)}")
     except Corrupt as error:
         report.problems.append(error.description)
         return 0
@@ -110,7 +110,7 @@ def _verify_segment(disk: Disk, directory: Path, manifest: Manifest, segment: in
         file.close()
 
 
-def _read_blocks(file: SegmentFile, number: int, report: VerifyReport, entries: dict[int, tuple[int, bytes, bytes]]) -> BadBlock | None:
+def _read_blocks(file: SegmentReader, number: int, report: VerifyReport, entries: dict[int, tuple[int, bytes, bytes]]) -> BadBlock | None:
     report.segments += 1
     try:
         for offset, block, payload, heads, keys in file.blocks(number):
@@ -146,7 +146,7 @@ def _verify_index(
     directory: Path,
     segment: int,
     store_id: bytes,
-    file: SegmentFile,
+    file: SegmentReader,
     entries: dict[int, tuple[int, bytes, bytes]],
     report: VerifyReport,
 ) -> None:
@@ -172,7 +172,7 @@ def _verify_audit(disk: Disk, directory: Path, report: VerifyReport) -> None:
     for name in audit_names(disk, f"{directory}/{AUDIT}"):
         path = f"{directory}/{AUDIT}/{name}"
         try:
-            file = SegmentFile(disk, path)
+            file = SegmentReader(disk, path)
         except FileNotFoundError:
             continue  # its time had come while we looked
         except Corrupt as error:

@@ -31,7 +31,7 @@ from tandem.server.faults import FaultWish
 from tandem.server.server import Server
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings
 from tandem.stores.engines import DiskEngines, MemoryEngines
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 from tandem.testing.clock import ManualClock, ShiftedClock
 from tandem.testing.entity_arguments import describe
 from tandem.testing.idle_engines import WatchedEngines
@@ -87,7 +87,7 @@ class Bus:
         self._limits = limits or Limits()
         self._stores = StoresSettings(count=store_count)
         self._data_dir = data_dir
-        inner = DiskEngines(data_dir, StoreSettings(), self._clock) if data_dir is not None else MemoryEngines()
+        inner = DiskEngines(data_dir, LogSettings(), self._clock) if data_dir is not None else MemoryEngines()
         self._engines = WatchedEngines(inner)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -19,7 +19,7 @@ from tandem.model.entity import QueueDescription
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.stores.memory import MemoryStore, Shelf
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 from tests.broker.desk import Done, Hand, message
 from tests.stores.harness import Loop, ManualClock
 
@@ -47,7 +47,7 @@ class House:
         self.turn = Turn(self.clock, lambda: None)
         self.shelves = shelves or [Shelf() for _ in range(STORES)]
         self.stores = [
-            (UnreadAtFirst if number == unread else MemoryStore)(self.loop.call, StoreSettings(), shelf)
+            (UnreadAtFirst if number == unread else MemoryStore)(self.loop.call, LogSettings(), shelf)
             for number, shelf in enumerate(self.shelves)
         ]
         self.namespace = Namespace("house", self.turn, Limits(), Translator(uuid.uuid4), lambda: 0x1234_5678)

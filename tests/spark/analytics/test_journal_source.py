@@ -14,7 +14,7 @@ from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.spark.analytics.journal_files import entities_of, find_stores, segments_of
 from tandem.spark.analytics.journal_rows import SegmentTask, read_segment, text_of_id
 from tandem.stores.segment import SegmentStore
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 from tandem.testing import Bus
 
 
@@ -62,7 +62,7 @@ def test_every_fact_of_a_live_broker_is_a_row(tmp_path: Path) -> None:
 
 def fill(directory: Path, retention_ms: int) -> None:
     """A namespace with one store of many small segments, most of them dead."""
-    settings = StoreSettings(segment_bytes=20_000, audit_retention_ms=retention_ms)
+    settings = LogSettings(segment_bytes=20_000, audit_retention_ms=retention_ms)
     pending: list[Any] = []
     store = SegmentStore(directory / "space" / "store-0", pending.append, settings, SystemClock())
     tenant = _Tenant(store)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tandem.model.errors import ConfigurationError, StoreUnavailable
 from tandem.stores.disk import LocalDisk
-from tandem.stores.segment_file import read_manifest
 from tandem.stores.segment_files import AUDIT, MANIFEST, index_name, segment_name
+from tandem.stores.segment_reader import read_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from tandem.model.message import decode_body
 from tandem.spark.analytics.journal_files import SegmentPlace
 from tandem.stores.blocks import BLOCK_BYTES, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage, parse_segment_header
 from tandem.stores.disk import LocalDisk
-from tandem.stores.index import BadIndex, IndexReader
-from tandem.stores.segment_file import SegmentFile
+from tandem.stores.segment_index import BadIndex, IndexReader
+from tandem.stores.segment_reader import SegmentReader
 
 DDL: Final = (
     "namespace string, store string, journal string, segment int, offset long, kind string, entity string, sub_queue string, "
@@ -128,7 +128,7 @@ def _blocks(place: SegmentPlace, path: str, index: str | None) -> Iterator[tuple
             finally:
                 reader.close()
     if index is None:
-        file = SegmentFile(disk, place.find()[0])
+        file = SegmentReader(disk, place.find()[0])
         try:
             for offset, _, payload, heads, keys in file.blocks():
                 yield offset + BLOCK_BYTES, heads, keys, payload

@@ -17,12 +17,12 @@ from tandem.stores.blocks import (
     seed_of,
 )
 from tandem.stores.disk import Disk, read_file
-from tandem.stores.index import columns_of
 from tandem.stores.scan import block_is_whole, find_later_block, scan_blocks
 from tandem.stores.segment_files import MANIFEST, Manifest, decode_manifest
+from tandem.stores.segment_index import columns_of
 
 
-class SegmentFile:
+class SegmentReader:
     """One segment, read on its own: the header says which store it is of."""
 
     def __init__(self, disk: Disk, path: str) -> None:

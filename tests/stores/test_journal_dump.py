@@ -10,10 +10,10 @@ import pytest
 
 from tandem.broker.facts import DEAD_LETTERED, ENQUEUED, HAS_SESSION, SETTLED, pack_key
 from tandem.model.errors import ConfigurationError, Corrupt
-from tandem.stores import SegmentStore, StoreSettings, backup, dump, dump_segment, verify
+from tandem.stores import LogSettings, SegmentStore, backup, dump, dump_segment, verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
-SETTINGS = StoreSettings(segment_bytes=8_192, compaction_records_per_step=64)
+SETTINGS = LogSettings(segment_bytes=8_192, compaction_records_per_step=64)
 
 
 class Live:

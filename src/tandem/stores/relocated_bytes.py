@@ -1,9 +1,9 @@
-"""What compaction wrote again besides bodies: it matters, so it is not dead, or compaction would chase it round and round for ever."""
+"""How many bytes compaction wrote again besides bodies: counted as live, or it would find the same bytes dead again and never end."""
 
 from __future__ import annotations
 
 
-class Carried:
+class RelocatedBytes:
     """Bytes of facts without a body (ids seen, states of sessions, counters) and of the heads of relocated messages, by segment.
 
     Nobody says when such a fact is dead: it counts as alive until its segment is walked again. After a restart the books
@@ -15,18 +15,18 @@ class Carried:
     def __init__(self) -> None:
         self._by_segment: dict[int, int] = {}
 
-    def note(self, segment: int, grown: int, body_bytes: int) -> None:
+    def add(self, segment: int, grown: int, body_bytes: int) -> None:
         """The log grew by this much for one record of `body_bytes`; a body that came along is counted where bodies are."""
         if grown > 0:
-            carried = grown - body_bytes if grown > body_bytes else grown
-            self._by_segment[segment] = self._by_segment.get(segment, 0) + carried
+            relocated = grown - body_bytes if grown > body_bytes else grown
+            self._by_segment[segment] = self._by_segment.get(segment, 0) + relocated
 
-    def gone(self, segment: int) -> None:
+    def drop(self, segment: int) -> None:
         self._by_segment.pop(segment, None)
 
     def of(self, segment: int) -> int:
         return self._by_segment.get(segment, 0)
 
     @property
-    def bytes(self) -> int:
+    def total(self) -> int:
         return sum(self._by_segment.values())

@@ -11,16 +11,16 @@ import pytest
 from tandem.model.errors import StoreMissing, StoreUnavailable
 from tandem.simulator.agenda import PowerCut
 from tandem.simulator.disk import SimDisk
-from tandem.stores import InlineWorker, SegmentStore, StoreSettings
-from tandem.stores.belonging import Registered
+from tandem.stores import InlineWorker, LogSettings, SegmentStore
 from tandem.stores.disk import write_file
 from tandem.stores.metadata import KnownStore, Metadata
-from tandem.stores.segment_file import read_manifest
 from tandem.stores.segment_files import MANIFEST
+from tandem.stores.segment_reader import read_manifest
+from tandem.stores.store_identity import RegisteredIdentity
 from tests.stores.harness import Loop, ManualClock, Shop
 
 STORE = Path("data/space/store-0")
-SETTINGS = StoreSettings(segment_bytes=8_192, free_bytes_min=0)
+SETTINGS = LogSettings(segment_bytes=8_192, free_bytes_min=0)
 
 
 class Numbered(Shop):
@@ -45,8 +45,8 @@ class House:
 
     def open(self) -> tuple[SegmentStore, Numbered]:
         loop, shop = Loop(), Numbered()
-        belonging = Registered(self.metadata, 0, self.notes.append)
-        store = SegmentStore(STORE, loop.call, SETTINGS, ManualClock(), self.disk, InlineWorker, belonging=belonging)
+        identity = RegisteredIdentity(self.metadata, 0, self.notes.append)
+        store = SegmentStore(STORE, loop.call, SETTINGS, ManualClock(), self.disk, InlineWorker, identity=identity)
         shop.journal = store
         store.replay(shop)
         return store, shop

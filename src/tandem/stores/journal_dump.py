@@ -1,4 +1,4 @@
-"""Looking into a store from outside, live or stopped: is it whole, and what does it hold."""
+"""What a store holds, fact by fact, read from outside whether a broker has it open or not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from tandem.model.entity_json import kind_and_path_in
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk
-from tandem.stores.segment_file import SegmentFile, read_manifest
 from tandem.stores.segment_files import AUDIT, segment_name
-from tandem.stores.verify import VerifyReport, audit_names, verify
-
-__all__ = ["VerifyReport", "dump", "dump_segment", "verify"]
+from tandem.stores.segment_reader import SegmentReader, read_manifest
+from tandem.stores.verify import audit_names
 
 
 def dump(directory: Path, disk: Disk | None = None, audit: bool = True, bodies: bool = False) -> Iterator[dict[str, object]]:
@@ -50,7 +48,7 @@ def dump(directory: Path, disk: Disk | None = None, audit: bool = True, bodies: 
 
 def _first_number(disk: Disk, path: Path) -> int:
     """Of the first block; 0 if there is none."""
-    file = SegmentFile(disk, str(path))
+    file = SegmentReader(disk, str(path))
     try:
         for _, number, _, _, _ in file.blocks():
             return number
@@ -75,7 +73,7 @@ def _dump_from(path: Path, disk: Disk, bodies: bool, number: int) -> Generator[d
 
 def dump_segment(path: Path, disk: Disk | None = None, bodies: bool = False) -> Iterator[dict[str, object]]:
     """The facts of one segment file: what a parallel reader gives to each of its tasks."""
-    file = SegmentFile(disk or LocalDisk(), str(path))
+    file = SegmentReader(disk or LocalDisk(), str(path))
     segment = file.header.segment
     try:
         for offset, block, payload, heads, keys in file.blocks():

@@ -1,4 +1,4 @@
-"""What keeps a store in order behind the committer's back: the next segment, indexes of full ones, the end of dead ones."""
+"""Jobs of a store's maintenance thread: make the next segment, index the full ones, read the one that is compacted."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES
-from tandem.stores.index import IndexWriter, Totals, columns_of, pack_entry
 from tandem.stores.salvage import Salvaged, walk_sealed
 from tandem.stores.segment_files import SegmentFiles
+from tandem.stores.segment_index import IndexWriter, SegmentTotals, columns_of, pack_entry
 
 Trouble = Callable[[str, str], None]
 """Told what did not work and why, or that it works again (an empty why)."""
 
 
-class Keeper:
-    """Runs on the keeper's thread only. Its failures make the store slower to open or bigger than need be, never wrong."""
+class MaintenanceJobs:
+    """Runs on that thread only. Its failures make the store slower to open or bigger than need be, never wrong."""
 
     def __init__(self, files: SegmentFiles, trouble: Trouble) -> None:
         self._files = files
@@ -51,7 +51,7 @@ class Keeper:
         except OSError as error:
             self._index_failed(segment, error)
 
-    def seal(self, segment: int, entries: list[bytes] | None, totals: Totals) -> None:
+    def seal(self, segment: int, entries: list[bytes] | None, totals: SegmentTotals) -> None:
         """Gives back the room the segment did not need, then writes its index. Without the index the segment is read on opening."""
         try:
             descriptor = self._files.take(segment)
@@ -95,7 +95,7 @@ class Keeper:
         self._spoiled = segment
         self._trouble("index", f"no index for segment {segment}: {error}")
 
-    def _index_by_reading(self, segment: int, totals: Totals) -> None:
+    def _index_by_reading(self, segment: int, totals: SegmentTotals) -> None:
         writer = IndexWriter(self._disk, self._files.index_path(segment), segment, self._files.manifest.store_id)
         number = totals.first_number
         try:

@@ -12,16 +12,16 @@ from tandem.stores.checksum import crc32
 from tandem.stores.salvage import lost_body, substitute
 from tandem.stores.scan import read_exactly
 from tandem.stores.segment_files import SegmentFiles
-from tandem.stores.settings import StoreSettings
+from tandem.stores.settings import LogSettings
 
 TAIL_BYTES: Final = 4_096
 """Read with the last record of a run, whose length is not known yet."""
 
 
-class Reader:
+class BodyReader:
     """Runs on the reader's thread only."""
 
-    def __init__(self, files: SegmentFiles, settings: StoreSettings) -> None:
+    def __init__(self, files: SegmentFiles, settings: LogSettings) -> None:
         self._files = files
         self._disk = files.disk
         self._settings = settings

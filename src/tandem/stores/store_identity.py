@@ -14,7 +14,7 @@ NewStoreId = Callable[[], bytes]
 _ANY: Final = KnownStore()
 
 
-class Belonging:
+class StoreIdentity:
     """A store by itself, of no namespace: the first opening decides which one it is, later it must be the same."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Belonging:
         self.store_id = files.manifest.store_id
 
 
-class Registered(Belonging):
+class RegisteredIdentity(StoreIdentity):
     """A store of a namespace, whose metadata knows which stores it has; each store knows which metadata it belongs to."""
 
     def __init__(self, metadata: Metadata, number: int, note: Callable[[str], None]) -> None:

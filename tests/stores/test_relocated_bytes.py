@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.broker.facts import SEEN
-from tandem.stores.carried import Carried
+from tandem.stores.relocated_bytes import RelocatedBytes
 from tests.stores.harness import Shop
 from tests.stores.test_conformance import House
 
@@ -71,12 +71,12 @@ def test_compaction_rests_when_everything_left_is_wanted(engine: str, tmp_path: 
 
 
 def test_books_are_kept_by_segment() -> None:
-    carried = Carried()
-    carried.note(1, 80, 0)
-    carried.note(1, 0, 500)
-    carried.note(2, 600, 500)
-    carried.note(2, 70, 500)
-    assert carried.bytes == 80 + 100 + 70
-    carried.gone(1)
-    carried.gone(3)
-    assert carried.bytes == 170
+    relocated = RelocatedBytes()
+    relocated.add(1, 80, 0)
+    relocated.add(1, 0, 500)
+    relocated.add(2, 600, 500)
+    relocated.add(2, 70, 500)
+    assert relocated.total == 80 + 100 + 70
+    relocated.drop(1)
+    relocated.drop(3)
+    assert relocated.total == 170

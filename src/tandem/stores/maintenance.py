@@ -1,4 +1,4 @@
-"""Everything around a growing log that may take its time: threads for reading and keeping, their troubles, the end of dead segments."""
+"""What a log needs besides its committer: a thread that reads, one that maintains segments, their troubles, and when to compact."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 from tandem.broker.ports import StoreHealth, StoreState
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores.carried import Carried
+from tandem.stores.body_reader import BodyReader
 from tandem.stores.fetching import Fetch
-from tandem.stores.index import Totals
-from tandem.stores.keeper import Keeper
-from tandem.stores.reader import Reader
+from tandem.stores.maintenance_jobs import MaintenanceJobs
 from tandem.stores.recovery import TOLD_MAX, SegmentStats
+from tandem.stores.relocated_bytes import RelocatedBytes
 from tandem.stores.salvage import Salvaged
 from tandem.stores.segment_files import MANIFEST, SegmentFiles
-from tandem.stores.settings import StoreSettings
+from tandem.stores.segment_index import SegmentTotals
+from tandem.stores.settings import LogSettings
 from tandem.stores.worker import Worker
 
 CHUNK_BYTES: Final = 1_048_576
@@ -28,14 +28,14 @@ _WORTH_IT: Final = 4
 Blocks = list[tuple[int, Salvaged]]
 
 
-class Upkeep:
+class Maintenance:
     """Methods are called on the loop unless they say otherwise; `stop` is called back when damage is found."""
 
     def __init__(
         self,
         files: SegmentFiles,
         stats: dict[int, SegmentStats],
-        settings: StoreSettings,
+        settings: LogSettings,
         clock: Clock,
         loop_call: Callable[[Callable[[], None]], None],
         new_worker: Callable[[str], Worker],
@@ -48,12 +48,12 @@ class Upkeep:
         self._loop_call = loop_call
         self._stop = stop
         self._reading = new_worker("tandem-reader")
-        self._keeping = new_worker("tandem-keeper")
-        self.reader = Reader(files, settings)
-        self._keeper = Keeper(files, self.report)
+        self._maintaining = new_worker("tandem-maintenance")
+        self.reader = BodyReader(files, settings)
+        self._jobs = MaintenanceJobs(files, self.report)
         self._checked_at = 0
         self._directory = files.disk.identity(files.directory)
-        self.carried = Carried()
+        self.relocated = RelocatedBytes()
         self.troubles: dict[str, str] = {}
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
         self.healthy = StoreHealth(StoreState.UP)
@@ -78,20 +78,20 @@ class Upkeep:
         """What it takes is counted at once: a disk may fill up between two looks."""
 
         def make() -> None:
-            self._keeper.prepare(segment)
+            self._jobs.prepare(segment)
             if self._settings.free_bytes_min:
                 self._look_at_free_space()
 
-        self._keeping.submit(make)
+        self._maintaining.submit(make)
 
-    def seal(self, segment: int, entries: list[bytes] | None, totals: Totals) -> None:
-        self._keeping.submit(lambda: self._keeper.seal(segment, entries, totals))
+    def seal(self, segment: int, entries: list[bytes] | None, totals: SegmentTotals) -> None:
+        self._maintaining.submit(lambda: self._jobs.seal(segment, entries, totals))
 
     def index_grown(self, segment: int, entries: list[bytes]) -> None:
         """On the committer's thread."""
-        self._keeping.submit(lambda: self._keeper.spill(segment, entries))
+        self._maintaining.submit(lambda: self._jobs.spill(segment, entries))
 
-    def segment_filled(self, segment: int, entries: list[bytes] | None, totals: Totals) -> None:
+    def segment_filled(self, segment: int, entries: list[bytes] | None, totals: SegmentTotals) -> None:
         """On the committer's thread: the segment after this one is in use from now on, so the one after that is made."""
         self.prepare(segment + 2)
         self.seal(segment, entries, totals)
@@ -105,7 +105,7 @@ class Upkeep:
         for stats in self._stats.values():
             total += stats.totals.segment_bytes
             live += stats.live_bytes()
-        live += self.carried.bytes
+        live += self.relocated.total
         excess = total - 2 * live - 2 * self._settings.segment_bytes
         if excess > 0:
             return head, excess // self._settings.segment_bytes
@@ -129,8 +129,8 @@ class Upkeep:
         totals = stats.totals
         around = totals.segment_bytes - totals.body_bytes
         heads = around * max(totals.bodies - stats.forgotten, 0) // max(totals.records, 1)
-        carried = self.carried.of(segment)
-        return min(totals.segment_bytes, stats.live_bytes() + max(heads, carried + carried // 8))
+        relocated = self.relocated.of(segment)
+        return min(totals.segment_bytes, stats.live_bytes() + max(heads, relocated + relocated // 8))
 
     @property
     def short_of_room(self) -> str:
@@ -138,30 +138,30 @@ class Upkeep:
         return self.troubles.get("room") or self.troubles.get("space") or ""
 
     def read_blocks(self, segment: int, begin: bool, done: Callable[[Blocks, Exception | None], None]) -> None:
-        """`done` is called on the keeper's thread."""
+        """`done` is called on the maintenance thread."""
         first_number = self._stats[segment].totals.first_number
 
         def read() -> None:
             try:
-                blocks = self._keeper.read_blocks(segment, first_number, CHUNK_BYTES, begin)
+                blocks = self._jobs.read_blocks(segment, first_number, CHUNK_BYTES, begin)
             except (OSError, Corrupt) as error:
                 done([], error)
             else:
                 done(blocks, None)
 
-        self._keeping.submit(read)
+        self._maintaining.submit(read)
 
     def remove_head(self, segment: int, active: int, removed: Callable[[], None]) -> None:
         """Only once all that it held and still matters is durable elsewhere; `removed` is called on the loop. What comes free on a full
         disk is reserved at once, before somebody else has it."""
         totals = self._stats.pop(segment).totals
-        self.carried.gone(segment)
+        self.relocated.drop(segment)
         audit = self._settings.audit_retention_ms > 0
 
         def drop() -> None:
             # reads that were asked for while the segment was there come before this on the same thread
             self.reader.drop(segment)
-            self._keeping.submit(remove)
+            self._maintaining.submit(remove)
 
         def remove() -> None:
             lacking = "room" in self.troubles
@@ -171,7 +171,7 @@ class Upkeep:
                 self.report("compaction", f"segment {segment} cannot be removed: {error}")
             else:
                 if lacking:
-                    self._keeper.prepare(active + 1)
+                    self._jobs.prepare(active + 1)
                 self._loop_call(removed)
 
         self._reading.submit(drop)
@@ -185,10 +185,10 @@ class Upkeep:
         retention = self._settings.audit_retention_ms
         if retention:
             kept_from = self._clock.now_ms() - retention
-            self._keeping.submit(lambda: self._drop_audit(kept_from))
+            self._maintaining.submit(lambda: self._drop_audit(kept_from))
         if "room" in self.troubles:
             self.prepare(active + 1)
-        self._keeping.submit(self._look_around)
+        self._maintaining.submit(self._look_around)
 
     def _look_around(self) -> None:
         """Open files go on taking what is written to them after their directory was lost; whoever opens the store next misses it."""
@@ -240,8 +240,8 @@ class Upkeep:
 
     def end(self, timeout_seconds: float) -> bool:
         """False if a call to the disk did not return in time."""
-        if not self._reading.stop(timeout_seconds) or not self._keeping.stop(timeout_seconds):
+        if not self._reading.stop(timeout_seconds) or not self._maintaining.stop(timeout_seconds):
             return False
-        self._keeper.close()
+        self._jobs.close()
         self.reader.close()
         return True

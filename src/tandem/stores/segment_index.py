@@ -30,7 +30,7 @@ class BadIndex(Exception):
     """The index cannot be used; the segment itself has to be read."""
 
 
-class Totals:
+class SegmentTotals:
     """What an index says about its segment as a whole."""
 
     __slots__ = ("blocks", "bodies", "body_bytes", "first_number", "last_crc", "last_number", "last_offset", "records", "segment_bytes")
@@ -80,7 +80,7 @@ class IndexWriter:
         self._write(b"".join(entries))
         self._blocks += len(entries)
 
-    def finish(self, totals: Totals) -> None:
+    def finish(self, totals: SegmentTotals) -> None:
         if self._blocks != totals.blocks:
             raise BadIndex(f"has {self._blocks} of {totals.blocks} blocks")
         self._write(
@@ -149,7 +149,7 @@ class IndexReader:
             raise BadIndex("not an index of this format")
         if found_segment != segment or found_store != store_id:
             raise BadIndex(f"is of segment {found_segment} of store {found_store.hex()}")
-        totals = Totals()
+        totals = SegmentTotals()
         (
             _,
             totals.blocks,
