@@ -271,22 +271,14 @@ class SegmentStore:
             recovery.report.notes.append(doubt)
         self.recovery = recovery.report
         self._identity.settle(files)
-        maintenance = self._maintenance = Maintenance(
-            files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed
-        )
+        maintenance = Maintenance(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
+        self._maintenance = maintenance
         maintenance.room_changed = self._room_changed
         maintenance.tell(recovery.report.told())
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
-        self._writer = BlockWriter(
-            files,
-            self._announce,
-            maintenance.index_grown,
-            maintenance.segment_filled,
-            maintenance.report,
-            self._mark,
-            settings.index_spill_bytes,
-        )
+        grown, filled = maintenance.index_grown, maintenance.segment_filled
+        self._writer = BlockWriter(files, self._announce, grown, filled, maintenance.report, self._mark, settings.index_spill_bytes)
         self._compaction = Compaction(self, maintenance, tenant, settings)
         self._begin_writing(recovery, self._mark)
         self._state, self._cause = StoreState.UP, ""
