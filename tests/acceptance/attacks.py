@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tandem import amqp
-from tandem.simulator.amqp_client import AmqpClient, Gone, Refused
+from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
 
 SASL = b"AMQP\x03\x01\x00\x00"
 AMQP = b"AMQP\x00\x01\x00\x00"
@@ -222,7 +222,7 @@ async def main() -> None:
     end = time.monotonic() + seconds
     rounds = 0
     while time.monotonic() < end:
-        with contextlib.suppress(Gone, Refused, TimeoutError, ConnectionError):
+        with contextlib.suppress(Gone, PeerRefused, TimeoutError, ConnectionError):
             await asyncio.wait_for(ATTACKS[name](port), ROUND_SECONDS_MAX)
         rounds += 1
     sys.stdout.write(f"{rounds}\n")

@@ -8,7 +8,7 @@ import time
 from typing import Any, ClassVar
 
 from tandem import amqp
-from tandem.simulator.amqp_client import AmqpClient, Gone, Refused
+from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
 from tandem.simulator.checker import Checker
 from tests.acceptance.crash_stories import ABANDONED, Actor, FannedOut, Plain, Sessions
 from tests.acceptance.crashing import CrashingBroker, Story, body_of, message, peek, read
@@ -234,7 +234,7 @@ class Transactions(amqp.LinkHandler):
         self._client.plan_flush()
         outcome = await answer
         if outcome.error is not None:
-            raise Refused(outcome.error, "the coordinator refused")
+            raise PeerRefused(outcome.error, "the coordinator refused")
         return outcome
 
     def on_attached(self, link: amqp.Link) -> None:
@@ -311,7 +311,7 @@ class Leased(Story):
             for key in keys:
                 self.checker.settling(key)
             await client.request(self.queue, "com.tandem:complete-lease", {"lease-id": lease_id})
-        except Refused as refused:
+        except PeerRefused as refused:
             if "lease-lost" not in refused.condition:
                 raise
             if before and time.monotonic() < ends and all(self.checker.is_open(key) for key in before):

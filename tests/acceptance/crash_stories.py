@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from tandem import amqp
-from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, Receiver, Refused
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, AmqpReceiver, Gone, PeerRefused
 from tandem.simulator.checker import Checker
 from tests.acceptance.crashing import CrashingBroker, Story, body_of, message, peek, read
 
@@ -98,14 +98,14 @@ class Sessions(Story):
                 return
             try:
                 receiver = await client.receiver(self.queue, session=NEXT_SESSION)
-            except Refused as refused:
+            except PeerRefused as refused:
                 if refused.condition != "com.microsoft:timeout":
                     raise
                 continue
             await self._serve(client, receiver)
         raise Gone("enough for one connection")
 
-    async def _serve(self, client: AmqpClient, receiver: Receiver) -> None:
+    async def _serve(self, client: AmqpClient, receiver: AmqpReceiver) -> None:
         assert receiver.link.source is not None
         session = str(receiver.link.source.filter["com.microsoft:session-filter"])
         await self._check_state(client, session)
@@ -179,7 +179,7 @@ class Scheduled(Story):
         numbers = amqp.Array(0x81, [number])
         try:
             await client.request(self.queue, "com.microsoft:cancel-scheduled-message", {"sequence-numbers": numbers})
-        except Refused:
+        except PeerRefused:
             return  # it was active already
         self.checker.settled(key)
         self.waiting -= 1
@@ -258,7 +258,7 @@ class Deferred(Story):
                 "com.microsoft:receive-by-sequence-number",
                 {"sequence-numbers": numbers, "receiver-settle-mode": amqp.UInt(1)},
             )
-        except Refused as refused:
+        except PeerRefused as refused:
             self.checker.wrong(f"deferred messages {sorted(wanted)} cannot be received: {refused}")
             for key in wanted:
                 del self.aside[key]
@@ -376,7 +376,7 @@ class Once(Story):
             self.checker.accepted(key)
             self.recent.append(key)
             del self.recent[:-300]
-        elif isinstance(error, Refused):
+        elif isinstance(error, PeerRefused):
             self.checker.wrong(f"{key} was refused: {error}")
         else:
             self.unsure.append(key)

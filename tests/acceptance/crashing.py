@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tandem import amqp
-from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused
+from tandem.simulator.amqp_client import AmqpClient, AmqpReceiver, Gone, Incoming, PeerRefused
 from tandem.simulator.checker import Checker
 from tests.acceptance import power_cut_broker
 
@@ -154,12 +154,12 @@ class Story:
                     self.checker.accepted(key)
             else:
                 self.waiting -= len(keys)
-                if isinstance(error, Refused):
+                if isinstance(error, PeerRefused):
                     self.checker.wrong(f"{keys[0]} was refused: {error}")
 
         answer.add_done_callback(heard)
 
-    def settle(self, receiver: Receiver, incoming: Incoming, key: str, state: bytes = amqp.ACCEPTED) -> asyncio.Future[None]:
+    def settle(self, receiver: AmqpReceiver, incoming: Incoming, key: str, state: bytes = amqp.ACCEPTED) -> asyncio.Future[None]:
         """Ask for removal and tell the checker before and after."""
         self.checker.settling(key)
         answer = receiver.settle(incoming, state)
@@ -169,7 +169,7 @@ class Story:
             if error is None:
                 self.waiting -= 1
                 self.checker.settled(key)
-            elif isinstance(error, Refused):
+            elif isinstance(error, PeerRefused):
                 self.checker.wrong(f"settling {key} was refused: {error}")
 
         answer.add_done_callback(heard)

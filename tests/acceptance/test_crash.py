@@ -14,7 +14,7 @@ import pytest
 
 from tandem import amqp
 from tandem.simulator.amqp_client import AmqpClient
-from tandem.simulator.checker import Verdict
+from tandem.simulator.checker import CheckResult
 from tests.acceptance.crash_journeys import JOURNEYS
 from tests.acceptance.crash_stories import ALL, Plain
 from tests.acceptance.crashing import CrashingBroker, Kills, PowerCutBroker, peek, run_stories
@@ -61,7 +61,7 @@ async def crash_again_and_again(broker: CrashingBroker, count: int) -> None:
         if isinstance(story, Plain):
             story.check_batches()
         print(*(f"{checker.name}: {checker.verdict()}" for checker in story.checkers()), sep="\n")
-    total = Verdict.total(checker.verdict() for story in stories for checker in story.checkers())
+    total = CheckResult.total(checker.verdict() for story in stories for checker in story.checkers())
     assert total.holds, f"seed {SEED}: {total}\n{broker.last_words()}"
     assert broker.kills >= count
     for story in stories:

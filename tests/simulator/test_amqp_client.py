@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tandem import amqp
-from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, Refused
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, PeerRefused
 from tandem.testing import Bus
 
 
@@ -62,20 +62,20 @@ async def test_next_session_and_its_state(bus: Bus) -> None:
     await client.request("sessions", "com.microsoft:set-session-state", {"session-id": "blue", "session-state": b"half"})
     assert await client.request("sessions", "com.microsoft:get-session-state", {"session-id": "blue"}) == (200, {"session-state": b"half"})
     await receiver.detach()
-    with pytest.raises(Refused, match="session-lock-lost"):
+    with pytest.raises(PeerRefused, match="session-lock-lost"):
         await client.request("sessions", "com.microsoft:get-session-state", {"session-id": "blue"})
     await client.close()
 
 
 async def test_refusals_carry_their_condition(bus: Bus) -> None:
     client = await AmqpClient.connect(bus.port)
-    with pytest.raises(Refused) as missing:
+    with pytest.raises(PeerRefused) as missing:
         await client.sender("nowhere")
     assert missing.value.condition == "amqp:not-found"
-    with pytest.raises(Refused) as without_session:
+    with pytest.raises(PeerRefused) as without_session:
         await (await client.sender("sessions")).send(message("m"))
     assert without_session.value.condition == "amqp:not-allowed"
-    with pytest.raises((Refused, Gone)):
+    with pytest.raises((PeerRefused, Gone)):
         await AmqpClient.connect(bus.port, password="wrong")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.simulator.checker import Checker, Verdict
+from tandem.simulator.checker import Checker, CheckResult
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def take(checker: Checker, number: int = 1) -> None:
 def test_sent_accepted_delivered_and_settled_is_fine(checker: Checker) -> None:
     checker.accepted("m")
     take(checker)
-    assert checker.verdict() == Verdict(seen=1)
+    assert checker.verdict() == CheckResult(seen=1)
     assert checker.verdict().holds
 
 
@@ -111,6 +111,6 @@ def test_total_adds_up_and_keeps_the_examples(checker: Checker) -> None:
     other = Checker("other")
     other.wrong("odd")
     checker.accepted("m")
-    both = Verdict.total([checker.verdict(), other.verdict()])
+    both = CheckResult.total([checker.verdict(), other.verdict()])
     assert (both.lost, both.unexpected, both.holds) == (1, 1, False)
     assert both.examples == ("orders: lost: m", "other: odd")

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.broker.facts import DELIVERED
 from tandem.broker.ports import StoreState
-from tandem.simulator.stores import HouseDisk
+from tandem.simulator.stores import StoreDisk
 from tandem.stores import InlineWorker, LogSettings, SegmentStore
 from tests.stores.harness import Loop, ManualClock, Shop
 from tests.stores.story import DIRECTORY
@@ -22,7 +22,7 @@ class Full:
     def __init__(self, seed: int, messages: int) -> None:
         self.dice = Random(seed)
         self.clock = ManualClock()
-        self.disk = HouseDisk("full")
+        self.disk = StoreDisk("full")
         self.open()
         while len(self.shop.messages) < messages:
             for _ in range(self.dice.randint(1, 8)):

@@ -1,4 +1,4 @@
-"""Virtual time: what is planned, in one order for everything, and whose it is. The hot half of `simloop.py`, compiled where possible."""
+"""Virtual time: what is planned, in one order for everything, and whose it is. The hot half of `loop.py`, compiled where possible."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stuck(Exception):
     """Nothing is planned and the story has not ended: somebody waits for what will never come."""
 
 
-class Event:
+class ScheduledCall:
     """Quacks like asyncio.TimerHandle."""
 
     __slots__ = ("args", "callback", "context", "gone", "when_")
@@ -58,8 +58,8 @@ class Agenda:
         self._time = 0.0
         self.now_ms = 0
         self._number = 0
-        self._ready: deque[Event] = deque()
-        self._timers: list[tuple[float, int, Event]] = []
+        self._ready: deque[ScheduledCall] = deque()
+        self._timers: list[tuple[float, int, ScheduledCall]] = []
         self.over = False
         """Nothing is planned any more."""
         self.mishaps: list[BaseException] = []
@@ -68,21 +68,27 @@ class Agenda:
     def time(self) -> float:
         return self._time
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Event:
-        event = Event(self._time, callback, args, context if context is not None else contextvars.copy_context())
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> ScheduledCall:
+        event = ScheduledCall(self._time, callback, args, context if context is not None else contextvars.copy_context())
         if not self.over:
             self._ready.append(event)
         return event
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Event:
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> ScheduledCall:
         return self._plan(self._time + delay, callback, args, context)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Event:
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> ScheduledCall:
         return self._plan(when, callback, args, context)
 
-    def _plan(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None) -> Event:
+    def _plan(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
+    ) -> ScheduledCall:
         self._number += 1
-        event = Event(when, callback, args, context if context is not None else contextvars.copy_context())
+        event = ScheduledCall(when, callback, args, context if context is not None else contextvars.copy_context())
         if not self.over:
             heapq.heappush(self._timers, (when, self._number, event))
         return event

@@ -32,7 +32,7 @@ _ACCEPTED_CODE: Final = 0x24
 _FIRST_ANSWER: Final = Symbol("com.microsoft:timeout")
 
 
-class Refused(Exception):
+class PeerRefused(Exception):
     """The broker said no. `condition` says why, for programs."""
 
     def __init__(self, error: AmqpError | None, what: str) -> None:
@@ -66,7 +66,7 @@ class AmqpClient(ConnectionHandler):
         self._flush_planned = False
         self._ticks_seconds = 0.0
         self._names = itertools.count(1)
-        self._nodes: dict[str, tuple[Sender, Receiver]] = {}
+        self._nodes: dict[str, tuple[AmqpSender, AmqpReceiver]] = {}
         self._answers: dict[object, asyncio.Future[tuple[int, dict[str, Any]]]] = {}
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -112,8 +112,8 @@ class AmqpClient(ConnectionHandler):
 
     # -- links -------------------------------------------------------------------------------
 
-    async def sender(self, address: str) -> Sender:
-        sender = Sender(self)
+    async def sender(self, address: str) -> AmqpSender:
+        sender = AmqpSender(self)
         session = self._running().begin()
         name = f"s{next(self._names)}"
         sender.link = session.attach_sender(name, Terminus(name), Terminus(address), sender)
@@ -123,9 +123,9 @@ class AmqpClient(ConnectionHandler):
 
     async def receiver(
         self, address: str, *, credit: int = 0, delete: bool = False, session: object = _NO_SESSION, selector: str = ""
-    ) -> Receiver:
+    ) -> AmqpReceiver:
         """Peek-lock with confirmed settlement, or receive-and-delete. Credit is topped up by itself; 0 leaves it to `grant`."""
-        receiver = Receiver(self)
+        receiver = AmqpReceiver(self)
         filters: dict[object, object] = {}
         if session is not _NO_SESSION:
             filters[Symbol(SESSION_FILTER)] = None if session is NEXT_SESSION else session
@@ -151,7 +151,7 @@ class AmqpClient(ConnectionHandler):
         return receiver
 
     async def request(self, address: str, operation: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Ask the management node of an entity; (status, body). Raises Refused for an error status."""
+        """Ask the management node of an entity; (status, body). Raises PeerRefused for an error status."""
         node = f"{address}/$management"
         if node not in self._nodes:
             sender = await self.sender(node)
@@ -180,7 +180,7 @@ class AmqpClient(ConnectionHandler):
         if status >= 400:
             condition = message.application_properties.get("errorCondition")
             text = message.application_properties.get("statusDescription")
-            answer.set_exception(Refused(AmqpError(str(condition), str(text)), f"status {status}"))
+            answer.set_exception(PeerRefused(AmqpError(str(condition), str(text)), f"status {status}"))
         else:
             answer.set_result((status, cast("dict[str, Any]", message.body or {})))
 
@@ -252,10 +252,10 @@ class AmqpClient(ConnectionHandler):
             self._opened.set_result(None)
 
     def on_close(self, connection: Connection, error: AmqpError | None) -> None:
-        _fail(self._opened, Gone("the connection ended") if error is None else Refused(error, "the connection was refused"))
+        _fail(self._opened, Gone("the connection ended") if error is None else PeerRefused(error, "the connection was refused"))
 
 
-class Sender(LinkHandler):
+class AmqpSender(LinkHandler):
     """`send` returns at once; its future is done when the broker has accepted the message."""
 
     link: SenderLink
@@ -292,17 +292,17 @@ class Sender(LinkHandler):
             if outcome.code == _ACCEPTED_CODE:
                 answer.set_result(None)
             else:
-                answer.set_exception(Refused(outcome.error, f"not accepted, outcome {outcome.code:#x}"))
+                answer.set_exception(PeerRefused(outcome.error, f"not accepted, outcome {outcome.code:#x}"))
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        trouble = Refused(error, "detached") if error is not None else Gone("the link ended")
+        trouble = PeerRefused(error, "detached") if error is not None else Gone("the link ended")
         _fail(self.ready, trouble)
         unanswered, self._unanswered = self._unanswered, set()
         for answer in unanswered:
             _fail(answer, Gone("the link ended"))
 
 
-class Receiver(LinkHandler):
+class AmqpReceiver(LinkHandler):
     """Deliveries wait in `get`, or go to `on_message` as they come."""
 
     link: ReceiverLink
@@ -360,12 +360,12 @@ class Receiver(LinkHandler):
             if answer is None or answer.done():
                 continue
             if outcome.error is not None:
-                answer.set_exception(Refused(outcome.error, "not settled"))
+                answer.set_exception(PeerRefused(outcome.error, "not settled"))
             else:
                 answer.set_result(None)
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        self.error = Refused(error, "detached") if error is not None else Gone("the link ended")
+        self.error = PeerRefused(error, "detached") if error is not None else Gone("the link ended")
         _fail(self.ready, self.error)
         unanswered, self._unanswered = self._unanswered, {}
         for answer in unanswered.values():

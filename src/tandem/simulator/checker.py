@@ -10,7 +10,7 @@ _EXAMPLES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CheckResult:
     """The four counters, and a few sentences about what was wrong."""
 
     lost: int = 0
@@ -33,9 +33,9 @@ class Verdict:
         return "; ".join((f"{counters} of {self.seen} seen", *self.examples))
 
     @staticmethod
-    def total(verdicts: Iterable[Verdict]) -> Verdict:
+    def total(verdicts: Iterable[CheckResult]) -> CheckResult:
         found = list(verdicts)
-        return Verdict(
+        return CheckResult(
             lost=sum(one.lost for one in found),
             duplicated=sum(one.duplicated for one in found),
             recovered=sum(one.recovered for one in found),
@@ -168,14 +168,14 @@ class Checker:
     def open_count(self) -> int:
         return sum(self.is_open(key) for key in self._fates)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         """Ask when everything was drained."""
         missing = [key for key in self._fates if self.is_open(key)]
         lost = max(len(missing) - self.lost_allowed, 0)
         examples = list(self._examples)
         if lost:
             examples.append(self._named(f"lost: {', '.join(missing[:_EXAMPLES_MAX])}"))
-        return Verdict(
+        return CheckResult(
             lost=lost,
             duplicated=self._duplicated,
             recovered=self._recovered,

@@ -8,18 +8,18 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tandem.simulator.brokers import House, SimBroker
+    from tandem.simulator.world import SimBroker, World
 
 Fault = Callable[["SimBroker"], Awaitable[None]]
 
 
-class Weather:
+class FaultSchedule:
     """One fault after the other on each broker, with calm between them. `clear` ends them all and mends what they left."""
 
-    def __init__(self, house: House, calm_seconds: tuple[float, float]) -> None:
-        self._house = house
-        self._dice = house.dice
-        self._clock_dice = Random(house.seed ^ 0xC10C)
+    def __init__(self, world: World, calm_seconds: tuple[float, float]) -> None:
+        self._world = world
+        self._dice = world.dice
+        self._clock_dice = Random(world.seed ^ 0xC10C)
         """Of their own, so that the other faults of a seed stay what they were."""
         self._calm_seconds = calm_seconds
         self.over = False
@@ -43,7 +43,7 @@ class Weather:
             ("metadata lost", 2, self._metadata_lost),
         ]
 
-    async def rage(self, broker: SimBroker) -> None:
+    async def run(self, broker: SimBroker) -> None:
         names = [name for name, _, _ in self._faults]
         weights = [weight for _, weight, _ in self._faults]
         by_name = {name: fault for name, _, fault in self._faults}
@@ -52,14 +52,14 @@ class Weather:
             if self.over:
                 return
             name = self._dice.choices(names, weights)[0]
-            self._house.trace.happened(f"{broker.host}: {name}")
+            self._world.trace.happened(f"{broker.host}: {name}")
             self.counts[name] = self.counts.get(name, 0) + 1
             broker.in_trouble = True
             if not await self._clock_is_right(broker):
                 return
-            broker.disturbed_at = self._house.loop.time()
+            broker.disturbed_at = self._world.loop.time()
             await by_name[name](broker)
-            broker.disturbed_at = self._house.loop.time()
+            broker.disturbed_at = self._world.loop.time()
             await self._bring_up(broker)
             broker.in_trouble = False
 
@@ -72,27 +72,27 @@ class Weather:
             if broker.in_trouble or not broker.ready or any(disk.calls_left >= 0 for disk in broker.engines.disks):
                 continue
             ahead_ms = dice.choice((-1, 1)) * dice.choice((700, 5_000, 90_000, 7_200_000, 86_400_000))
-            self._house.trace.happened(f"{broker.host}: the clock is set to be off by {ahead_ms} ms")
+            self._world.trace.happened(f"{broker.host}: the clock is set to be off by {ahead_ms} ms")
             self.counts["clock set"] = self.counts.get("clock set", 0) + 1
             broker.set_clock(ahead_ms)
             await asyncio.sleep(dice.uniform(0.2, 20.0))
             broker.set_clock(0)
 
     async def _clock_is_right(self, broker: SimBroker) -> bool:
-        """Once it is; False when the weather has cleared meanwhile, and the broker is to be left alone."""
+        """Once it is; False when faults have ended meanwhile, and the broker is to be left alone."""
         for _ in range(120):
             if broker.clock.is_right or not broker.ready:  # one that is down looks at the clock when it starts
                 return not self.over
             await asyncio.sleep(0.5)
-        self._house.broken(f"{broker.host} has not noticed for a minute that its clock was set right")
+        self._world.broken(f"{broker.host} has not noticed for a minute that its clock was set right")
         return False
 
     async def clear(self, brokers: list[SimBroker]) -> None:
         """Everything works again; a broker that met damage is restarted after the repair."""
         self.over = True
-        self._house.slow = 1.0
-        self._house.net.delay_range = (0.000_2, 0.002)
-        self._house.net.dark.clear()
+        self._world.slow = 1.0
+        self._world.net.delay_range = (0.000_2, 0.002)
+        self._world.net.dark.clear()
         for broker in brokers:
             broker.set_clock(0)
             for disk in broker.engines.disks:
@@ -105,7 +105,7 @@ class Weather:
     async def _bring_up(self, broker: SimBroker) -> None:
         """Restarted until it lives: it may lose power again while it starts."""
         while not broker.ready:
-            broker.disturbed_at = self._house.loop.time()
+            broker.disturbed_at = self._world.loop.time()
             if not self.over and self._dice.random() < 0.2:
                 disk = self._dice.choice(broker.engines.disks)
                 disk.calls_left = self._dice.randint(0, 60)
@@ -113,7 +113,7 @@ class Weather:
             await broker.start()
 
     async def _pause(self, least: float, most: float) -> None:
-        """Part of a fault: cut short when the weather clears."""
+        """Part of a fault: cut short when faults end."""
         left = self._dice.uniform(least, most)
         while left > 0 and not self.over:
             step = min(left, 5.0)
@@ -166,26 +166,26 @@ class Weather:
 
     async def _short_stall(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
-        disk.stalled_until = self._house.loop.time() + self._dice.uniform(0.5, 4.0)
+        disk.stalled_until = self._world.loop.time() + self._dice.uniform(0.5, 4.0)
         await self._pause(4.0, 5.0)
 
     async def _long_stall(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
         length = self._dice.uniform(6.0, 30.0)
-        disk.stalled_until = self._house.loop.time() + length
+        disk.stalled_until = self._world.loop.time() + length
         await self._pause(length, length + 1.0)
 
     async def _slow_disks(self, broker: SimBroker) -> None:
-        self._house.slow = self._dice.uniform(5.0, 60.0)
+        self._world.slow = self._dice.uniform(5.0, 60.0)
         await self._pause(5.0, 30.0)
-        self._house.slow = 1.0
+        self._world.slow = 1.0
 
     async def _rot(self, broker: SimBroker) -> None:
         """A bit flips in a complete file. Found at once or not: it is put right before anything else happens to this broker."""
         rot = self._dice.choice(broker.engines.disks).rot(self._dice)
         if rot is None:
             return
-        self._house.trace.happened(f"{broker.host}: bit {rot.bit} of {rot.path} at {rot.offset} in {rot.disk.name}")
+        self._world.trace.happened(f"{broker.host}: bit {rot.bit} of {rot.path} at {rot.offset} in {rot.disk.name}")
         broker.rot.append(rot)
         if self._dice.random() < 0.5:
             await self._pause(0.1, 20.0)
@@ -219,26 +219,26 @@ class Weather:
         broker.die(told=True, power=self._dice.random() < 0.5)
         await self._pause(0.5, 10.0)
         if not broker.engines.lose_metadata():
-            self._house.trace.happened(f"{broker.host}: its journals cannot be read for that")
+            self._world.trace.happened(f"{broker.host}: its journals cannot be read for that")
 
     # -- network ---------------------------------------------------------------------------------
 
     async def _connections_lost(self, broker: SimBroker) -> None:
-        net = self._house.net
+        net = self._world.net
         for line in net.connections(broker.machine):
             if self._dice.random() < 0.5:
                 net.reset(line)
         await self._pause(0.0, 2.0)
 
     async def _half_open(self, broker: SimBroker) -> None:
-        net = self._house.net
+        net = self._world.net
         for line in net.connections(broker.machine):
             if self._dice.random() < 0.4:
                 net.forget(line)
         await self._pause(1.0, 40.0)
 
     async def _unreachable(self, broker: SimBroker) -> None:
-        net = self._house.net
+        net = self._world.net
         net.dark.add(broker.host)
         for line in net.connections(broker.machine):
             net.forget(line)
@@ -246,6 +246,6 @@ class Weather:
         net.dark.discard(broker.host)
 
     async def _slow_network(self, broker: SimBroker) -> None:
-        self._house.net.delay_range = (0.05, 0.8)
+        self._world.net.delay_range = (0.05, 0.8)
         await self._pause(5.0, 30.0)
-        self._house.net.delay_range = (0.000_2, 0.002)
+        self._world.net.delay_range = (0.000_2, 0.002)

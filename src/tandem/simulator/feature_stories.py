@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from tandem import amqp
 from tandem.model.entity import QueueDescription, RuleDescription, SqlFilter, SubscriptionDescription, TopicDescription
-from tandem.simulator.amqp_client import AmqpClient, Gone, Refused
-from tandem.simulator.brokers import Entities, House
+from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
 from tandem.simulator.checker import Checker
 from tandem.simulator.queue_stories import (
     MANY,
@@ -25,6 +24,7 @@ from tandem.simulator.queue_stories import (
     Sessions,
 )
 from tandem.simulator.story import Actor, Story, message
+from tandem.simulator.world import Entities, World
 
 
 class DeadLettered(QueueStory):
@@ -32,8 +32,8 @@ class DeadLettered(QueueStory):
 
     queue = "dead"
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.dead: set[str] = set()
 
     def actors(self) -> list[Actor]:
@@ -80,8 +80,8 @@ class Once(QueueStory):
     queue = "once"
     properties: ClassVar[dict[str, Any]] = {"requires_duplicate_detection": True, "duplicate_detection_history_ms": 3_600_000 * 24}
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.unsure: list[str] = []
         self.recent: list[str] = []
 
@@ -113,7 +113,7 @@ class Once(QueueStory):
             self.recent.append(key)
             del self.recent[:-50]
             return
-        if isinstance(error, Refused):
+        if isinstance(error, PeerRefused):
             self.judge(error, f"{key} was refused")
         self.unsure.append(key)
 
@@ -157,8 +157,8 @@ class FannedOut(Story):
     queue = "topic"
     partitioned = False
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.views = {name: Checker(f"{host}/{self.queue}/{name}") for name in ("all", "some")}
 
     def entities(self) -> Entities:
@@ -199,7 +199,7 @@ class FannedOut(Story):
         if error is None:
             for view in views:
                 view.accepted(key)
-        elif isinstance(error, Refused):
+        elif isinstance(error, PeerRefused):
             self.judge(error, f"{key} was refused")
 
     def _consumer(self, name: str, view: Checker) -> Actor:
@@ -228,11 +228,11 @@ class Forwarded(Story):
     partitioned = False
 
     def entities(self) -> Entities:
-        wish: dict[str, Any] = {"lock_duration_ms": self.lock_ms, "max_delivery_count": MANY}
+        properties: dict[str, Any] = {"lock_duration_ms": self.lock_ms, "max_delivery_count": MANY}
         return Entities(
             queues=(
-                QueueDescription(name=self.queue, forward_to=self.target, **wish),
-                QueueDescription(name=self.target, enable_partitioning=self.partitioned, **wish),
+                QueueDescription(name=self.queue, forward_to=self.target, **properties),
+                QueueDescription(name=self.target, enable_partitioning=self.partitioned, **properties),
             )
         )
 
@@ -266,8 +266,8 @@ class Leased(QueueStory):
     queue = "leased"
     gap_seconds = 2.0
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self._leases = 0
         self.current: tuple[str, int, list[str] | None] | None = None
         """Lease id, when it ends at the earliest, what was read under it first."""
@@ -290,7 +290,7 @@ class Leased(QueueStory):
         self._leases += 1
         lease_id = f"{self.queue}-{self._leases}"
         duration = self.dice.choice((15_000, 60_000))
-        ends = self.house.clock.now_ms() + duration
+        ends = self.world.clock.now_ms() + duration
         request = {"lease-id": lease_id, "max-messages": 12, "max-bytes": 1_000_000, "duration-ms": duration, "wait-ms": 5_000}
         status, _ = await self.ask(client, self.queue, "com.tandem:lease-batch", request)
         if status == 200:
@@ -312,10 +312,10 @@ class Leased(QueueStory):
             for key in keys:
                 self.checker.settling(key)
             await self.ask(client, self.queue, "com.tandem:complete-lease", {"lease-id": lease_id})
-        except Refused as refused:
+        except PeerRefused as refused:
             if refused.condition != "com.tandem:lease-lost":
                 raise
-            if before is not None and self.house.clock.now_ms() < ends and not self._asked_to_complete(before):
+            if before is not None and self.world.clock.now_ms() < ends and not self._asked_to_complete(before):
                 self.wrong(f"lease {lease_id} was lost before its end")
             self.current = None
             return

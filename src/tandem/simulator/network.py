@@ -33,7 +33,7 @@ class _Listener:
             del self.net.listeners[self.address]
 
 
-class Line:
+class SimConnection:
     """One direction's end of a connection: an asyncio transport whose bytes arrive at `peer` later."""
 
     def __init__(self, net: SimNet, name: str, machine: Machine, context: contextvars.Context, protocol: asyncio.Protocol) -> None:
@@ -42,7 +42,7 @@ class Line:
         self.machine = machine
         self.context = context
         self.protocol = protocol
-        self.peer: Line | None = None
+        self.peer: SimConnection | None = None
         self.closing = False
         self.ended = False
         self.silent = False
@@ -117,7 +117,7 @@ class SimNet:
         self.dice = dice
         self.trace = trace
         self.listeners: dict[tuple[str, int], _Listener] = {}
-        self.lines: dict[Line, None] = {}
+        self.lines: dict[SimConnection, None] = {}
         self.dark: set[str] = set()
         self.delay_range = (0.000_2, 0.002)
         self._number = 0
@@ -129,7 +129,7 @@ class SimNet:
         self.listeners[listener.address] = listener
         return listener
 
-    async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> tuple[Line, asyncio.Protocol]:
+    async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> tuple[SimConnection, asyncio.Protocol]:
         await asyncio.sleep(self._delay())
         if host in self.dark:
             await asyncio.sleep(60.0)
@@ -138,10 +138,10 @@ class SimNet:
         if listener is None or not listener.machine.alive:
             raise ConnectionRefusedError(111, f"connection refused by {host}:{port}")
         self._number += 1
-        client = Line(self, f"{self._number}<", MACHINE.get(), contextvars.copy_context(), factory())
+        client = SimConnection(self, f"{self._number}<", MACHINE.get(), contextvars.copy_context(), factory())
         server_context = listener.context.copy()
         protocol = server_context.run(listener.factory)
-        server = Line(self, f"{self._number}>", listener.machine, server_context, protocol)
+        server = SimConnection(self, f"{self._number}>", listener.machine, server_context, protocol)
         client.peer, server.peer = server, client
         self.lines[client] = self.lines[server] = None
         self.agenda.call_soon(protocol.connection_made, server, context=server_context.copy())
@@ -152,7 +152,7 @@ class SimNet:
         shortest, longest = self.delay_range
         return shortest + (longest - shortest) * self.dice.random()
 
-    def send(self, line: Line, data: bytes | None) -> None:
+    def send(self, line: SimConnection, data: bytes | None) -> None:
         peer = line.peer
         assert peer is not None
         if line.silent or peer.ended or not line.machine.alive:
@@ -163,11 +163,11 @@ class SimNet:
 
     # -- faults --------------------------------------------------------------------------------
 
-    def connections(self, machine: Machine) -> list[Line]:
+    def connections(self, machine: Machine) -> list[SimConnection]:
         """The ends of this machine, oldest first."""
         return [line for line in self.lines if line.machine is machine and not line.ended]
 
-    def reset(self, line: Line) -> None:
+    def reset(self, line: SimConnection) -> None:
         """Both ends hear that the connection is gone; what was on its way is lost."""
         for end in (line, line.peer):
             if end is not None and not end.ended:
@@ -175,7 +175,7 @@ class SimNet:
                 end.closing = True
                 self.agenda.call_later(self._delay(), end.end, context=end.context.copy())
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: SimConnection) -> None:
         """Half-open: neither end hears of the other again, and neither is told."""
         for end in (line, line.peer):
             if end is not None:

@@ -12,9 +12,9 @@ from azure.servicebus import ServiceBusMessage
 from tandem.model.entity import QueueDescription
 from tandem.simulator.agenda import MACHINE, Machine
 from tandem.simulator.amqp_client import AmqpClient
-from tandem.simulator.brokers import Entities, House
 from tandem.simulator.paired_stories import pair_up
 from tandem.simulator.story import SEQUENCE_NUMBER, Actor, Story, body_of
+from tandem.simulator.world import Entities, World
 
 _PROCESSES = 2
 _SESSIONS = 3
@@ -61,21 +61,21 @@ class InOrder(Story):
     queue = "steps"
     gap_seconds = 2.5
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self._books: dict[str, SessionBook] = {}
         self._owner: dict[str, str] = {}
         self._sending = [False] * _PROCESSES
 
     def entities(self) -> Entities:
-        wish = QueueDescription(
+        queue = QueueDescription(
             name=self.queue,
             lock_duration_ms=self.lock_ms,
             max_delivery_count=1_000_000,
             requires_duplicate_detection=True,
             duplicate_detection_history_ms=3_600_000 * 24,
         )
-        return Entities(queues=(wish,))
+        return Entities(queues=(queue,))
 
     def actors(self) -> list[Actor]:
         return [self.consume]
@@ -93,13 +93,13 @@ class InOrder(Story):
             machine = Machine(f"sender-{number}#{life}")
             context = contextvars.copy_context()
             context.run(MACHINE.set, machine)
-            task = self.house.loop.create_task(self._process(number), context=context)
+            task = self.world.loop.create_task(self._process(number), context=context)
             if not await self._lives():
                 return
-            self.house.trace.happened(f"{machine.name} is killed")
+            self.world.trace.happened(f"{machine.name} is killed")
             machine.alive = False
-            self.house.loop.keep(task)
-            self.house.net.machine_died(machine, self.dice.random() < 0.7)
+            self.world.loop.keep(task)
+            self.world.net.machine_died(machine, self.dice.random() < 0.7)
             self._sending[number] = False
             await asyncio.sleep(self.dice.uniform(0.1, 20.0))
 
@@ -109,10 +109,10 @@ class InOrder(Story):
         return not self.draining
 
     async def _process(self, number: int) -> None:
-        pair = await pair_up(self.house, self.dice, enable_syphon=self.dice.random() < 0.5, keep_session_order=True)
+        pair = await pair_up(self.world, self.dice, enable_syphon=self.dice.random() < 0.5, keep_session_order=True)
         assert pair.order is not None
         await pair.order.looked.wait()  # one that sends before gives up the order with what an earlier one left
-        pair.subscribe(lambda event: self.house.trace.happened(f"steps {number}: {event.kind} {event.path}"))
+        pair.subscribe(lambda event: self.world.trace.happened(f"steps {number}: {event.kind} {event.path}"))
         sender = pair.get_queue_sender(self.queue)
         while await self.pace():
             session = f"{number}-{self.dice.randrange(_SESSIONS)}"
@@ -123,7 +123,7 @@ class InOrder(Story):
             try:
                 await sender.send_messages(ServiceBusMessage(body_of(key), message_id=key, session_id=session), timeout=_TIMEOUT)
             except Exception as error:  # noqa: BLE001 - both namespaces may be away; whatever became of it has no order
-                self.house.trace.happened(f"{key} failed: {error!r}"[:200])
+                self.world.trace.happened(f"{key} failed: {error!r}"[:200])
             else:
                 self.checker.accepted(key)
                 self._look(self._book(session).accepted(key))

@@ -10,10 +10,10 @@ from azure.servicebus import ServiceBusMessage
 from tandem.client.pairing import PairedNamespaces, PairingOptions
 from tandem.model.entity import QueueDescription
 from tandem.simulator.amqp_client import AmqpClient
-from tandem.simulator.brokers import Entities, House
 from tandem.simulator.checker import Checker
 from tandem.simulator.story import Actor, Story, body_of
 from tandem.simulator.transport import SimNamespace
+from tandem.simulator.world import Entities, World
 
 BACKLOGS = 3
 _TIMEOUT = 30.0
@@ -21,7 +21,7 @@ _CALM = 90.0
 """Seconds without any fault after which a namespace has nothing to excuse itself with."""
 
 
-async def pair_up(house: House, dice: Random, *, enable_syphon: bool, keep_session_order: bool = False) -> PairedNamespaces:
+async def pair_up(world: World, dice: Random, *, enable_syphon: bool, keep_session_order: bool = False) -> PairedNamespaces:
     """What a process does when it begins."""
     options = PairingOptions(
         backlog_queue_count=BACKLOGS,
@@ -36,10 +36,10 @@ async def pair_up(house: House, dice: Random, *, enable_syphon: bool, keep_sessi
     )
     ids = Random(dice.random())
     pair = PairedNamespaces(
-        SimNamespace("primary", house.clock.now_ms),
-        SimNamespace("secondary", house.clock.now_ms),
+        SimNamespace("primary", world.clock.now_ms),
+        SimNamespace("secondary", world.clock.now_ms),
         options=options,
-        now_ms=house.clock.now_ms,
+        now_ms=world.clock.now_ms,
         choose=dice.randrange,
         new_id=lambda: ids.randbytes(16).hex(),
     )
@@ -47,7 +47,7 @@ async def pair_up(house: House, dice: Random, *, enable_syphon: bool, keep_sessi
         try:
             await pair.pair()
         except Exception as error:  # noqa: BLE001 - the secondary is away: a deployment tries again
-            house.trace.happened(f"pairing failed: {error!r}"[:200])
+            world.trace.happened(f"pairing failed: {error!r}"[:200])
             await asyncio.sleep(5.0)
         else:
             return pair
@@ -59,22 +59,22 @@ class Paired(Story):
     queue = "orders"
     gap_seconds = 2.5
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.pair: PairedNamespaces | None = None
         self.failed_sends = 0
         self.diverted = 0
         self._sending = False
 
     def entities(self) -> Entities:
-        wish = QueueDescription(
+        queue = QueueDescription(
             name=self.queue,
             lock_duration_ms=self.lock_ms,
             max_delivery_count=1_000_000,
             requires_duplicate_detection=True,
             duplicate_detection_history_ms=3_600_000 * 24,
         )
-        return Entities(queues=(wish,))
+        return Entities(queues=(queue,))
 
     def backlog(self) -> Entities:
         names = [f"primary/x-servicebus-transfer/{number}" for number in range(BACKLOGS)]
@@ -92,17 +92,17 @@ class Paired(Story):
         self.tasks.append(asyncio.ensure_future(self._send()))
 
     async def _pair(self) -> PairedNamespaces:
-        return await pair_up(self.house, self.dice, enable_syphon=True)
+        return await pair_up(self.world, self.dice, enable_syphon=True)
 
     async def _send(self) -> None:
         self.pair = pair = await self._pair()
-        pair.subscribe(lambda event: self.house.trace.happened(f"pair: {event.kind} {event.path}"))
+        pair.subscribe(lambda event: self.world.trace.happened(f"pair: {event.kind} {event.path}"))
         sender = pair.get_queue_sender(self.queue)
         while await self.pace():
             key = self.next_key()
             self.checker.sending(key)
             self._sending = True
-            began = self.house.loop.time()
+            began = self.world.loop.time()
             diverting = pair.state(self.queue).state.value == "failed over"
             try:
                 await sender.send_messages(ServiceBusMessage(body_of(key), message_id=key), timeout=_TIMEOUT)
@@ -113,15 +113,15 @@ class Paired(Story):
                 self.checker.accepted(key)
                 self.diverted += diverting
             self._sending = False
-            if self.house.loop.time() - began > _TIMEOUT + 1.0:
-                self.wrong(f"the send of {key} took {self.house.loop.time() - began:.1f} s, {_TIMEOUT} were allowed")
+            if self.world.loop.time() - began > _TIMEOUT + 1.0:
+                self.wrong(f"the send of {key} took {self.world.loop.time() - began:.1f} s, {_TIMEOUT} were allowed")
 
     async def is_empty(self, client: AmqpClient) -> bool:
         """A send that is still on its way may yet end up in the secondary."""
         return not self._sending and await super().is_empty(client)
 
     def _judge_failure(self, key: str, error: Exception, began: float, diverting: bool) -> None:
-        secondary = self.house.brokers["secondary"]
+        secondary = self.world.brokers["secondary"]
         if diverting and secondary.ready and secondary.disturbed_at < began - _CALM:
             self.wrong(f"{key} could not be sent while the secondary was well: {error!r}")
 
@@ -140,8 +140,8 @@ class Backlog(Story):
 
     queue = "backlog"
 
-    def __init__(self, house: House, host: str, dice: Random, paired: Paired) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random, paired: Paired) -> None:
+        super().__init__(world, host, dice)
         self._paired = paired
 
     def entities(self) -> Entities:

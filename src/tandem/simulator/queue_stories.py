@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from tandem import amqp
 from tandem.model.entity import QueueDescription
-from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, Refused
-from tandem.simulator.brokers import Entities, House
+from tandem.simulator.amqp_client import NEXT_SESSION, AmqpClient, Gone, PeerRefused
 from tandem.simulator.loop import until
 from tandem.simulator.story import DEFERRED, PATIENCE, Actor, Story, message
+from tandem.simulator.world import Entities, World
 
 MANY = 1_000_000
 
@@ -22,8 +22,8 @@ class QueueStory(Story):
     """A queue of its own."""
 
     def entities(self) -> Entities:
-        wish: dict[str, Any] = {"lock_duration_ms": self.lock_ms, "max_delivery_count": MANY, **self.properties}
-        return Entities(queues=(QueueDescription(name=self.queue, **wish),))
+        wanted: dict[str, Any] = {"lock_duration_ms": self.lock_ms, "max_delivery_count": MANY, **self.properties}
+        return Entities(queues=(QueueDescription(name=self.queue, **wanted),))
 
 
 class Plain(QueueStory):
@@ -31,8 +31,8 @@ class Plain(QueueStory):
 
     queue = "plain"
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.batches: list[list[str]] = []
 
     def actors(self) -> list[Actor]:
@@ -54,11 +54,11 @@ class Plain(QueueStory):
     def make(self, key: str) -> bytes:
         return message(key)
 
-    async def consume(self, client: AmqpClient, **wishes: Any) -> None:
-        receiver = await self.receiver(client, self.queue, credit=8, **wishes)
+    async def consume(self, client: AmqpClient, **options: Any) -> None:
+        receiver = await self.receiver(client, self.queue, credit=8, **options)
         while True:
             incoming, key, found = await self.get(receiver)
-            self.check_wish(key, found, wishes)
+            self.check_selected(key, found, options)
             luck = self.dice.random()
             if luck < 0.08:
                 self.give_back(receiver, incoming, key)
@@ -68,7 +68,7 @@ class Plain(QueueStory):
             else:
                 self.settle(receiver, incoming, key)
 
-    def check_wish(self, key: str, found: amqp.DecodedMessage, wishes: dict[str, Any]) -> None:
+    def check_selected(self, key: str, found: amqp.DecodedMessage, options: dict[str, Any]) -> None:
         """Is it what this receiver asked for?"""
 
 
@@ -85,16 +85,16 @@ class Selected(Plain):
     queue = "selected"
 
     def actors(self) -> list[Actor]:
-        wishes = [f"side = '{side}' AND JMSPriority = 4" for side in ("left", "right")]
-        return [self.produce, self.consume, *(partial(self.consume, selector=wish) for wish in wishes)]
+        selectors = [f"side = '{side}' AND JMSPriority = 4" for side in ("left", "right")]
+        return [self.produce, self.consume, *(partial(self.consume, selector=selector) for selector in selectors)]
 
     def make(self, key: str) -> bytes:
         return message(key, properties={"side": "left" if int(key.rpartition("-")[2]) % 2 else "right"})
 
-    def check_wish(self, key: str, found: amqp.DecodedMessage, wishes: dict[str, Any]) -> None:
+    def check_selected(self, key: str, found: amqp.DecodedMessage, options: dict[str, Any]) -> None:
         side = str(found.application_properties["side"])
-        if wishes and f"'{side}'" not in wishes["selector"]:
-            self.wrong(f"{key} of the {side} came to a receiver with the selector {wishes['selector']}")
+        if options and f"'{side}'" not in options["selector"]:
+            self.wrong(f"{key} of the {side} came to a receiver with the selector {options['selector']}")
 
 
 class SelectedInFragments(Selected):
@@ -110,8 +110,8 @@ class Sessions(QueueStory):
     queue = "sessions"
     properties: ClassVar[dict[str, Any]] = {"requires_session": True}
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.sent: dict[str, list[str]] = {f"s{number}": [] for number in range(5)}
         self.places: dict[str, int] = {}
         self.states: dict[str, set[bytes | None]] = {name: {None} for name in self.sent}
@@ -133,7 +133,7 @@ class Sessions(QueueStory):
         while not self.ended:
             try:
                 receiver = await self.receiver(client, self.queue, session=NEXT_SESSION)
-            except Refused as refused:
+            except PeerRefused as refused:
                 if refused.condition != "com.microsoft:timeout":
                     raise
                 continue
@@ -185,8 +185,8 @@ class Scheduled(QueueStory):
 
     queue = "scheduled"
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.due: dict[str, int] = {}
 
     def actors(self) -> list[Actor]:
@@ -195,7 +195,7 @@ class Scheduled(QueueStory):
     async def produce(self, client: AmqpClient) -> None:
         while await self.pace():
             keys = [self.next_key() for _ in range(self.dice.randint(1, 3))]
-            due = self.house.clock.now_ms() + self.dice.randint(50, 40_000)
+            due = self.world.clock.now_ms() + self.dice.randint(50, 40_000)
             annotations: dict[object, object] = {amqp.Symbol("x-opt-scheduled-enqueue-time"): amqp.Timestamp(due)}
             entries: list[dict[str, object]] = []
             for key in keys:
@@ -213,7 +213,7 @@ class Scheduled(QueueStory):
         numbers = amqp.Array(0x81, [number])
         try:
             await self.ask(client, self.queue, "com.microsoft:cancel-scheduled-message", {"sequence-numbers": numbers})
-        except Refused:
+        except PeerRefused:
             return  # it was active already
         self.checker.settled(key)
 
@@ -221,7 +221,7 @@ class Scheduled(QueueStory):
         receiver = await self.receiver(client, self.queue, credit=10)
         while True:
             incoming, key, _ = await self.get(receiver)
-            if self.house.clock.now_ms() + self.house.brokers[self.host].clock_ahead_ms_max < self.due[key]:
+            if self.world.clock.now_ms() + self.world.brokers[self.host].clock_ahead_ms_max < self.due[key]:
                 self.wrong(f"{key} came early")
             self.settle(receiver, incoming, key)
 
@@ -231,8 +231,8 @@ class Deferred(QueueStory):
 
     queue = "deferred"
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        super().__init__(house, host, dice)
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        super().__init__(world, host, dice)
         self.aside: dict[str, int] = {}
 
     def actors(self) -> list[Actor]:
@@ -279,7 +279,7 @@ class Deferred(QueueStory):
         request = {"sequence-numbers": numbers, "receiver-settle-mode": amqp.UInt(1)}
         try:
             _, body = await self.ask(client, self.queue, "com.microsoft:receive-by-sequence-number", request)
-        except Refused as refused:
+        except PeerRefused as refused:
             if refused.condition != "com.microsoft:message-not-found":
                 raise
             for key in wanted:  # one of them is in somebody's hands, or settled without our hearing of it: ask for each alone

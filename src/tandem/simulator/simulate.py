@@ -15,15 +15,15 @@ import traceback
 from dataclasses import dataclass
 from random import Random
 
-from tandem.simulator.amqp_client import Gone, Refused
-from tandem.simulator.brokers import Entities, House, PromiseBroken, SimBroker
-from tandem.simulator.checker import Verdict
-from tandem.simulator.faults import Weather
+from tandem.simulator.amqp_client import Gone, PeerRefused
+from tandem.simulator.checker import CheckResult
+from tandem.simulator.faults import FaultSchedule
 from tandem.simulator.feature_stories import ALL
 from tandem.simulator.loop import SimLoop
 from tandem.simulator.ordered_stories import InOrder
 from tandem.simulator.paired_stories import Backlog, Paired
 from tandem.simulator.story import Story
+from tandem.simulator.world import Entities, PromiseBroken, SimBroker, World
 
 BACKLOGS_ON = "secondary"
 STORY_SECONDS = 900.0
@@ -34,7 +34,7 @@ _EVENTS_MAX = 16_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SeedOutcome:
     """What became of one seed."""
 
     seed: int
@@ -45,7 +45,7 @@ class Outcome:
     simulated_seconds: float
     cpu_seconds: float
     events: int
-    verdict: Verdict
+    verdict: CheckResult
     faults: dict[str, int]
     last_events: tuple[str, ...]
     diverted: int = 0
@@ -63,11 +63,11 @@ class Outcome:
         )
 
 
-def merged(wishes: list[Entities]) -> Entities:
+def merged(parts: list[Entities]) -> Entities:
     return Entities(
-        queues=tuple(queue for wish in wishes for queue in wish.queues),
-        topics=tuple(topic for wish in wishes for topic in wish.topics),
-        subscriptions=tuple(one for wish in wishes for one in wish.subscriptions),
+        queues=tuple(queue for part in parts for queue in part.queues),
+        topics=tuple(topic for part in parts for topic in part.topics),
+        subscriptions=tuple(one for part in parts for one in part.subscriptions),
     )
 
 
@@ -79,21 +79,21 @@ class Simulation:
         self._story_seconds = story_seconds
         dice = Random(seed * 7919 + 1)
         self.loop = SimLoop()  # type: ignore[abstract]  # it has what asyncio really asks for
-        self.house = House(self.loop, seed)
+        self.world = World(self.loop, seed)
         if verbose:
-            self.house.trace.listener = print
-        paired = Paired(self.house, "primary", Random(dice.random()))
+            self.world.trace.listener = print
+        paired = Paired(self.world, "primary", Random(dice.random()))
         chosen = dice.sample(ALL, dice.randint(4, 7))
-        self.stories: list[Story] = [paired, Backlog(self.house, "secondary", Random(0), paired)]
-        self.stories.append(InOrder(self.house, "primary", Random(dice.random())))
-        self.stories += [kind(self.house, dice.choice(("primary", "primary", "secondary")), Random(dice.random())) for kind in chosen]
+        self.stories: list[Story] = [paired, Backlog(self.world, "secondary", Random(0), paired)]
+        self.stories.append(InOrder(self.world, "primary", Random(dice.random())))
+        self.stories += [kind(self.world, dice.choice(("primary", "primary", "secondary")), Random(dice.random())) for kind in chosen]
         self.paired = paired
-        self.house.furnish(
+        self.world.add_brokers(
             {host: merged([story.entities() for story in self.stories if story.host == host]) for host in ("primary", "secondary")}
         )
-        self.weather = Weather(self.house, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
+        self.faults = FaultSchedule(self.world, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
 
-    def run(self) -> Outcome:
+    def run(self) -> SeedOutcome:
         began = time.process_time()
         broken = ""
         try:
@@ -104,11 +104,11 @@ class Simulation:
             broken = f"{error!r} " + " < ".join(
                 f"{frame.name}:{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__)[-4:])
             )
-        verdict = Verdict.total(checker.verdict() for story in self.stories for checker in story.checkers())
+        verdict = CheckResult.total(checker.verdict() for story in self.stories for checker in story.checkers())
         if not broken and not verdict.holds:
             broken = str(verdict)
-        trace = self.house.trace
-        return Outcome(
+        trace = self.world.trace
+        return SeedOutcome(
             seed=self.seed,
             broken=broken,
             digest=trace.digest(),
@@ -116,32 +116,32 @@ class Simulation:
             cpu_seconds=time.process_time() - began,
             events=self.loop.agenda.event_count,
             verdict=verdict,
-            faults=self.weather.counts,
+            faults=self.faults.counts,
             last_events=tuple(trace.last),
             diverted=self.paired.diverted,
         )
 
     async def _tell(self) -> None:
-        house = self.house
-        brokers = list(house.brokers.values())
-        house.on_death.append(self._crashed)
-        house.on_damage.append(self._damaged)
-        await house.open()
+        world = self.world
+        brokers = list(world.brokers.values())
+        world.on_death.append(self._crashed)
+        world.on_damage.append(self._damaged)
+        await world.open()
         watch = asyncio.ensure_future(self._watch(brokers))
         for story in self.stories:
             story.start()
-        storms = [asyncio.ensure_future(self.weather.rage(broker)) for broker in brokers]
+        faults = [asyncio.ensure_future(self.faults.run(broker)) for broker in brokers]
         # Not where the backlogs are: which of two backlog queues has a session's earlier message is told by the time it was enqueued there.
-        clocks = [asyncio.ensure_future(self.weather.set_clocks(broker)) for broker in brokers if broker.host != BACKLOGS_ON]
+        clocks = [asyncio.ensure_future(self.faults.set_clocks(broker)) for broker in brokers if broker.host != BACKLOGS_ON]
         await asyncio.sleep(self._story_seconds)
-        house.trace.happened("the weather clears")
-        self.weather.over = True
+        world.trace.happened("no more faults")
+        self.faults.over = True
         for clock in clocks:
             clock.cancel()
         for broker in brokers:
             broker.set_clock(0)
-        await asyncio.gather(*storms)
-        await self.weather.clear(brokers)
+        await asyncio.gather(*faults)
+        await self.faults.clear(brokers)
         for story in self.stories:
             story.draining = True
         await self._drain()
@@ -151,7 +151,7 @@ class Simulation:
         self._look_for_mishaps()
         for broker in brokers:
             for wrong in broker.engines.unlike_metadata():
-                house.broken(f"{broker.host}: {wrong}")
+                world.broken(f"{broker.host}: {wrong}")
 
     def _damaged(self, key: str) -> None:
         for story in self.stories:
@@ -170,7 +170,7 @@ class Simulation:
             await asyncio.sleep(_CHECK_SECONDS)
             count = self.loop.agenda.event_count
             if count - before > _EVENTS_MAX:
-                self.house.broken(f"{count - before} events within {_CHECK_SECONDS:.0f} seconds: somebody runs in circles")
+                self.world.broken(f"{count - before} events within {_CHECK_SECONDS:.0f} seconds: somebody runs in circles")
             before = count
             for broker in brokers:
                 broker.check("between two turns")
@@ -179,7 +179,7 @@ class Simulation:
     def _look_for_mishaps(self) -> None:
         for mishap in self.loop.agenda.mishaps:
             frames = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(traceback.extract_tb(mishap.__traceback__)[-5:]))
-            self.house.broken(f"an exception escaped: {mishap!r} {frames}")
+            self.world.broken(f"an exception escaped: {mishap!r} {frames}")
 
     async def _drain(self) -> None:
         """Until every entity is empty, twice in a row: a syphon may hold what is in neither place."""
@@ -188,10 +188,10 @@ class Simulation:
         while waiting:
             await asyncio.sleep(10.0)
             # A fragment in a store that is down cannot be looked at, and whoever looks sees only the others.
-            whole = all(broker.whole for broker in self.house.brokers.values())
+            whole = all(broker.whole for broker in self.world.brokers.values())
             waiting = [story for story in self.stories if not (whole and await self._is_empty(story))]
             if self.loop.time() > deadline:
-                self.house.broken(f"not empty {DRAIN_SECONDS_MAX:.0f} s after the last fault: {[f'{s.host}/{s.queue}' for s in waiting]}")
+                self.world.broken(f"not empty {DRAIN_SECONDS_MAX:.0f} s after the last fault: {[f'{s.host}/{s.queue}' for s in waiting]}")
                 return
         for story in self.stories:
             if not await self._is_empty(story):
@@ -205,12 +205,12 @@ class Simulation:
                 return await story.is_empty(client)
             finally:
                 client.abort()
-        except (Gone, TimeoutError, Refused) as error:
-            self.house.trace.happened(f"looking at {story.host}/{story.queue}: {error}")
+        except (Gone, TimeoutError, PeerRefused) as error:
+            self.world.trace.happened(f"looking at {story.host}/{story.queue}: {error}")
             return False
 
 
-def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> Outcome:
+def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> SeedOutcome:
     """Garbage is collected between stories: within one, the order of things may not depend on it."""
     collecting = gc.isenabled()
     gc.disable()
@@ -225,7 +225,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1, help="how many seeds, counting up")
-    parser.add_argument("--seconds", type=float, default=STORY_SECONDS, help="virtual seconds before the weather clears")
+    parser.add_argument("--seconds", type=float, default=STORY_SECONDS, help="virtual seconds before the last fault ends")
     parser.add_argument("--verbose", action="store_true", help="print every event with its virtual instant")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the client layer's warnings are events of the story already

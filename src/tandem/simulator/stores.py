@@ -28,7 +28,7 @@ class Rot:
 
     __slots__ = ("bit", "disk", "inode", "offset", "path")
 
-    def __init__(self, disk: HouseDisk, path: str, offset: int, bit: int) -> None:
+    def __init__(self, disk: StoreDisk, path: str, offset: int, bit: int) -> None:
         self.disk = disk
         self.path = path
         self.inode = disk._names[path]
@@ -43,8 +43,8 @@ class Rot:
         return True
 
 
-class HouseDisk(SimDisk):
-    """Faults are switched on and off by the house; a power cut takes the whole machine."""
+class StoreDisk(SimDisk):
+    """Faults are switched on and off by the world; a power cut takes the whole machine."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class HouseDisk(SimDisk):
         return rot
 
 
-class _Kept(Metadata):
+class _SurvivingMetadata(Metadata):
     """Metadata survives every restart: SQLite has its own tests."""
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ class SimEngines:
         self._settings = settings
         self._clock = clock
         self._dice = dice
-        self._catalog = _Kept(None, new_identity=lambda: bytes(16))
-        self.disks = [HouseDisk(f"{host}/{index}") for index in range(stores)]
+        self._catalog = _SurvivingMetadata(None, new_identity=lambda: bytes(16))
+        self.disks = [StoreDisk(f"{host}/{index}") for index in range(stores)]
 
     def open_catalog(self, namespace: str, store_count: int) -> Metadata:
         return self._catalog
@@ -176,7 +176,7 @@ class SimEngines:
             return False
         if not found.identity:
             return False
-        self._catalog = _Kept(None, new_identity=lambda: bytes.fromhex(found.identity))
+        self._catalog = _SurvivingMetadata(None, new_identity=lambda: bytes.fromhex(found.identity))
         self._catalog.rebuild(found.stored(), found.stores, found.highest_id)
         return True
 
@@ -202,4 +202,4 @@ class SimEngines:
         return NoMeterFiles()
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
-        """The house has its own ways."""
+        """The world has its own ways."""

@@ -9,11 +9,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tandem import amqp
-from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, Receiver, Refused, Sender
-from tandem.simulator.brokers import KEY, LOCKS_OUTLIVE_ON, PORT, Entities, House
+from tandem.simulator.amqp_client import AmqpClient, AmqpReceiver, AmqpSender, Gone, Incoming, PeerRefused
 from tandem.simulator.checker import Checker
 from tandem.simulator.loop import until
-from tandem.simulator.network import Line
+from tandem.simulator.network import SimConnection
+from tandem.simulator.world import KEY, LOCKS_OUTLIVE_ON, PORT, Entities, World
 
 if TYPE_CHECKING:
     from tandem.amqp import DecodedMessage
@@ -53,8 +53,8 @@ class Story:
     lock_ms = 30_000
     properties: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, house: House, host: str, dice: Random) -> None:
-        self.house = house
+    def __init__(self, world: World, host: str, dice: Random) -> None:
+        self.world = world
         self.host = host
         self.dice = dice
         self.checker = Checker(f"{host}/{self.queue}")
@@ -93,7 +93,7 @@ class Story:
                 return
             except (Gone, TimeoutError):
                 await asyncio.sleep(self.dice.uniform(0.05, 2.0))
-            except Refused as refused:
+            except PeerRefused as refused:
                 self.judge(refused, "a client was told")
                 await asyncio.sleep(self.dice.uniform(0.05, 2.0))
             finally:
@@ -103,13 +103,13 @@ class Story:
     async def connect(self) -> AmqpClient:
         return await until(AmqpClient.connect(PORT, host=self.host, password=KEY, idle_timeout_ms=30_000), PATIENCE)
 
-    def judge(self, refused: Refused, what: str) -> None:
+    def judge(self, refused: PeerRefused, what: str) -> None:
         if refused.condition not in RETRYABLE:
             self.wrong(f"{what}: {refused}")
 
     def wrong(self, what: str) -> None:
         self.checker.wrong(what)
-        self.house.broken(f"{self.host}/{self.queue}: {what}")
+        self.world.broken(f"{self.host}/{self.queue}: {what}")
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Story:
         await asyncio.sleep(self.dice.expovariate(1 / self.gap_seconds))
         return not self.draining
 
-    async def sender(self, client: AmqpClient) -> Sender:
+    async def sender(self, client: AmqpClient) -> AmqpSender:
         return await until(client.sender(self.queue), PATIENCE)
 
     def follow(self, answer: asyncio.Future[None], keys: list[str]) -> None:
@@ -135,7 +135,7 @@ class Story:
             if error is None:
                 for key in keys:
                     self.checker.accepted(key)
-            elif isinstance(error, Refused):
+            elif isinstance(error, PeerRefused):
                 self.judge(error, f"{keys[0]} was refused")
 
         answer.add_done_callback(heard)
@@ -151,9 +151,9 @@ class Story:
 
     # -- receiving -----------------------------------------------------------------------------
 
-    async def receiver(self, client: AmqpClient, address: str, *, checker: Checker | None = None, **wishes: Any) -> Receiver:
+    async def receiver(self, client: AmqpClient, address: str, *, checker: Checker | None = None, **options: Any) -> AmqpReceiver:
         """Deliveries are looked at the moment they arrive: a client may be slow, its books are not."""
-        receiver = await until(client.receiver(address, **wishes), PATIENCE)
+        receiver = await until(client.receiver(address, **options), PATIENCE)
         keep = receiver.on_message
 
         def arrive(incoming: Incoming) -> None:
@@ -163,7 +163,7 @@ class Story:
         receiver.on_message = arrive
         return receiver
 
-    async def get(self, receiver: Receiver) -> tuple[Incoming, str, DecodedMessage]:
+    async def get(self, receiver: AmqpReceiver) -> tuple[Incoming, str, DecodedMessage]:
         incoming = await receiver.get()
         key, found = self._arrived.pop(id(incoming))
         return incoming, key, found
@@ -187,16 +187,16 @@ class Story:
             self.wrong(f"number {number} of {address} was {owner}'s, and is {key}'s now")
         self._check_holder(checker.name + key, found, client)
         if not checker.holds_so_far:
-            self.house.broken(str(checker.verdict()))
+            self.world.broken(str(checker.verdict()))
         return key, found
 
     def _check_holder(self, key: str, found: DecodedMessage, client: AmqpClient | None) -> None:
         until_ms = found.message_annotations.get(LOCKED_UNTIL)
         if not isinstance(until_ms, int) or found.properties.get("group-id") is not None:
             return  # a session's messages are free as soon as its link is gone
-        now = self.house.clock.now_ms()
+        now = self.world.clock.now_ms()
         held = self._held.pop(key, None)
-        broker = self.house.brokers[self.host]
+        broker = self.world.brokers[self.host]
         life = broker.epoch
         if held is not None and held[0] > now and held[1] == life and not self._lost_locks(held[2]):
             self.wrong(f"{key} is locked until {held[0]} by one client, and delivered to another at {now}")
@@ -207,13 +207,13 @@ class Story:
     def _lost_locks(self, holder: AmqpClient | None) -> bool:
         """Its connection is over at the broker's end, where locks go with broken connections. (No client here closes one.)"""
         line: object = holder.transport if holder is not None else None
-        return self.host != LOCKS_OUTLIVE_ON and isinstance(line, Line) and line.peer is not None and line.peer.closing
+        return self.host != LOCKS_OUTLIVE_ON and isinstance(line, SimConnection) and line.peer is not None and line.peer.closing
 
     def released(self, key: str, checker: Checker | None = None) -> None:
         """Given back, or its link is gone: somebody else may have it."""
         self._held.pop((checker or self.checker).name + key, None)
 
-    def settle(self, receiver: Receiver, incoming: Incoming, key: str, checker: Checker | None = None) -> asyncio.Future[None]:
+    def settle(self, receiver: AmqpReceiver, incoming: Incoming, key: str, checker: Checker | None = None) -> asyncio.Future[None]:
         book = checker or self.checker
         book.settling(key)
         self.released(key, book)
@@ -225,13 +225,13 @@ class Story:
             error = future.exception()
             if error is None:
                 book.settled(key)
-            elif isinstance(error, Refused):
+            elif isinstance(error, PeerRefused):
                 self.judge(error, f"settling {key} was refused")
 
         answer.add_done_callback(heard)
         return answer
 
-    def give_back(self, receiver: Receiver, incoming: Incoming, key: str) -> None:
+    def give_back(self, receiver: AmqpReceiver, incoming: Incoming, key: str) -> None:
         self.released(key)
         receiver.settle(incoming, ABANDONED).add_done_callback(_look)
 

@@ -24,8 +24,8 @@ from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import encode_message
 from tandem.client.transport import Delivery
 from tandem.simulator import amqp_client
-from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, Refused
-from tandem.simulator.brokers import KEY, PORT
+from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, PeerRefused
+from tandem.simulator.world import KEY, PORT
 
 if TYPE_CHECKING:
     from tandem.client.transport import Outgoing, Single
@@ -51,7 +51,7 @@ async def as_the_sdk(work: Awaitable[_T], seconds: float) -> _T:
         raise OperationTimeoutError(message=f"no answer within {seconds} s") from error
     except (Gone, OSError) as error:
         raise ServiceBusConnectionError(message=str(error)) from error
-    except Refused as refused:
+    except PeerRefused as refused:
         kind = _ERRORS.get(refused.condition, ServiceBusError)
         raise kind(message=str(refused), condition=refused.condition.encode()) from refused
 
@@ -85,10 +85,10 @@ class SimSender(_Connected):
         self._now_ms = now_ms
         self.message_bytes_max = 0
         self.batch_bytes_max = 0
-        self._link: amqp_client.Sender | None = None
+        self._link: amqp_client.AmqpSender | None = None
         self._calls: dict[Cut, None] = {}
 
-    async def _ready(self) -> amqp_client.Sender:
+    async def _ready(self) -> amqp_client.AmqpSender:
         if self._link is None or not self._link.link.attached:
             client = await self._connect()
             self._link = await client.sender(self.path)
@@ -156,9 +156,9 @@ class SimReceiver(_Connected):
 
     def __init__(self, host: str, path: str) -> None:
         super().__init__(host, path)
-        self._link: amqp_client.Receiver | None = None
+        self._link: amqp_client.AmqpReceiver | None = None
 
-    async def _ready(self) -> amqp_client.Receiver:
+    async def _ready(self) -> amqp_client.AmqpReceiver:
         if self._link is None or not self._link.link.attached:
             client = await self._connect()
             self._link = await client.receiver(self.path)
@@ -176,13 +176,13 @@ class SimReceiver(_Connected):
                 found.append(_delivery(await link.get()))
         except TimeoutError:
             link.grant(0)
-        except (Gone, Refused) as error:
+        except (Gone, PeerRefused) as error:
             raise ServiceBusConnectionError(message=str(error)) from error
         while len(found) < count_max:
             try:
                 async with asyncio.timeout(0.05):
                     found.append(_delivery(await link.get()))
-            except (TimeoutError, Gone, Refused):
+            except (TimeoutError, Gone, PeerRefused):
                 break
         link.grant(0)
         return found

@@ -1,4 +1,4 @@
-"""Two brokers, their disks and their network in one process, in virtual time, from one seed; and the weather they live in."""
+"""The simulated world: two brokers, their disks and their network in one process, in virtual time, from one seed."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Entities:
 class SimBroker:
     """One broker on one machine: `tandem serve` without a process. It may die at any instant and be started again."""
 
-    def __init__(self, house: House, host: str, entities: Entities) -> None:
-        self.house = house
+    def __init__(self, world: World, host: str, entities: Entities) -> None:
+        self.world = world
         self.host = host
         self.entities = entities
         self.machine = Machine(host)
@@ -60,15 +60,15 @@ class SimBroker:
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
         settings = LogSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
-        self.clock = SimClock(house.loop.agenda, EPOCH_MS)
-        """Its machine's; the weather sets it."""
+        self.clock = SimClock(world.loop.agenda, EPOCH_MS)
+        """Its machine's; a fault sets it."""
         self.clock_ahead_ms_max = 0
         """The most it ever was ahead of the true time."""
         self.in_trouble = False
-        """A fault of the weather is at work."""
-        self.engines = SimEngines(house.loop.agenda, host, STORES, settings, self.clock, house.dice)
+        """A fault of the schedule is at work."""
+        self.engines = SimEngines(world.loop.agenda, host, STORES, settings, self.clock, world.dice)
         for disk in self.engines.disks:
-            disk.latency = house.disk_latency
+            disk.latency = world.disk_latency
             disk.power_fails = self._power_failed
 
     def _settings(self) -> ServerSettings:
@@ -96,67 +96,67 @@ class SimBroker:
 
     async def start(self) -> None:
         """Returns when it serves, or when it died on the way."""
-        house = self.house
+        world = self.world
         self.lives += 1
         machine = self.machine = Machine(f"{self.host}#{self.lives}")
         for disk in self.engines.disks:
             disk.before = None
         self.set_clock(0)  # a machine that starts asks others for the time
         self.clock.jumped()
-        server = Server(self._settings(), self.engines, clock=self.clock, log=self._note, entropy=house.entropy)
+        server = Server(self._settings(), self.engines, clock=self.clock, log=self._note, entropy=world.entropy)
         context = contextvars.copy_context()
         context.run(MACHINE.set, machine)
-        task = house.loop.create_task(server.start(), context=context)
+        task = world.loop.create_task(server.start(), context=context)
         done, _ = await asyncio.wait((task,), timeout=600.0) if machine.alive else (set(), None)
         if not machine.alive:
-            house.loop.keep((server, task))
+            world.loop.keep((server, task))
             return
         if not done:
-            house.broken(f"{self.host} was not ready after 600 seconds")
+            world.broken(f"{self.host} was not ready after 600 seconds")
             return
         task.result()
         self.server = server
         self.ready = True
-        house.trace.happened(f"{self.host} is ready, life {self.lives}")
+        world.trace.happened(f"{self.host} is ready, life {self.lives}")
         self.check("after its start")
 
     def _note(self, text: str) -> None:
-        self.house.trace.happened(f"{self.host}: {text}")
+        self.world.trace.happened(f"{self.host}: {text}")
         if " is down" in text or " is corrupt" in text:
             self.epoch += 1
         for key in _LOST_BODY.findall(text):
-            for listener in self.house.on_damage:
+            for listener in self.world.on_damage:
                 listener(key)
         if " is down" in text and os.strerror(errno.ENOSPC) in text:
-            self.house.broken(f"{self.host}: a full disk degrades a store, it does not take it down: {text}")
+            self.world.broken(f"{self.host}: a full disk degrades a store, it does not take it down: {text}")
 
     def _power_failed(self) -> None:
         """A disk call found no power: everything on this machine stops between two instructions."""
-        self.house.trace.happened(f"{self.host} loses power in a disk call")
-        self.die(told=self.house.dice.random() < 0.5, power=True)
+        self.world.trace.happened(f"{self.host} loses power in a disk call")
+        self.die(told=self.world.dice.random() < 0.5, power=True)
 
     def die(self, *, told: bool, power: bool) -> None:
         """A process killed leaves its writes to the system; a machine without power leaves what was synced, and pieces."""
-        house = self.house
+        world = self.world
         if not self.machine.alive:
             return
-        self.disturbed_at = house.loop.time()
+        self.disturbed_at = world.loop.time()
         self.machine.alive = False
         self.epoch += 1
         self.ready = False
         if self.server is not None:
-            house.loop.keep(self.server)
+            world.loop.keep(self.server)
             self.server = None
-        house.net.machine_died(self.machine, told)
+        world.net.machine_died(self.machine, told)
         for disk in self.engines.disks:
             disk.dead = True
             disk.calls_left = -1
-        house.loop.call_soon(self._restart_disks, power, context=house.outside.copy())
-        house.died(self)
+        world.loop.call_soon(self._restart_disks, power, context=world.outside.copy())
+        world.died(self)
 
     def _restart_disks(self, power: bool) -> None:
         for disk in self.engines.disks:
-            disk.restart(self.house.dice if power else None)
+            disk.restart(self.world.dice if power else None)
 
     async def stop(self) -> None:
         """As an operator does it: everything accepted is on disk first."""
@@ -164,15 +164,15 @@ class SimBroker:
         if server is None:
             return
         self.ready = False
-        self.disturbed_at = self.house.loop.time()
+        self.disturbed_at = self.world.loop.time()
         context = contextvars.copy_context()
         context.run(MACHINE.set, self.machine)
         machine = self.machine
-        task = self.house.loop.create_task(server.stop(), context=context)
+        task = self.world.loop.create_task(server.stop(), context=context)
         await asyncio.wait((task,), timeout=300.0)
         if machine.alive:
             if not task.done():
-                self.house.broken(f"{self.host} could not be stopped within 300 seconds")
+                self.world.broken(f"{self.host} could not be stopped within 300 seconds")
             else:
                 task.result()
             self.die(told=True, power=False)
@@ -187,10 +187,10 @@ class SimBroker:
         if self.server is not None and self.machine.alive:
             for context in self.server.contexts:
                 for fault in check_namespace(context.namespace):
-                    self.house.broken(f"{self.host} {when}: {fault}")
+                    self.world.broken(f"{self.host} {when}: {fault}")
 
 
-class House:
+class World:
     """Everything that one seed decides."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
@@ -209,9 +209,9 @@ class House:
         self.brokers: dict[str, SimBroker] = {}
         loop.executor_delay = lambda: self.dice.uniform(0.000_1, 0.003)
 
-    def furnish(self, entities: dict[str, Entities]) -> None:
+    def add_brokers(self, entities: dict[str, Entities]) -> None:
         """One broker per host, with these entities in its namespace."""
-        self.brokers = {host: SimBroker(self, host, wish) for host, wish in entities.items()}
+        self.brokers = {host: SimBroker(self, host, wanted) for host, wanted in entities.items()}
 
     def entropy(self, count: int) -> bytes:
         return self.dice.randbytes(count)
