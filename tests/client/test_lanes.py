@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from tandem.client.destinations import Fate
+from tandem.client.envelope import Destination
 from tandem.client.lanes import BATCH_BYTES, MESSAGE_BYTES, Lane
+from tandem.client.precedence import DivertedMessage
 
 
-@dataclass(frozen=True)
-class Letter:
-    name: str
-    payload: bytes = b"x" * 100
-    fence: bool = False
-
-
-def lane_of(names: str, most: int = 10) -> Lane[Letter]:
+def lane_of(names: str, most: int = 10) -> Lane[DivertedMessage]:
     """Capital letters are fences."""
-    return Lane("orders", [Letter(name, fence=name.isupper()) for name in names], most)
+    return Lane("orders", [DivertedMessage(ord(name), 0, destination(name.isupper()), b"x" * 100) for name in names], most)
 
 
-def named(letters: list[Letter] | None) -> str | None:
-    return None if letters is None else "".join(letter.name for letter in letters)
+def destination(fence: bool) -> Destination:
+    return Destination("orders", None, None, None, None, None, fence)
+
+
+def named(messages: list[DivertedMessage] | None) -> str | None:
+    return None if messages is None else "".join(chr(message.sequence_number) for message in messages)
 
 
 def test_a_transfer_holds_what_its_bytes_and_its_number_allow_and_at_least_one_message() -> None:

@@ -7,9 +7,10 @@ kept in order has seen that all before it are home or sends them himself, first.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
+from tandem.client.envelope import Destination
 from tandem.client.places import Key, Place, gaps, read_after
 
 PAGE: Final = 250
@@ -17,14 +18,35 @@ _SEEN_MAX: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One message in our hands, as far as order is concerned."""
+class DivertedMessage:
+    """One message that a syphon has taken from a backlog queue, the envelope taken off."""
 
     sequence_number: int
     enqueued_ms: int
-    key: Key
-    after: str | None
-    """As in the envelope; None: its session is not kept in order."""
+    destination: Destination
+    payload: bytes
+
+    @property
+    def path(self) -> str:
+        """Without case."""
+        return self.destination.path.casefold()
+
+    @property
+    def key(self) -> Key:
+        return self.path, self.destination.session_id or ""
+
+    @property
+    def in_order(self) -> bool:
+        """Its session is kept in order."""
+        return self.destination.after is not None
+
+    @property
+    def fence(self) -> bool:
+        """It only marks a place: never sent, passed when all before it are home."""
+        return self.destination.fence
+
+
+M = TypeVar("M", bound=DivertedMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +100,13 @@ class GapSearch:
 class OtherQueue:
     """Which of ours have to wait for what stands in another queue. Of two of the same instant the one in the lower queue goes first."""
 
-    def __init__(self, other: str, queue: str, standings: Sequence[Standing]) -> None:
+    def __init__(self, other: str, queue: str, messages: Sequence[DivertedMessage]) -> None:
         self._tie = 1 if other < queue else 0
-        self._all = standings
-        self._last_ms = max(standing.enqueued_ms for standing in standings)
-        self._by_key: dict[Key, list[Standing]] = {}
-        for standing in standings:
-            self._by_key.setdefault(standing.key, []).append(standing)
+        self._all = messages
+        self._last_ms = max(message.enqueued_ms for message in messages)
+        self._by_key: dict[Key, list[DivertedMessage]] = {}
+        for message in messages:
+            self._by_key.setdefault(message.key, []).append(message)
         self._seen = 0
         self.waiting: set[int] = set()
         """Sequence numbers of ours."""
@@ -93,9 +115,9 @@ class OtherQueue:
 
     def see(self, page: Sequence[Place]) -> None:
         for place in page:
-            for standing in self._by_key.get(place.key, ()) if place.key is not None else ():
-                if place.enqueued_ms < standing.enqueued_ms + self._tie:
-                    self.waiting.add(standing.sequence_number)
+            for message in self._by_key.get(place.key, ()) if place.key is not None else ():
+                if place.enqueued_ms < message.enqueued_ms + self._tie:
+                    self.waiting.add(message.sequence_number)
         self._seen += len(page)
         self.start = page[-1].sequence_number + 1 if page and page[-1].enqueued_ms <= self._last_ms else 0
         if self.start and self._seen > _SEEN_MAX:
@@ -103,31 +125,44 @@ class OtherQueue:
 
     def unknown(self) -> None:
         """It is away, or too long to look through: all of ours wait."""
-        self.waiting = {standing.sequence_number for standing in self._all}
+        self.waiting = {message.sequence_number for message in self._all}
         self.start = 0
 
 
-def others(queue: str, all_queues: Sequence[str], marked: Iterable[Standing]) -> Mapping[str, list[Standing]]:
+def others(queue: str, all_queues: Sequence[str], marked: Iterable[DivertedMessage]) -> Mapping[str, list[DivertedMessage]]:
     """The other queues that may have earlier ones of the sessions of these."""
-    wanted: dict[str, list[Standing]] = {}
-    for standing in marked:
-        for name in read_after(standing.after or "", queue, all_queues):
-            wanted.setdefault(name, []).append(standing)
+    wanted: dict[str, list[DivertedMessage]] = {}
+    for message in marked:
+        for name in read_after(message.destination.after or "", queue, all_queues):
+            wanted.setdefault(name, []).append(message)
     return wanted
 
 
-@dataclass(slots=True)
-class Permission:
-    """How much of what was received may be sent home now."""
+class SessionOrder:
+    """Which messages of one attempt at a backlog queue may be sent home now."""
 
-    earlier: Earlier
-    waiting: set[int] = field(default_factory=set)
-    """Sequence numbers of those that have to wait for another queue."""
+    def __init__(self) -> None:
+        self._held: dict[Key, int] = {}
+        """Sessions that wait, with the first message that does: what stands before it may go."""
 
-    def count(self, lane: Sequence[Standing]) -> int:
-        """How many of one session's messages, from the front."""
-        if all(standing.after is None for standing in lane):
-            return len(lane)
-        if self.earlier.before_session(lane[0].key):
-            return 0
-        return next((at for at, standing in enumerate(lane) if standing.sequence_number in self.waiting), len(lane))
+    def divide(self, messages: Sequence[M], earlier: Earlier, elsewhere: Collection[int]) -> tuple[list[M], list[M]]:
+        """(those that may go now, those that have to wait), each in order. `elsewhere`: those that have to wait for another queue."""
+        go: list[M] = []
+        wait: list[M] = []
+        for message in messages:
+            (wait if self._waits(message, earlier, elsewhere) else go).append(message)
+        return go, wait
+
+    def _waits(self, message: DivertedMessage, earlier: Earlier, elsewhere: Collection[int]) -> bool:
+        if message.fence:
+            return earlier.before_fence(message.path) or any(path == message.path for path, _ in self._held)
+        if not message.in_order:
+            return False
+        number = message.sequence_number
+        first = self._held.get(message.key)
+        if first is not None and number > first:
+            return True
+        if earlier.before_session(message.key) or number in elsewhere:
+            self._held[message.key] = number
+            return True
+        return False

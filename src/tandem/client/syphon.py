@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
+from tandem.client.backlog_browsing import look_around
 from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
-from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, Unwrapped, unwrap_payload
+from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.errors import describe, trouble_with
 from tandem.client.lanes import Lane
-from tandem.client.lookout import ask_permission
-from tandem.client.precedence import Permission, Standing
+from tandem.client.precedence import DivertedMessage, SessionOrder
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration
@@ -59,26 +59,8 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(DivertedMessage):
     delivery: Delivery
-    unwrapped: Unwrapped
-
-    @property
-    def payload(self) -> bytes:
-        return self.unwrapped.payload
-
-    @property
-    def fence(self) -> bool:
-        return self.unwrapped.destination.fence
-
-    @property
-    def in_order(self) -> bool:
-        return self.unwrapped.destination.after is not None
-
-    def standing(self) -> Standing:
-        destination = self.unwrapped.destination
-        key = destination.path.casefold(), destination.session_id or ""
-        return Standing(self.delivery.sequence_number, self.delivery.enqueued_ms, key, destination.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,59 +263,54 @@ class Syphon:
 
     async def _move(self, receiver: Receiver, deliveries: list[Delivery]) -> Round:
         outcome = Round()
-        lanes: dict[tuple[str, str | None], list[Item]] = {}
-        fences: list[Item] = []
+        items: list[Item] = []
         for delivery in sorted(deliveries, key=lambda one: one.sequence_number):
             try:
                 unwrapped = unwrap_payload(delivery.payload, self._now_ms() if self.settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
                 await self._dead_letter(receiver, delivery, error.reason, error.description, outcome)
                 continue
-            destination = unwrapped.destination
-            lane = fences if destination.fence else lanes.setdefault((destination.path.casefold(), destination.session_id), [])
-            lane.append(Item(delivery, unwrapped))
-        outcome.paths = frozenset(path for path, _ in lanes)
-        permission = await self._ask_permission(receiver, lanes, fences)
-        waiting = [item for lane in lanes.values() for item in lane]
-        for lane in lanes.values():
-            await self._keep_locks(receiver, waiting)
-            allowed = len(lane) if permission is None else permission.count([item.standing() for item in lane])
-            await self._move_lane(receiver, lane[0].unwrapped.destination.path, lane[:allowed], outcome)
-            if allowed < len(lane):
-                outcome.behind += len(lane) - allowed
-                await self._give_back(receiver, lane[allowed:], lane[0].unwrapped.destination.path, outcome)
-            done = {id(item) for item in lane}
-            waiting = [item for item in waiting if id(item) not in done]
-        if permission is not None:
-            await self._drop_fences(receiver, fences, permission, outcome)
+            items.append(Item(delivery.sequence_number, delivery.enqueued_ms, unwrapped.destination, unwrapped.payload, delivery))
+        go, wait = await self._divide(receiver, items)
+        lanes: dict[tuple[str, str | None], list[Item]] = {}
+        for item in go:
+            if not item.fence:
+                lanes.setdefault((item.path, item.destination.session_id), []).append(item)
+        outcome.paths = frozenset(item.path for item in items if not item.fence)
+        unsettled = dict(lanes)
+        for key, lane in lanes.items():
+            await self._keep_locks(receiver, [item for left in unsettled.values() for item in left])
+            await self._move_lane(receiver, lane, outcome)
+            del unsettled[key]
+        outcome.behind += len(wait)
+        for item in wait:
+            await self._give_back(receiver, [item], item.destination.path, outcome)
+        for item in go:
+            if item.fence:
+                await self._pass_fence(receiver, item, outcome)
         self._counters.syphon_moved += outcome.moved
         self._counters.syphon_returned += outcome.returned
         return outcome
 
-    async def _ask_permission(
-        self, receiver: Receiver, lanes: Mapping[tuple[str, str | None], list[Item]], fences: list[Item]
-    ) -> Permission | None:
-        """None if nothing here is kept in order."""
-        ordered = [[item.standing() for item in lane] for lane in lanes.values() if any(item.in_order for item in lane)]
-        if not ordered and not fences:
-            return None
-        numbers = [item.delivery.sequence_number for lane in (*lanes.values(), fences) for item in lane]
-        return await ask_permission(self._secondary.namespace, receiver, self.queues, ordered, numbers)
+    async def _divide(self, receiver: Receiver, items: list[Item]) -> tuple[list[Item], list[Item]]:
+        """(those that may go now, those that have to wait)."""
+        if not any(item.in_order or item.fence for item in items):
+            return items, []
+        earlier, elsewhere = await look_around(self._secondary.namespace, receiver, self.queues, items)
+        return SessionOrder().divide(items, earlier, elsewhere)
 
-    async def _drop_fences(self, receiver: Receiver, fences: list[Item], permission: Permission, outcome: Round) -> None:
+    async def _pass_fence(self, receiver: Receiver, fence: Item, outcome: Round) -> None:
         """A fence goes when everything before it for its path has gone."""
-        blocked = {path.casefold() for path in outcome.blocked}
-        for fence in fences:
-            path = fence.unwrapped.destination.path
-            if path.casefold() in blocked or permission.earlier.before_fence(path.casefold()):
-                outcome.behind += 1
-                await self._give_back(receiver, [fence], path, outcome)
-            else:
-                await self._complete(receiver, fence, outcome)
-                outcome.moved -= 1
+        if fence.path in {path.casefold() for path in outcome.blocked}:
+            outcome.behind += 1
+            await self._give_back(receiver, [fence], fence.destination.path, outcome)
+        else:
+            await self._complete(receiver, fence, outcome)
+            outcome.moved -= 1
 
-    async def _move_lane(self, receiver: Receiver, path: str, items: list[Item], outcome: Round) -> None:
+    async def _move_lane(self, receiver: Receiver, items: list[Item], outcome: Round) -> None:
         """Messages of one path and session."""
+        path = items[0].destination.path
         lane = Lane(path, items, self.settings.read_ahead_max)
         while lane.next_transfer(self._batch_bytes_max(path)):
             if self._stopping.is_set() or (self._is_resting(path) and not await self._hold(lane.left(), path, outcome)):
@@ -446,7 +423,7 @@ class Syphon:
             await receiver.complete(item.delivery)
         except MessageLockLostError as error:
             # The primary has it and the backlog still does: the second copy has the same id, which duplicate detection drops.
-            self._events.tell("syphon-lock-lost", item.unwrapped.destination.path, f"{item.delivery.message_id} may arrive twice", error)
+            self._events.tell("syphon-lock-lost", item.destination.path, f"{item.delivery.message_id} may arrive twice", error)
 
     async def _give_back(self, receiver: Receiver, items: list[Item], path: str, outcome: Round) -> None:
         outcome.blocked.add(path)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from tandem.client.destinations import WAIT_SECONDS, Destinations, trouble_of_condition
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.lanes import Lane
+from tandem.client.precedence import DivertedMessage
 from tandem.engine_client.blocking import BlockingClient, BlockingSender, Pending, TransportError
 from tandem.spark.connector.claims import Claims
 from tandem.spark.connector.connections import connection, drop, patiently, unreachable
 from tandem.spark.connector.lease_reading import Message, read_lease
 from tandem.spark.connector.options import Where
 from tandem.spark.connector.task_sender import Senders, post
-from tandem.spark.syphon.session_order import Letter, Turns
+from tandem.spark.syphon.session_order import BacklogOrder
 
 log = logging.getLogger("tandem.spark.syphon")
 
@@ -70,7 +71,7 @@ class Mover:
         self._queue = queue
         self._now_ms = now_ms
         self._claims = Claims(settings.secondary, queue)
-        self._turns = Turns(settings.secondary, queue)
+        self._order = BacklogOrder(settings.secondary, queue)
         self._tallies: dict[str, Tally] = {}
         self._blocked: set[str] = set()
         self._destinations = Destinations(settings.destination_wait_ms, refusing)
@@ -112,7 +113,7 @@ class Mover:
 
     def _move_page(self, page: list[Message]) -> Outcome:
         outcome = Outcome()
-        letters: list[Letter] = []
+        messages: list[DivertedMessage] = []
         for (seq, enqueued_at, _, _), payload in page:
             try:
                 unwrapped = unwrap_payload(payload, self._now_ms if self._settings.subtract_time_in_backlog else None)
@@ -120,20 +121,20 @@ class Mover:
                 outcome.dead_letter(seq, error.reason, error.description)
                 self._tally("").dead_lettered += 1
                 continue
-            letters.append(Letter(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
-        go, wait = self._turns.sort(letters)
-        for letter in wait:
-            tally = self._tally(letter.destination.path)
+            messages.append(DivertedMessage(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
+        go, wait = self._order.divide(messages)
+        for message in wait:
+            tally = self._tally(message.destination.path)
             tally.waiting += 1
             tally.reason = tally.reason or "earlier messages of its session go first"
         self._move_lanes(self._lanes(go), outcome)
         return outcome
 
-    def _lanes(self, letters: list[Letter]) -> dict[str, Lane[Letter]]:
+    def _lanes(self, messages: list[DivertedMessage]) -> dict[str, Lane[DivertedMessage]]:
         """By destination; what has to wait for its destination is left out."""
-        by_path: dict[str, list[Letter]] = {}
-        for letter in letters:
-            by_path.setdefault(letter.path, []).append(letter)
+        by_path: dict[str, list[DivertedMessage]] = {}
+        for message in messages:
+            by_path.setdefault(message.path, []).append(message)
         lanes = {}
         for key, found in by_path.items():
             path = found[0].destination.path
@@ -143,7 +144,7 @@ class Mover:
                 lanes[key] = Lane(path, found, self._settings.batch_messages)
         return lanes
 
-    def _move_lanes(self, lanes: dict[str, Lane[Letter]], outcome: Outcome) -> None:
+    def _move_lanes(self, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome) -> None:
         """All destinations at once, each strictly in order."""
         try:
             for key in list(lanes):
@@ -159,7 +160,7 @@ class Mover:
     def _client(self) -> BlockingClient:
         return connection(self._settings.primary)
 
-    def _lose_primary(self, error: TransportError, lanes: dict[str, Lane[Letter]]) -> None:
+    def _lose_primary(self, error: TransportError, lanes: dict[str, Lane[DivertedMessage]]) -> None:
         """Everything without an answer stays in its lease: the primary may have it, then its duplicate detection drops the repeat."""
         self._primary_gone = str(error)
         drop(self._settings.primary)
@@ -175,7 +176,7 @@ class Mover:
             self._senders = Senders(self._client(), 5_000)
         return self._senders.of(path)
 
-    def _next(self, key: str, lanes: dict[str, Lane[Letter]], outcome: Outcome) -> None:
+    def _next(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome) -> None:
         """Send the next transfer of this lane; a destination that refuses the link itself refuses all its messages."""
         lane = lanes[key]
         self._claims.check()
@@ -186,7 +187,7 @@ class Mover:
             return
         try:
             sender = self._sender(lane.path)
-            post(sender, [letter.payload for letter in lane.next_transfer(sender.message_bytes_max)], lane)
+            post(sender, [message.payload for message in lane.next_transfer(sender.message_bytes_max)], lane)
         except TransportError as error:
             if error.condition in _OF_THE_CONNECTION:
                 raise
@@ -194,12 +195,12 @@ class Mover:
                 self._senders.forget(lane.path)
             self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
 
-    def _has_answer(self, lane: Lane[Letter]) -> bool:
+    def _has_answer(self, lane: Lane[DivertedMessage]) -> bool:
         """Opening a link to one destination may have read the answers of others."""
         sender = self._sender(lane.path)
         return bool(sender.answered or sender.failed)
 
-    def _look(self, key: str, lanes: dict[str, Lane[Letter]], outcome: Outcome) -> None:
+    def _look(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome) -> None:
         lane = lanes[key]
         sender = self._sender(lane.path)
         answered, sender.answered = sender.answered, []
@@ -208,10 +209,10 @@ class Mover:
             return
         if answered:
             tally = self._tally(lane.path)
-            for letter in lane.accepted():
+            for message in lane.accepted():
                 tally.moved += 1
-                tally.size_bytes += len(letter.payload)
-                outcome.completed.append(letter.sequence_number)
+                tally.size_bytes += len(message.payload)
+                outcome.completed.append(message.sequence_number)
             self._destinations.took(lane.path)
             self._next(key, lanes, outcome)
         elif failed:
@@ -226,7 +227,7 @@ class Mover:
                 self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
 
     def _refused(
-        self, key: str, lanes: dict[str, Lane[Letter]], outcome: Outcome, condition: str, description: str, whole_lane: bool
+        self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome, condition: str, description: str, whole_lane: bool
     ) -> None:
         lane = lanes[key]
         said = f"{lane.path}: {condition}: {description}"
@@ -240,11 +241,11 @@ class Mover:
             tally.reason = said
             del lanes[key]
             return
-        for letter in dead:
-            if letter.fence:
-                outcome.completed.append(letter.sequence_number)
+        for message in dead:
+            if message.fence:
+                outcome.completed.append(message.sequence_number)
             else:
-                outcome.dead_letter(letter.sequence_number, NOT_RETRYABLE, said)
+                outcome.dead_letter(message.sequence_number, NOT_RETRYABLE, said)
                 tally.dead_lettered += 1
         self._next(key, lanes, outcome)
 

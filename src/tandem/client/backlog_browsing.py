@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.client.precedence import PAGE, Earlier, GapSearch, OtherQueue, Permission, Standing, others
+from tandem.client.precedence import PAGE, DivertedMessage, Earlier, GapSearch, OtherQueue, others
 
 if TYPE_CHECKING:
     from tandem.client.transport import Namespace, Receiver
@@ -18,15 +18,15 @@ log = logging.getLogger("tandem.client.order")
 _TIMEOUT_SECONDS: Final = 10.0
 
 
-async def ask_permission(
-    secondary: Namespace, receiver: Receiver, all_queues: Sequence[str], lanes: Sequence[Sequence[Standing]], numbers: Collection[int]
-) -> Permission:
-    """Look before and elsewhere, as far as the messages of these lanes, one of each session, ask for it."""
-    permission = Permission(await _look_before(receiver, numbers))
-    marked = [standing for lane in lanes for standing in lane if standing.after]
-    for name, standings in others(receiver.path, all_queues, marked).items():
-        permission.waiting |= await _look_into(secondary, name, OtherQueue(name, receiver.path, standings))
-    return permission
+async def look_around(
+    secondary: Namespace, receiver: Receiver, all_queues: Sequence[str], messages: Sequence[DivertedMessage]
+) -> tuple[Earlier, set[int]]:
+    """What stands before these in their own queue, and which of them have to wait for another queue."""
+    earlier = await _look_before(receiver, [message.sequence_number for message in messages])
+    waiting: set[int] = set()
+    for name, concerned in others(receiver.path, all_queues, [message for message in messages if message.destination.after]).items():
+        waiting |= await _look_into(secondary, name, OtherQueue(name, receiver.path, concerned))
+    return earlier, waiting
 
 
 async def _look_before(receiver: Receiver, sequence_numbers: Collection[int]) -> Earlier:
