@@ -23,7 +23,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "model": frozenset(),
     "amqp": frozenset(),
-    "wire": frozenset({"amqp"}),
+    "wire": frozenset(),
     "broker": frozenset({"model"}),
     "stores": frozenset({"model", "broker"}),
     "gateway": frozenset({"model", "amqp", "wire", "broker", "server", "relay", "tokens"}),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tandem
-from tandem.cli.main import COMMANDS
+from tandem.cli.application import COMMANDS
 
 
 def run(*arguments: str, module: bool = True) -> subprocess.CompletedProcess[str]:

@@ -28,7 +28,7 @@ from tandem.model.entity import (
     TrueFilter,
 )
 from tandem.model.entity_json import (
-    Kind,
+    EntityKind,
     NotADescription,
     dump_authorization_rule,
     dump_entity,
@@ -61,10 +61,10 @@ QUEUE = QueueDescription(
 
 
 def test_queue_and_topic_come_back_as_they_were() -> None:
-    assert load_entity(Kind.QUEUE, dump_entity(QUEUE)) == QUEUE
+    assert load_entity(EntityKind.QUEUE, dump_entity(QUEUE)) == QUEUE
     topic = TopicDescription(name="t", support_ordering=False, authorization_rules=(AUTHORIZATION,))
-    assert load_entity(Kind.TOPIC, dump_entity(topic)) == topic
-    assert (kind_of(QUEUE), kind_of(topic)) == (Kind.QUEUE, Kind.TOPIC)
+    assert load_entity(EntityKind.TOPIC, dump_entity(topic)) == topic
+    assert (kind_of(QUEUE), kind_of(topic)) == (EntityKind.QUEUE, EntityKind.TOPIC)
     assert load_authorization_rule(dump_authorization_rule(AUTHORIZATION)) == AUTHORIZATION
 
 
@@ -73,7 +73,7 @@ def test_rules_of_a_subscription_travel_beside_it() -> None:
     subscription = SubscriptionDescription(topic="t", name="s", rules=rules)
     text = dump_entity(subscription)
     assert "rules" not in json.loads(text)
-    assert load_entity(Kind.SUBSCRIPTION, text, rules) == subscription
+    assert load_entity(EntityKind.SUBSCRIPTION, text, rules) == subscription
 
 
 VALUES = st.one_of(
@@ -128,13 +128,13 @@ def test_value_of_a_type_nobody_knows_is_refused_when_written() -> None:
 def test_wrong_key_or_type_is_named(change: dict[str, Any], reason: str) -> None:
     text = json.dumps(json.loads(dump_entity(QUEUE)) | change)
     with pytest.raises(NotADescription, match=reason):
-        load_entity(Kind.QUEUE, text)
+        load_entity(EntityKind.QUEUE, text)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"name": ', "{}"])
 def test_text_that_is_no_description_is_refused(text: str) -> None:
     with pytest.raises(NotADescription):
-        load_entity(Kind.QUEUE, text)
+        load_entity(EntityKind.QUEUE, text)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_rule_with_damaged_values_is_refused(pairs: object) -> None:
 
 def test_absent_keys_take_their_defaults() -> None:
     """A description written before a property existed reads as one that did not set it."""
-    assert load_entity(Kind.QUEUE, '{"name":"q"}') == QueueDescription(name="q")
+    assert load_entity(EntityKind.QUEUE, '{"name":"q"}') == QueueDescription(name="q")
 
 
 def test_exact_values_of_awkward_types() -> None:

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import importlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tandem import __version__
-from tandem.cli.main import COMMANDS
+
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "serve": ("tandem.cli.serve", "serve", "Run a broker."),
+    "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
+    "syphon": ("tandem.cli.pipeline", "syphon", "Carry diverted messages home, on Spark."),
+    "reconcile": ("tandem.cli.analytics", "reconcile", "Prove that nothing was lost, doubled or left behind."),
+    "cost": ("tandem.cli.analytics", "cost", "Price what was counted, and compare ways to survive an outage."),
+    "availability": ("tandem.cli.analytics", "availability", "Outages, failovers, and whether the goal was met."),
+    "report": ("tandem.cli.analytics", "report", "Write one page with plots about an outage."),
+    "import": ("tandem.cli.importing", "import_topology", "Write a tandem.toml from the entities of a living namespace."),
+    "queue": ("tandem.cli.operations.entities", "queue", "Create, list, show, change and delete queues."),
+    "topic": ("tandem.cli.operations.entities", "topic", "Create, list, show, change and delete topics."),
+    "subscription": ("tandem.cli.operations.entities", "subscription", "Create, list, show, change and delete subscriptions."),
+    "rule": ("tandem.cli.operations.rules", "app", "Rules of subscriptions, and why one matches a message or not."),
+    "send": ("tandem.cli.operations.messages", "send", "Send messages."),
+    "schedule": ("tandem.cli.operations.messages", "schedule", "Schedule messages."),
+    "cancel": ("tandem.cli.operations.messages", "cancel", "Cancel scheduled messages."),
+    "peek": ("tandem.cli.operations.messages", "peek", "Look at messages without taking them."),
+    "receive": ("tandem.cli.operations.messages", "receive", "Take messages."),
+    "purge": ("tandem.cli.operations.purge", "purge", "Drop every message of an entity."),
+    "dead-letter": ("tandem.cli.operations.dead_letter", "app", "Look at dead letters, send them again, or drop them."),
+    "session": ("tandem.cli.operations.sessions", "app", "Sessions of an entity, and their states."),
+    "context": ("tandem.cli.operations.contexts", "app", "Connection strings under a name."),
+    "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
+    "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),
+    "keys": ("tandem.cli.keys", "keys", "Show the keys and connection strings of a broker."),
+    "token": ("tandem.cli.token", "token", "Sign a token for programs that speak HTTP."),
+}
+"""name -> (module, function or Typer application, one line of help). A module is imported when its command runs."""
 
 
 class LazyGroup(TyperGroup):

@@ -112,14 +112,14 @@ def read_topology(connection_string: str, ca_file: Path | None) -> tuple[Namespa
     options: dict[str, Any] = {} if ca_file is None else {"connection_verify": str(ca_file)}
     try:
         with ServiceBusAdministrationClient.from_connection_string(connection_string, retry_total=2, **options) as client:
-            return _Reader(client).read()
+            return _NamespaceReader(client).read()
     except ValueError as error:
         raise ConfigurationError(f"--from: {error}") from error
     except AzureError as error:
         raise ConfigurationError(f"the namespace could not be read: {error.message.splitlines()[0] if error.message else error}") from error
 
 
-class _Reader:
+class _NamespaceReader:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._warnings: list[str] = []

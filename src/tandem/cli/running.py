@@ -38,7 +38,7 @@ _GC_THRESHOLDS: Final = (50_000, 20, 50)
 """Messages are freed by reference counting; the collector only has to look for rare cycles, so it may look rarely."""
 
 
-class Broker(Protocol):
+class RunnableBroker(Protocol):
     """What serving needs of a server."""
 
     ports: list[int]
@@ -54,7 +54,7 @@ def serve_with(flags: Flags) -> None:
     run(load(flags, os.environ, Path.cwd()))
 
 
-def run(configuration: Configuration, make: Callable[[ServerSettings], Broker] | None = None) -> None:
+def run(configuration: Configuration, make: Callable[[ServerSettings], RunnableBroker] | None = None) -> None:
     """Everything between the decided settings and the end of the process."""
     with workplace(configuration) as directory:
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
@@ -145,7 +145,7 @@ def workplace(configuration: Configuration) -> Iterator[Path]:
         os.close(descriptor)
 
 
-async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Broker], keys: str) -> None:
+async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], RunnableBroker], keys: str) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_error)
@@ -282,7 +282,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _make_server(settings: ServerSettings) -> Broker:
+def _make_server(settings: ServerSettings) -> RunnableBroker:
     """The composition root: which clock, which engines, which certificates."""
     from tandem.model.clock import SystemClock
     from tandem.server.server import Server

@@ -40,7 +40,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Broker:
+class BrokerProcess:
     """One `tandem serve` on a port that stays the same through every restart."""
 
     def __init__(self, home: Path, name: str, queues: tuple[str, ...]) -> None:
@@ -111,7 +111,7 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class Tally:
+class TrafficCount:
     """What everybody has done so far."""
 
     sent: int = 0
@@ -124,11 +124,11 @@ class Tally:
 class Traffic:
     """A sender and a receiver for each queue, until they are told to stop."""
 
-    def __init__(self, primary: Broker, pair: PairedNamespaces, rate: float, directory: Path) -> None:
+    def __init__(self, primary: BrokerProcess, pair: PairedNamespaces, rate: float, directory: Path) -> None:
         self._primary = primary
         self._pair = pair
         self._pause = len(QUEUES) / rate
-        self.tally = Tally()
+        self.tally = TrafficCount()
         self.sent = Ledger(directory / "sent.jsonl")
         self.received = Ledger(directory / "received.jsonl")
         self._sent_ids: set[str] = set()

@@ -8,14 +8,15 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.aio import PairedNamespaces
 from tandem.client.event_log import EventLog
-from tandem.demo.processes import QUEUES, Broker, Traffic, now_ms
+from tandem.demo.processes import QUEUES, BrokerProcess, Traffic, now_ms
+from tandem.demo.verdict import DemoVerdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,33 +51,10 @@ class Plan:
     master: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    sent: int
-    delivered: int
-    lost: int
-    duplicated: int
-    diverted: int
-    operations: int
-    failed: int
-    seconds_to_failover: float | None
-    seconds_to_heal: float | None
-    seconds_to_drain: float
-    """From healing until the backlog was home."""
-    report: str
-
-    @property
-    def held(self) -> bool:
-        return self.lost == 0 and self.duplicated == 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"held": self.held}
-
-
-async def play(plan: Plan, directory: Path, view: View) -> Verdict:
+async def play(plan: Plan, directory: Path, view: View) -> DemoVerdict:
     """The whole story; brokers and Spark are gone when it returns."""
-    primary = Broker(directory, PRIMARY, QUEUES)
-    secondary = Broker(directory, SECONDARY, ())
+    primary = BrokerProcess(directory, PRIMARY, QUEUES)
+    secondary = BrokerProcess(directory, SECONDARY, ())
     session = _Session(plan.master, directory / "spark.log")
     try:
         view.phase("two data centres start")
@@ -99,7 +77,7 @@ async def play(plan: Plan, directory: Path, view: View) -> Verdict:
 
 
 async def _outage(
-    plan: Plan, directory: Path, primary: Broker, secondary: Broker, starting: asyncio.Future[SparkSession], view: View
+    plan: Plan, directory: Path, primary: BrokerProcess, secondary: BrokerProcess, starting: asyncio.Future[SparkSession], view: View
 ) -> float:
     """Seconds from healing until the backlog was home."""
     log = EventLog(directory / "client-events.jsonl", "demo")
@@ -168,7 +146,7 @@ async def _watching(view: View, traffic: Traffic, pair: PairedNamespaces) -> Asy
 class _Syphon:
     """The Spark syphon as a service: started in peace, warm when it is needed, stopped when everything is home."""
 
-    def __init__(self, primary: Broker, secondary: Broker, directory: Path, view: View) -> None:
+    def __init__(self, primary: BrokerProcess, secondary: BrokerProcess, directory: Path, view: View) -> None:
         self._primary = primary
         self._secondary = secondary
         self._directory = directory
@@ -233,7 +211,7 @@ class _Syphon:
         self._loop.call_soon_threadsafe(self._told.set)
 
 
-def _prove(spark: SparkSession, directory: Path, primary: Broker, secondary: Broker) -> Story:
+def _prove(spark: SparkSession, directory: Path, primary: BrokerProcess, secondary: BrokerProcess) -> Story:
     from tandem.spark.analytics.report import tell
 
     return tell(
@@ -249,10 +227,10 @@ def _prove(spark: SparkSession, directory: Path, primary: Broker, secondary: Bro
     )
 
 
-def _verdict(story: Story, drained: float, report: Path) -> Verdict:
+def _verdict(story: Story, drained: float, report: Path) -> DemoVerdict:
     total = story.reconciliation.total
     outages = story.availability.outages if story.availability is not None else ()
-    return Verdict(
+    return DemoVerdict(
         sent=total.sent,
         delivered=total.delivered,
         lost=total.lost,

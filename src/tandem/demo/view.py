@@ -16,8 +16,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tandem.aio import PathStatus
     from tandem.client.events import Event
-    from tandem.demo.processes import Broker, Tally
-    from tandem.demo.story import Verdict
+    from tandem.demo.processes import BrokerProcess, TrafficCount
+    from tandem.demo.verdict import DemoVerdict
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _SECONDS_SHOWN: Final = 60
@@ -43,11 +43,11 @@ class View:
 
     def phase(self, text: str) -> None: ...
 
-    def brokers(self, primary: Broker, secondary: Broker) -> None: ...
+    def brokers(self, primary: BrokerProcess, secondary: BrokerProcess) -> None: ...
 
     def event(self, event: Event) -> None: ...
 
-    def standing(self, tally: Tally, diverted: int, paths: list[PathStatus]) -> None: ...
+    def standing(self, tally: TrafficCount, diverted: int, paths: list[PathStatus]) -> None: ...
 
     def syphon(self, moved: int, remaining: int) -> None: ...
 
@@ -96,9 +96,9 @@ class LiveView(View):
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._phase = ""
-        self._brokers: tuple[Broker, Broker] | None = None
+        self._brokers: tuple[BrokerProcess, BrokerProcess] | None = None
         self._events: deque[Text] = deque(maxlen=_EVENTS_SHOWN)
-        self._tally: Tally | None = None
+        self._tally: TrafficCount | None = None
         self._paths: list[PathStatus] = []
         self._diverted = 0
         self._moved: tuple[int, int] | None = None
@@ -116,7 +116,7 @@ class LiveView(View):
         self._phase = text
         self._say("bold", text)
 
-    def brokers(self, primary: Broker, secondary: Broker) -> None:
+    def brokers(self, primary: BrokerProcess, secondary: BrokerProcess) -> None:
         self._brokers = (primary, secondary)
 
     def event(self, event: Event) -> None:
@@ -124,7 +124,7 @@ class LiveView(View):
         if style is not None:
             self._say(style, f"{event.kind} {event.path}: {event.detail}")
 
-    def standing(self, tally: Tally, diverted: int, paths: list[PathStatus]) -> None:
+    def standing(self, tally: TrafficCount, diverted: int, paths: list[PathStatus]) -> None:
         self._tally, self._diverted, self._paths = tally, diverted, paths
         self._sent.note(tally.sent - diverted)
         self._diverting.note(diverted)
@@ -164,7 +164,7 @@ class LiveView(View):
         return table
 
 
-def _place(role: str, broker: Broker) -> Text:
+def _place(role: str, broker: BrokerProcess) -> Text:
     mark = Text("● up    ", style="bold green") if broker.up else Text("✖ down  ", style="bold red")
     return Text(f"{role} ", style="dim") + Text(f"{broker.name} ", style="bold") + mark
 
@@ -174,7 +174,7 @@ def _path(path: PathStatus) -> Text:
     return Text(f"{path.path} ", style="dim") + Text(path.state.value, style=style)
 
 
-def show_verdict(verdict: Verdict) -> None:
+def show_verdict(verdict: DemoVerdict) -> None:
     """The last words: every figure of the contract, and where the page is."""
     console = Console(highlight=False)
     table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")

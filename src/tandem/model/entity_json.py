@@ -32,16 +32,16 @@ from tandem.model.entity import (
 EntityDescription = QueueDescription | TopicDescription | SubscriptionDescription
 
 
-class Kind(enum.Enum):
+class EntityKind(enum.Enum):
     QUEUE = "queue"
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
 
 
-_CLASSES: Final[dict[Kind, type[EntityDescription]]] = {
-    Kind.QUEUE: QueueDescription,
-    Kind.TOPIC: TopicDescription,
-    Kind.SUBSCRIPTION: SubscriptionDescription,
+_CLASSES: Final[dict[EntityKind, type[EntityDescription]]] = {
+    EntityKind.QUEUE: QueueDescription,
+    EntityKind.TOPIC: TopicDescription,
+    EntityKind.SUBSCRIPTION: SubscriptionDescription,
 }
 
 
@@ -49,7 +49,7 @@ class NotADescription(ValueError):
     """The text is not a description of that kind. Says which key is wrong."""
 
 
-def kind_of(description: EntityDescription) -> Kind:
+def kind_of(description: EntityDescription) -> EntityKind:
     for kind, cls in _CLASSES.items():
         if isinstance(description, cls):
             return kind
@@ -65,14 +65,14 @@ def dump_entity(description: EntityDescription) -> str:
     return _to_text(fields)
 
 
-def load_entity(kind: Kind, text: str, rules: tuple[RuleDescription, ...] = ()) -> EntityDescription:
+def load_entity(kind: EntityKind, text: str, rules: tuple[RuleDescription, ...] = ()) -> EntityDescription:
     """The inverse. `rules` are put into a subscription."""
     cls = _CLASSES[kind]
     fields = _from_text(text)
     if "rules" in fields:
         raise NotADescription("rules are not part of an entity's JSON")
     _convert(fields, "status", EntityStatus)
-    if kind is not Kind.SUBSCRIPTION:
+    if kind is not EntityKind.SUBSCRIPTION:
         _convert(fields, "authorization_rules", lambda items: tuple(_load_authorization(item) for item in items))
     description = _build(cls, fields)
     if isinstance(description, SubscriptionDescription):
@@ -98,7 +98,7 @@ def load_without_keys(text: str) -> tuple[EntityDescription, tuple[str, ...]]:
     """(the entity without authorization rules, the names of those)."""
     fields = _from_text(text)
     try:
-        return load_entity(Kind(fields["kind"]), fields["description"]), tuple(map(str, fields["keys_of"]))
+        return load_entity(EntityKind(fields["kind"]), fields["description"]), tuple(map(str, fields["keys_of"]))
     except (KeyError, TypeError) as error:
         raise NotADescription(f"not an entity without keys: {error!r}") from error
 

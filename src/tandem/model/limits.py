@@ -1,4 +1,4 @@
-"""Every limit in one place: nothing in the house grows without one of these names."""
+"""Every limit of a broker in one place, with its default. One that nobody reads is an error in tests/test_house.py."""
 
 from __future__ import annotations
 

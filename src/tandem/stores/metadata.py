@@ -21,7 +21,7 @@ from typing import Final, TypeVar, cast
 from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import (
     EntityDescription,
-    Kind,
+    EntityKind,
     NotADescription,
     dump_authorization_rule,
     dump_entity,
@@ -141,7 +141,7 @@ class Metadata:
                 "SELECT id, kind, path, topic_id, store, description, checksum FROM entities ORDER BY id"
             ):
                 self._verify(checksum, f"{kind} {path}", id_, kind, path, topic_id, store, text)
-                description = load_entity(Kind(kind), text, tuple(rules.get(id_, ())))
+                description = load_entity(EntityKind(kind), text, tuple(rules.get(id_, ())))
                 entities.append(StoredEntity(id=id_, description=description, store=store))
             authorization_rules: list[AuthorizationRule] = []
             for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM authorization_rules ORDER BY name"):
@@ -176,7 +176,7 @@ class Metadata:
 
         def put() -> None:
             row = self._db.execute("SELECT kind FROM entities WHERE id = ?", (subscription_id,)).fetchone()
-            if row is None or row[0] != Kind.SUBSCRIPTION.value:
+            if row is None or row[0] != EntityKind.SUBSCRIPTION.value:
                 raise EntityNotFound(f"no subscription has the id {subscription_id}")
             self._put_rule(subscription_id, rule)
 

@@ -107,7 +107,7 @@ class Bus:
         """Returns when the broker serves. After `stop` it finds everything as it was, on the same port."""
         if self._thread is not None:
             raise RuntimeError("the bus is running already")
-        ready = _Ready()
+        ready = _Startup()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="tandem-bus", daemon=True)
         self._thread.start()
         ready.event.wait()
@@ -221,11 +221,11 @@ class Bus:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS_MAX)
 
-    def _run(self, ready: _Ready) -> None:
+    def _run(self, ready: _Startup) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(self._serve(ready))
 
-    async def _serve(self, ready: _Ready) -> None:
+    async def _serve(self, ready: _Startup) -> None:
         settings = ServerSettings(
             listeners=(Listener(port=self._port),),
             data_dir=self._data_dir,
@@ -361,7 +361,7 @@ def _fault_points(server: Server) -> FaultPoints:
     return points
 
 
-class _Ready:
+class _Startup:
     def __init__(self) -> None:
         self.event = threading.Event()
         self.error: BaseException | None = None

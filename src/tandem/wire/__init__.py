@@ -1,1 +1,1 @@
-"""The only byte pump: sockets, TLS and WebSocket around the sans-IO engine."""
+"""What lies under a protocol: which one a connection speaks, TLS, and WebSocket. Nothing here reads AMQP."""

@@ -64,11 +64,11 @@ def test_any_text_is_a_duration_or_not_and_never_crashes(text: str) -> None:
         (setting_types.File(), ["a/b"], ["", "a\0b", 1]),
     ],
 )
-def test_each_kind_takes_what_it_allows_and_nothing_else(kind: setting_types.Kind, good: list[object], bad: list[object]) -> None:
+def test_each_kind_takes_what_it_allows_and_nothing_else(kind: setting_types.SettingType, good: list[object], bad: list[object]) -> None:
     for value in good:
         kind.read(value)
     for value in bad:
-        with pytest.raises(setting_types.NotAllowed):
+        with pytest.raises(setting_types.InvalidSetting):
             kind.read(value)
     assert kind.allowed
 
@@ -87,7 +87,7 @@ def test_each_kind_takes_what_it_allows_and_nothing_else(kind: setting_types.Kin
         (setting_types.Name(), "a/b", "a/b"),
     ],
 )
-def test_text_from_the_environment_is_converted(kind: setting_types.Kind, text: str, value: object) -> None:
+def test_text_from_the_environment_is_converted(kind: setting_types.SettingType, text: str, value: object) -> None:
     assert kind.read_text(text) == value
 
 
@@ -100,8 +100,8 @@ def test_text_from_the_environment_is_converted(kind: setting_types.Kind, text: 
         (setting_types.Many(setting_types.Integer(), 1), " , "),
     ],
 )
-def test_text_that_cannot_be_converted_is_refused(kind: setting_types.Kind, text: str) -> None:
-    with pytest.raises(setting_types.NotAllowed):
+def test_text_that_cannot_be_converted_is_refused(kind: setting_types.SettingType, text: str) -> None:
+    with pytest.raises(setting_types.InvalidSetting):
         kind.read_text(text)
 
 

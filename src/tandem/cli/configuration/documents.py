@@ -13,7 +13,7 @@ from typing import Final
 from tandem.cli.configuration.json_positions import JsonError
 from tandem.cli.configuration.json_positions import Path as KeyPath
 from tandem.cli.configuration.json_positions import parse as parse_json
-from tandem.cli.configuration.setting_types import Kind, NotAllowed
+from tandem.cli.configuration.setting_types import InvalidSetting, SettingType
 from tandem.model.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 16_777_216
@@ -52,17 +52,17 @@ class Section:
     def has(self, key: str) -> bool:
         return self._find(key) is not None
 
-    def get(self, key: str, kind: Kind) -> object | None:
+    def get(self, key: str, kind: SettingType) -> object | None:
         """The value, read by its kind; None when the key is absent."""
         found = self._find(key)
         if found is None or (self.document.folds_case and self.values[found] is None):  # null in JSON is "not said"
             return None
         try:
             return kind.read(self.values[found])
-        except NotAllowed:
+        except InvalidSetting:
             raise self.refusal(key, self.values[found], kind.allowed) from None
 
-    def need(self, key: str, kind: Kind) -> object:
+    def need(self, key: str, kind: SettingType) -> object:
         value = self.get(key, kind)
         if value is None:
             raise ConfigurationError(f"{self.place()}: {key} is missing; it must be {kind.allowed}")

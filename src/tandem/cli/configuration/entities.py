@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar, cast
 
 from tandem.broker.entities import administration
 from tandem.cli.configuration.documents import Section
-from tandem.cli.configuration.rule_sections import Names, read_emulator_rule, read_rule
-from tandem.cli.configuration.setting_types import Choice, Duration, Flag, Integer, Kind, Many, Name, Text
+from tandem.cli.configuration.rule_sections import UniqueNames, read_emulator_rule, read_rule
+from tandem.cli.configuration.setting_types import Choice, Duration, Flag, Integer, Many, Name, SettingType, Text
 from tandem.model.entity import (
     AuthorizationRule,
     EntityStatus,
@@ -26,14 +26,14 @@ from tandem.server.settings import NamespaceSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
+class EntityField:
     """One property of an entity under its three names: ours, the emulator's, and the field that keeps it."""
 
     key: str
     emulator_key: str
     field: str
-    kind: Kind
-    emulator_kind: Kind | None = None
+    kind: SettingType
+    emulator_kind: SettingType | None = None
     """Where the emulator counts in another unit."""
 
 
@@ -41,42 +41,44 @@ _TARGET: Final = Text(chars_max=512, empty=True, allowed="the name of a queue or
 _KILOBYTES: Final = Integer(low=1, high=102_400, scale=1024)
 
 PROPERTIES: Final = (
-    Property("lock_duration", "LockDuration", "lock_duration_ms", Duration(*administration.LOCK_MS)),
-    Property("max_size_megabytes", "MaxSizeInMegabytes", "max_size_megabytes", Integer(*administration.SIZE_MEGABYTES)),
-    Property("requires_duplicate_detection", "RequiresDuplicateDetection", "requires_duplicate_detection", Flag()),
-    Property("requires_session", "RequiresSession", "requires_session", Flag()),
-    Property(
+    EntityField("lock_duration", "LockDuration", "lock_duration_ms", Duration(*administration.LOCK_MS)),
+    EntityField("max_size_megabytes", "MaxSizeInMegabytes", "max_size_megabytes", Integer(*administration.SIZE_MEGABYTES)),
+    EntityField("requires_duplicate_detection", "RequiresDuplicateDetection", "requires_duplicate_detection", Flag()),
+    EntityField("requires_session", "RequiresSession", "requires_session", Flag()),
+    EntityField(
         "default_message_time_to_live",
         "DefaultMessageTimeToLive",
         "default_message_time_to_live_ms",
         Duration(*administration.TIME_TO_LIVE_MS),
     ),
-    Property("dead_lettering_on_message_expiration", "DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", Flag()),
-    Property(
+    EntityField("dead_lettering_on_message_expiration", "DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", Flag()),
+    EntityField(
         "dead_lettering_on_filter_evaluation_exceptions",
         "DeadLetteringOnFilterEvaluationExceptions",
         "dead_lettering_on_filter_evaluation_exceptions",
         Flag(),
     ),
-    Property(
+    EntityField(
         "duplicate_detection_history",
         "DuplicateDetectionHistoryTimeWindow",
         "duplicate_detection_history_ms",
         Duration(*administration.DUPLICATE_WINDOW_MS),
     ),
-    Property("max_delivery_count", "MaxDeliveryCount", "max_delivery_count", Integer(*administration.DELIVERY_COUNT)),
-    Property("enable_batched_operations", "EnableBatchedOperations", "enable_batched_operations", Flag()),
-    Property("status", "Status", "status", Choice(tuple(status.value for status in EntityStatus), EntityStatus)),
-    Property("auto_delete_on_idle", "AutoDeleteOnIdle", "auto_delete_on_idle_ms", Duration(*administration.AUTO_DELETE_MS)),
-    Property("enable_partitioning", "EnablePartitioning", "enable_partitioning", Flag()),
-    Property("enable_express", "EnableExpress", "enable_express", Flag()),
-    Property("filtering_messages_before_publishing", "FilteringMessagesBeforePublishing", "filtering_messages_before_publishing", Flag()),
-    Property("support_ordering", "SupportOrdering", "support_ordering", Flag()),
-    Property("forward_to", "ForwardTo", "forward_to", _TARGET),
-    Property("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", _TARGET),
-    Property("locks_outlive_connections", "LocksOutliveConnections", "locks_outlive_connections", Flag()),
-    Property("user_metadata", "UserMetadata", "user_metadata", Text(empty=True)),
-    Property("max_message_bytes", "MaxMessageSizeInKilobytes", "max_message_bytes", Integer(low=1024, high=104_857_600), _KILOBYTES),
+    EntityField("max_delivery_count", "MaxDeliveryCount", "max_delivery_count", Integer(*administration.DELIVERY_COUNT)),
+    EntityField("enable_batched_operations", "EnableBatchedOperations", "enable_batched_operations", Flag()),
+    EntityField("status", "Status", "status", Choice(tuple(status.value for status in EntityStatus), EntityStatus)),
+    EntityField("auto_delete_on_idle", "AutoDeleteOnIdle", "auto_delete_on_idle_ms", Duration(*administration.AUTO_DELETE_MS)),
+    EntityField("enable_partitioning", "EnablePartitioning", "enable_partitioning", Flag()),
+    EntityField("enable_express", "EnableExpress", "enable_express", Flag()),
+    EntityField(
+        "filtering_messages_before_publishing", "FilteringMessagesBeforePublishing", "filtering_messages_before_publishing", Flag()
+    ),
+    EntityField("support_ordering", "SupportOrdering", "support_ordering", Flag()),
+    EntityField("forward_to", "ForwardTo", "forward_to", _TARGET),
+    EntityField("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", _TARGET),
+    EntityField("locks_outlive_connections", "LocksOutliveConnections", "locks_outlive_connections", Flag()),
+    EntityField("user_metadata", "UserMetadata", "user_metadata", Text(empty=True)),
+    EntityField("max_message_bytes", "MaxMessageSizeInKilobytes", "max_message_bytes", Integer(low=1024, high=104_857_600), _KILOBYTES),
 )
 
 SUBSCRIPTION_NAME: Final = Name(chars_max=50)
@@ -138,7 +140,7 @@ class _Entities:
     def __init__(self, limits: Limits, emulator: bool) -> None:
         self._limits = limits
         self._emulator = emulator
-        self._names = Names()
+        self._names = UniqueNames()
         self._queues: list[QueueDescription] = []
         self._topics: list[TopicDescription] = []
         self._subscriptions: list[SubscriptionDescription] = []
@@ -162,15 +164,15 @@ class _Entities:
         topic = TopicDescription(name=name, **fields)
         self._topics.append(topic)
         self._checks.append((section, topic))
-        own = Names()
+        own = UniqueNames()
         for item in section.tables("Subscriptions" if self._emulator else "subscription"):
             self._add_subscription(item, name, own)
         section.finish()
 
-    def _add_subscription(self, section: Section, topic: str, names: Names) -> None:
+    def _add_subscription(self, section: Section, topic: str, names: UniqueNames) -> None:
         name = names.take(section, self._key("name"), SUBSCRIPTION_NAME)
         fields = _properties(section, SubscriptionDescription, self._emulator)
-        own = Names()
+        own = UniqueNames()
         read_one = read_emulator_rule if self._emulator else read_rule
         rules = tuple(read_one(item, own) for item in section.tables("Rules" if self._emulator else "rule"))
         section.finish()
@@ -255,7 +257,7 @@ def _properties(section: Section, description: type[_Description], emulator: boo
 def _authorization_rules(section: Section) -> tuple[AuthorizationRule, ...]:
     """Keys that are not given stay empty here; they are generated and kept in the data directory when the broker starts."""
     rules: list[AuthorizationRule] = []
-    names = Names()
+    names = UniqueNames()
     for item in section.tables("authorization_rule"):
         name = names.take(item, "name", Text(chars_max=256, allowed="a name of at most 256 characters"))
         rights = frozenset(cast("tuple[Right, ...]", item.need("rights", _RIGHTS)))

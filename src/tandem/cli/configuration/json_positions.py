@@ -25,7 +25,7 @@ class JsonError(ValueError):
 
 def parse(text: str) -> tuple[object, dict[Path, int]]:
     """The value, and the line of every key and list item by its path."""
-    reader = _Reader(text)
+    reader = _JsonReader(text)
     value = reader.value((), 0)
     reader.blank()
     if reader.at < len(text):
@@ -33,7 +33,7 @@ def parse(text: str) -> tuple[object, dict[Path, int]]:
     return value, reader.lines
 
 
-class _Reader:
+class _JsonReader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0

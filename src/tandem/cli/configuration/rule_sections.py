@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from tandem.cli.configuration.documents import Section
-from tandem.cli.configuration.setting_types import Choice, Kind, Text
+from tandem.cli.configuration.setting_types import Choice, SettingType, Text
 from tandem.model.entity import CorrelationFilter, Filter, RuleDescription, SqlAction, SqlFilter, TrueFilter
 from tandem.model.errors import ConfigurationError
 
@@ -13,13 +13,13 @@ RULE_NAME: Final = Text(chars_max=50, allowed="a name of at most 50 characters")
 _VALUE_ALLOWED: Final = "a text, a number, or true or false"
 
 
-class Names:
+class UniqueNames:
     """Queues and topics share one space of names, whatever their case."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def take(self, section: Section, key: str, kind: Kind) -> str:
+    def take(self, section: Section, key: str, kind: SettingType) -> str:
         name = cast(str, section.need(key, kind))
         if name.casefold() in self._taken:
             raise ConfigurationError(f"{section.place(key)}: the name '{name}' is used twice")
@@ -27,7 +27,7 @@ class Names:
         return name
 
 
-def read_rule(section: Section, names: Names) -> RuleDescription:
+def read_rule(section: Section, names: UniqueNames) -> RuleDescription:
     name = names.take(section, "name", RULE_NAME)
     expression = section.get("sql", Text(allowed="an SQL condition"))
     parameters = _values(section.table("sql_parameters"))
@@ -44,7 +44,7 @@ def read_rule(section: Section, names: Names) -> RuleDescription:
     return RuleDescription(name=name, filter=chosen, action=None if action is None else SqlAction(expression=cast(str, action)))
 
 
-def read_emulator_rule(section: Section, names: Names) -> RuleDescription:
+def read_emulator_rule(section: Section, names: UniqueNames) -> RuleDescription:
     name = names.take(section, "Name", RULE_NAME)
     properties = section.need_table("Properties")
     wanted = properties.get("FilterType", Choice(("Sql", "Correlation")))

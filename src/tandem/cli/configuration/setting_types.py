@@ -23,17 +23,17 @@ _TRUE: Final = ("true", "1", "yes", "on")
 _FALSE: Final = ("false", "0", "no", "off")
 
 
-class NotAllowed(ValueError):
+class InvalidSetting(ValueError):
     """The value is not one this kind allows."""
 
 
-class Kind(Protocol):
+class SettingType(Protocol):
     @property
     def allowed(self) -> str:
         """In words, for error messages and the reference page."""
 
     def read(self, found: object) -> object:
-        """The value as the house uses it, or NotAllowed."""
+        """The value as the house uses it, or InvalidSetting."""
 
     def read_text(self, found: str) -> object:
         """The same from the environment or the command line, where everything is text."""
@@ -46,7 +46,7 @@ class Flag:
     def read(self, found: object) -> bool:
         if isinstance(found, bool):
             return found
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> bool:
         folded = found.strip().casefold()
@@ -54,7 +54,7 @@ class Flag:
             return True
         if folded in _FALSE:
             return False
-        raise NotAllowed
+        raise InvalidSetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class Integer:
     def read(self, found: object) -> int:
         if isinstance(found, int) and not isinstance(found, bool) and self.low <= found <= self.high:
             return found * self.scale
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> int:
         digits = found.strip().replace("_", "")
         if not re.fullmatch(r"-?\d{1,19}", digits, re.ASCII):
-            raise NotAllowed
+            raise InvalidSetting
         return self.read(int(digits))
 
 
@@ -91,7 +91,7 @@ class Text:
     def read(self, found: object) -> str:
         if isinstance(found, str) and len(found) <= self.chars_max and (found or self.empty):
             return found
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> str:
         return self.read(found)
@@ -114,7 +114,7 @@ class Name:
         pattern = _PLAIN_NAME if self.plain else _NAME
         if isinstance(found, str) and len(found) <= self.chars_max and pattern.fullmatch(found):
             return found
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> str:
         return self.read(found)
@@ -136,10 +136,10 @@ class Duration:
 
     def read(self, found: object) -> int:
         if not isinstance(found, str):
-            raise NotAllowed
+            raise InvalidSetting
         ms = parse_duration(found)
         if ms is None or not self.low <= ms <= self.high:
-            raise NotAllowed
+            raise InvalidSetting
         return ms
 
     def read_text(self, found: str) -> int:
@@ -162,7 +162,7 @@ class Choice:
             for word in self.words:
                 if word.casefold() == found.casefold():
                     return self.make(word)
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> object:
         return self.read(found)
@@ -172,7 +172,7 @@ class Choice:
 class Many:
     """A list of one kind; as text, separated by commas."""
 
-    of: Kind
+    of: SettingType
     least: int = 0
 
     @property
@@ -182,12 +182,12 @@ class Many:
     def read(self, found: object) -> tuple[object, ...]:
         if isinstance(found, Sequence) and not isinstance(found, str) and len(found) >= self.least:
             return tuple(self.of.read(item) for item in found)
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> tuple[object, ...]:
         items = [item for item in (part.strip() for part in found.split(",")) if item]
         if len(items) < self.least:
-            raise NotAllowed
+            raise InvalidSetting
         return tuple(self.of.read_text(item) for item in items)
 
 
@@ -200,7 +200,7 @@ class File:
     def read(self, found: object) -> Path:
         if isinstance(found, str) and found and "\0" not in found:
             return Path(found)
-        raise NotAllowed
+        raise InvalidSetting
 
     def read_text(self, found: str) -> Path:
         return self.read(found)

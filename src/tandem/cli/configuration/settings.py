@@ -10,7 +10,19 @@ from typing import Any, Final, cast
 
 from tandem.cli.configuration.documents import Document, Section, read, show
 from tandem.cli.configuration.entities import read_emulator, read_namespaces
-from tandem.cli.configuration.setting_types import DAY_MS, Choice, Duration, File, Flag, Integer, Kind, Many, Name, NotAllowed, Text
+from tandem.cli.configuration.setting_types import (
+    DAY_MS,
+    Choice,
+    Duration,
+    File,
+    Flag,
+    Integer,
+    InvalidSetting,
+    Many,
+    Name,
+    SettingType,
+    Text,
+)
 from tandem.cli.configuration.trusted_issuers import read_trusted_issuers
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
@@ -29,7 +41,7 @@ class Setting:
 
     section: str
     key: str
-    kind: Kind
+    kind: SettingType
     flag: str = ""
     variable: str = ""
     default: object = None
@@ -56,7 +68,7 @@ BASIC: Final = (
         "--key",
         about="Primary key of `RootManageSharedAccessKey`. Without it a random one is made and kept in the data directory.",
     ),
-    Setting("", "node", Name(chars_max=20, plain=True), default="G0", about="Names this broker in tracking ids."),
+    Setting("", "node", Name(chars_max=20, plain=True), default="G0", about="UniqueNames this broker in tracking ids."),
     Setting("listen", "host", Text(chars_max=255, allowed="a host name or address"), "--host", "TANDEM_HOST", LOOPBACK, "Where to listen."),
     Setting(
         "listen",
@@ -79,7 +91,7 @@ BASIC: Final = (
     ),
 )
 
-_STORE_KINDS: Final[dict[str, tuple[str, Kind]]] = {
+_STORE_KINDS: Final[dict[str, tuple[str, SettingType]]] = {
     "count": ("--store-count", Integer(low=1, high=64)),
     "isolation": ("", Choice(("thread", "process"))),
     "fragments": ("", Integer(low=2, high=64)),
@@ -171,7 +183,7 @@ def quick_flags(arguments: list[str]) -> Flags | None:
                 said[field] = True
                 continue
             read = kind.read_text(value if separator else next(rest))
-        except (NotAllowed, StopIteration):
+        except (InvalidSetting, StopIteration):
             return None
         if field == "port":
             read = (*said.get("port", ()), read)
@@ -243,13 +255,13 @@ class _Layers:
             return value
         try:
             return setting.kind.read(value)
-        except NotAllowed:
+        except InvalidSetting:
             raise ConfigurationError(f"{place}: found {show(value)}; allowed is {setting.kind.allowed}") from None
 
     def _read_text(self, setting: Setting, value: str, place: str) -> object:
         try:
             return setting.kind.read_text(value)
-        except NotAllowed:
+        except InvalidSetting:
             raise ConfigurationError(f"{place}: found {show(value)}; allowed is {setting.kind.allowed}") from None
 
     @staticmethod

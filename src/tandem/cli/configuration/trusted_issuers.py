@@ -7,14 +7,14 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from tandem.cli.configuration.documents import Section
-from tandem.cli.configuration.setting_types import DAY_MS, MINUTE_MS, Choice, Duration, File, Flag, Kind, Many, Name, Text
+from tandem.cli.configuration.setting_types import DAY_MS, MINUTE_MS, Choice, Duration, File, Flag, Many, Name, SettingType, Text
 from tandem.model.entity import Right
 from tandem.model.errors import ConfigurationError
 from tandem.tokens.trust import ALGORITHMS, TokenGrant, TrustedIssuer
 
 _ADDRESS: Final = Text(chars_max=1_024, allowed="an https address; http only to this machine")
 
-KEYS: Final[dict[str, tuple[str, Kind]]] = {
+KEYS: Final[dict[str, tuple[str, SettingType]]] = {
     "issuer": ("issuer", Text(chars_max=512, allowed="the text that its tokens have as `iss`")),
     "jwks_url": ("jwks_url", _ADDRESS),
     "jwks_file": ("jwks_file", File()),
@@ -27,7 +27,7 @@ KEYS: Final[dict[str, tuple[str, Kind]]] = {
     "service_roles": ("service_roles", Flag()),
 }
 """Key in the file -> field of TrustedIssuer, and what it may hold."""
-GRANT_KEYS: Final[dict[str, Kind]] = {
+GRANT_KEYS: Final[dict[str, SettingType]] = {
     "subject": Text(chars_max=512),
     "group": Text(chars_max=512),
     "role": Text(chars_max=512),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tandem.cli.configuration.setting_types import Duration, Flag, Integer, Kind, NotAllowed
+from tandem.cli.configuration.setting_types import Duration, Flag, Integer, InvalidSetting, SettingType
 from tandem.cli.operations.output import plain
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import ConfigurationError
@@ -19,7 +19,7 @@ Properties = Annotated[
 ]
 
 _DURATION: Final = Duration(0, MAX_DURATION_MS)
-_QUEUE: Final[dict[str, Kind | None]] = {
+_QUEUE: Final[dict[str, SettingType | None]] = {
     "auto_delete_on_idle": _DURATION,
     "dead_lettering_on_message_expiration": Flag(),
     "default_message_time_to_live": _DURATION,
@@ -38,7 +38,7 @@ _QUEUE: Final[dict[str, Kind | None]] = {
     "status": None,
     "user_metadata": None,
 }
-_TOPIC_ONLY: Final[dict[str, Kind | None]] = {"filtering_messages_before_publishing": Flag(), "support_ordering": Flag()}
+_TOPIC_ONLY: Final[dict[str, SettingType | None]] = {"filtering_messages_before_publishing": Flag(), "support_ordering": Flag()}
 _NOT_OF_TOPICS: Final = frozenset(
     {
         "dead_lettering_on_message_expiration",
@@ -59,7 +59,7 @@ _NOT_OF_SUBSCRIPTIONS: Final = frozenset(
         "requires_duplicate_detection",
     }
 )
-PROPERTIES: Final[Mapping[str, Mapping[str, Kind | None]]] = {
+PROPERTIES: Final[Mapping[str, Mapping[str, SettingType | None]]] = {
     "queue": _QUEUE,
     "topic": {name: kind for name, kind in _QUEUE.items() if name not in _NOT_OF_TOPICS} | _TOPIC_ONLY,
     "subscription": {name: kind for name, kind in _QUEUE.items() if name not in _NOT_OF_SUBSCRIPTIONS}
@@ -82,12 +82,12 @@ def read_properties(entity_kind: str, pairs: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def _value(pair: str, kind: Kind | None, text: str) -> object:
+def _value(pair: str, kind: SettingType | None, text: str) -> object:
     if kind is None:
         return text or None
     try:
         value = kind.read_text(text)
-    except NotAllowed:
+    except InvalidSetting:
         raise ConfigurationError(f"--property {pair}: takes {kind.allowed}") from None
     if isinstance(kind, Duration):
         assert isinstance(value, int)

@@ -97,12 +97,12 @@ def from_line(text: str, number: int) -> ServiceBusMessage:
 
 def instant(text: str, now: datetime) -> datetime:
     """A moment: ISO 8601, or a span from now like 30s or 2h."""
-    from tandem.cli.configuration.setting_types import Duration, NotAllowed
+    from tandem.cli.configuration.setting_types import Duration, InvalidSetting
     from tandem.model.entity import MAX_DURATION_MS
 
     try:
         return now + timedelta(milliseconds=int(Duration(0, MAX_DURATION_MS).read_text(text)))
-    except (NotAllowed, OverflowError):
+    except (InvalidSetting, OverflowError):
         pass
     try:
         found = datetime.fromisoformat(text)
