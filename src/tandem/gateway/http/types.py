@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
-from aiohttp import web
-
 from tandem.gateway.http.data_port import DataPort
 from tandem.model.errors import ArgumentRefused, BusError, PreconditionFailed
 from tandem.server.administration_port import AdminPort
 from tandem.server.tracking import Tracker
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from tandem.relay.namespace import RelayNamespace
 
 audit: Final = logging.getLogger("tandem.audit")
