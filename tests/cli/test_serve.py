@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -82,7 +83,9 @@ def test_tls_handshake_succeeds_on_the_same_port_with_the_printed_authority(tmp_
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stops_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
     with BrokerProcess(tmp_path, "--port", "0") as broker:
-        assert broker.stop(number) == (0, "")
+        code, said = broker.stop(number)
+        assert code == 0
+        assert re.fullmatch(r"\S+ stopped in \d+\.\d\d s\n", said)
 
 
 def test_key_is_made_once_and_kept_where_only_the_owner_reads_it(tmp_path: Path) -> None:

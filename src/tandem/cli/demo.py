@@ -56,6 +56,8 @@ def demo(
 
 def _need_spark() -> None:
     """Said before anything is started; the small story is played only when asked for."""
-    missing = "PySpark is not installed (pip install 'tandem[spark]')" if importlib.util.find_spec("pyspark") is None else missing_java()
+    missing = (
+        "PySpark is not installed (pip install 'tandem-bus[spark]')" if importlib.util.find_spec("pyspark") is None else missing_java()
+    )
     if missing:
         raise ConfigurationError(f"{missing}; tandem demo --small shows a story without it")

@@ -138,7 +138,9 @@ def _need_spark() -> None:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError(f"{error.name} is not installed: pip install 'tandem[spark]', and a Java runtime 17 or newer") from error
+        raise ConfigurationError(
+            f"{error.name} is not installed: pip install 'tandem-bus[spark]', and a Java runtime 17 or newer"
+        ) from error
 
 
 @contextmanager

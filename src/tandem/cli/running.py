@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn, Protocol
 from tandem.cli.configuration import keyring
 from tandem.cli.configuration.keyring import endpoint_host
 from tandem.cli.configuration.settings import Configuration, Flags, load
+from tandem.cli.service_manager import ServiceManager
 from tandem.model.errors import BusError, ConfigurationError
 from tandem.server.log_lines import LogHandler, LogLines
 from tandem.server.settings import ServerSettings, TlsSettings
@@ -151,7 +152,8 @@ async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Runn
     loop.set_exception_handler(_on_loop_error)
     threading.excepthook = _on_thread_error
     logging.getLogger().addHandler(LogHandler(LINES))
-    telling = loop.create_task(_tell_what_was_left_out())
+    manager = ServiceManager(os.environ)
+    beside = [loop.create_task(_tell_what_was_left_out()), loop.create_task(manager.keep_alive())]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, loop, stopping)
     server = make(settings)
@@ -173,10 +175,15 @@ async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Runn
             for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True)), keys):
                 print(line)
             sys.stdout.flush()
+            manager.ready(line)
             await stopping.wait()
     finally:
-        telling.cancel()
+        manager.stopping("what is under way is finished")
+        began = loop.time()
         await server.stop()
+        for task in beside:
+            task.cancel()
+        _note(f"stopped in {loop.time() - began:.2f} s")
         LINES.close()
 
 
