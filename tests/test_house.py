@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "server": frozenset({"model", "wire", "amqp", "broker", "gateway", "relay", "tokens"}),
     # whom to believe when somebody else issued the token
     "tokens": frozenset({"model"}),
+    "issuer": frozenset({"model", "tokens", "wire"}),
     # hybrid connections: knows neither queues nor journals
     "relay": frozenset({"model"}),
     "client": frozenset({"model", "amqp", "wire"}),
@@ -39,7 +40,22 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # journals are read where they lie, with the code that writes them
     "spark": frozenset({"model", "client", "engine_client", "amqp", "stores", "broker"}),
     "cli": frozenset(
-        {"model", "amqp", "wire", "broker", "stores", "server", "gateway", "tokens", "client", "engine_client", "spark", "demo", "aio"}
+        {
+            "model",
+            "amqp",
+            "wire",
+            "broker",
+            "stores",
+            "server",
+            "gateway",
+            "tokens",
+            "issuer",
+            "client",
+            "engine_client",
+            "spark",
+            "demo",
+            "aio",
+        }
     ),
     "demo": frozenset({"client", "spark", "aio"}),
     "console": frozenset(),

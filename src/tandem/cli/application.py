@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
     "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),
     "keys": ("tandem.cli.keys", "keys", "Show the keys and connection strings of a broker."),
+    "issuer": ("tandem.cli.issuer", "app", "Issue tokens to clients that have secrets."),
     "token": ("tandem.cli.token", "token", "Sign a token for programs that speak HTTP."),
 }
 """name -> (module, function or Typer application, one line of help). A module is imported when its command runs."""

@@ -5,15 +5,15 @@ Clients trust `ca.pem` once; the server certificate is renewed under it when it 
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from tandem.wire.files import write_whole
 
 if TYPE_CHECKING:  # heavy: loaded by the functions that make or read certificates
     from cryptography import x509
@@ -51,8 +51,8 @@ def ensure_certificates(directory: Path, names: Iterable[str], now: int) -> Cert
     authority_key = _load_key(directory / "ca.key")
     if authority is None or _ends_within(authority, at, _AUTHORITY_RENEW_DAYS):
         authority, authority_key = _make_authority(at)
-        _write(directory / "ca.key", _key_bytes(authority_key), 0o600)
-        _write(files.ca, _certificate_bytes(authority), 0o644)
+        write_whole(directory / "ca.key", _key_bytes(authority_key), 0o600)
+        write_whole(files.ca, _certificate_bytes(authority), 0o644)
     elif _server_is_good(files, authority, wanted, at):
         _tighten(files.private_key, directory / "ca.key")
         return files
@@ -62,8 +62,8 @@ def ensure_certificates(directory: Path, names: Iterable[str], now: int) -> Cert
             f"put it back, or delete {files.ca} to get a new authority that clients must trust anew"
         )
     server, server_key = _make_server(authority, authority_key, wanted, at)
-    _write(files.private_key, _key_bytes(server_key), 0o600)
-    _write(files.certificate, _certificate_bytes(server) + _certificate_bytes(authority), 0o644)
+    write_whole(files.private_key, _key_bytes(server_key), 0o600)
+    write_whole(files.certificate, _certificate_bytes(server) + _certificate_bytes(authority), 0o644)
     _tighten(files.private_key, directory / "ca.key")
     return files
 
@@ -265,24 +265,6 @@ def _certificate_bytes(certificate: x509.Certificate) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     return certificate.public_bytes(Encoding.PEM)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all, never readable by others for a moment, and found again after a power cut."""
-    temporary = path.with_name(path.name + ".new")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _tighten(*private: Path) -> None:
