@@ -66,9 +66,11 @@ async def test_a_body_that_trickles_in_goes_to_a_rendezvous(house: RelayHouse) -
             yield b"\x02" * 50_000
             await asyncio.sleep(0.1)
 
-    async with aiohttp.ClientSession(headers={"ServiceBusAuthorization": house.token()}) as http:
-        async with http.post(house.http("web/echo"), data=trickle()) as answer:
-            assert (await answer.json(content_type=None))["sum"] == 400_000
+    async with (
+        aiohttp.ClientSession(headers={"ServiceBusAuthorization": house.token()}) as http,
+        http.post(house.http("web/echo"), data=trickle()) as answer,
+    ):
+        assert (await answer.json(content_type=None))["sum"] == 400_000
 
 
 async def test_the_application_keeps_its_authorization_where_senders_need_none(house: RelayHouse) -> None:
@@ -77,7 +79,9 @@ async def test_the_application_keeps_its_authorization_where_senders_need_none(h
             assert (await answer.json(content_type=None))["headers"]["authorization"] == "Basic abc"
         async with http.get(house.http("web/x"), headers={"Authorization": house.token("web")}) as answer:
             assert "authorization" not in (await answer.json(content_type=None))["headers"]
-        async with http.get(house.http("web/x"), headers={"Authorization": "Basic abc", "ServiceBusAuthorization": house.token("web")}) as answer:
+        async with http.get(
+            house.http("web/x"), headers={"Authorization": "Basic abc", "ServiceBusAuthorization": house.token("web")}
+        ) as answer:
             assert (await answer.json(content_type=None))["headers"]["authorization"] == "Basic abc"
 
 

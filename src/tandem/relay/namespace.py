@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
@@ -13,7 +14,11 @@ from tandem.model.entity import Right
 from tandem.model.errors import AuthenticationFailed, BusError, Refused, Retry, Unauthorized
 from tandem.model.limits import Limits
 from tandem.relay.entity import Relays
+from tandem.relay.rendezvous import Rejection
 from tandem.relay.target import RelayTarget
+
+NOT_DELIVERED: Final = "X-Tandem-Delivered"
+"""`false`: nothing of the request has reached a listener; it may be made again elsewhere."""
 
 Authorize = Callable[[str | None, str, Right], Awaitable[int]]
 """(token, path, right) -> until when it is good, in ms UTC. Raises AuthenticationFailed or Unauthorized."""
@@ -26,16 +31,34 @@ class NoListener(Retry):
     status = 404
 
 
-class RelayTimeout(Retry):
+class ListenerFailed(Retry):
+    """`delivered`: it may have got the request before it failed, so that repeating it may do it twice."""
+
+    def __init__(self, description: str, *, delivered: bool = False) -> None:
+        super().__init__(description)
+        self.delivered = delivered
+
+
+class RelayTimeout(ListenerFailed):
     condition = "com.microsoft:timeout"
     status = 504
 
 
-class BadGateway(Retry):
+class BadGateway(ListenerFailed):
     """The listener went away, or answered nonsense."""
 
     condition = "amqp:internal-error"
     status = 502
+
+
+class Rejected(BusError):
+    """The listener's own words."""
+
+    condition = "amqp:not-allowed"
+
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.reason or "The listener rejected the connection.")
+        self.status = rejection.status  # type: ignore[misc]
 
 
 class HeadersTooLarge(Refused):
@@ -100,6 +123,10 @@ def refusal(namespace: RelayNamespace, error: BusError, entity: str) -> web.Resp
     headers = {"Server": "Tandem", "Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
     if error.status == 401:
         headers["WWW-Authenticate"] = "SharedAccessSignature"
+    if isinstance(error, Rejected):
+        headers["Via"] = f"1.1 {namespace.name}"
+    elif not (isinstance(error, ListenerFailed) and error.delivered):
+        headers[NOT_DELIVERED] = "false"
     response = web.Response(status=error.status, reason=reason, body=text.encode(), headers=headers)
     response.force_close()
     return response

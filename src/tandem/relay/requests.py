@@ -60,15 +60,15 @@ class PendingExchange:
         return self._body
 
     def response_refused(self, why: str) -> None:
-        self._fail(BadGateway(f"The listener's response cannot be used: {why}."))
+        self._fail(BadGateway(f"The listener's response cannot be used: {why}.", delivered=True))
 
     def listener_gone(self) -> None:
         """Its control channel is lost. At a rendezvous the exchange goes on."""
         if self.socket is None:
-            self._fail(BadGateway("The listener was lost before it answered."))
+            self._fail(BadGateway("The listener was lost before it answered.", delivered=True))
 
     def rendezvous_lost(self) -> None:
-        self._fail(BadGateway("The listener was lost before it answered."))
+        self._fail(BadGateway("The listener was lost before it answered.", delivered=True))
 
     def _fail(self, error: BusError) -> None:
         if not self.head.done():
@@ -270,7 +270,7 @@ class HttpDoor:
             async with asyncio.timeout(self._limits.relay_response_ms_max / 1000):
                 return await exchange.head
         except TimeoutError:
-            raise RelayTimeout(f"The listener did not answer within {self._limits.relay_response_ms_max} ms.") from None
+            raise RelayTimeout(f"The listener did not answer within {self._limits.relay_response_ms_max} ms.", delivered=True) from None
 
     async def _answer(self, namespace: RelayNamespace, request: web.BaseRequest, response: Response, body: Body) -> web.StreamResponse:
         headers: list[tuple[str, str]] = [(name, value) for name, value in response.headers if name.casefold() != "via"]

@@ -20,6 +20,7 @@ from tandem.relay.listener import ListenerChannel
 from tandem.relay.namespace import (
     HeadersTooLarge,
     NoListener,
+    Rejected,
     RelayNamespace,
     RelayTimeout,
     Surroundings,
@@ -202,16 +203,6 @@ class WebSocketDoor:
         socket.pause_reading()
         self._pulse.add(socket)
         return socket
-
-
-class Rejected(BusError):
-    """The listener's own words."""
-
-    condition = "amqp:not-allowed"
-
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(rejection.reason or "The listener rejected the connection.")
-        self.status = rejection.status  # type: ignore[misc]
 
 
 async def _cancelled() -> NoReturn:
