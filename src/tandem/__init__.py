@@ -49,6 +49,17 @@ _SHARED = (
     "TokenUnavailableError",
     "is_unreachable",
 )
+_OF_RELAYS = ("RelayListener", "RelayPair", "RelaySender")
+_SHARED_OF_RELAYS = (
+    "BothRelaysUnavailableError",
+    "ReissueRefusedError",
+    "RelayEndpoint",
+    "RelayError",
+    "RelayRefusedError",
+    "RelayResponse",
+    "RelayUnavailableError",
+    "ResponseLostError",
+)
 _OF_CLIENTS = ("pair", "unpair")
 
 
@@ -57,10 +68,14 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("tandem.client.sync"), name)
     if name in _SHARED:
         return getattr(importlib.import_module("tandem.aio"), name)
+    if name in _OF_RELAYS:
+        return getattr(importlib.import_module("tandem.client.relay.sync"), name)
+    if name in _SHARED_OF_RELAYS:
+        return getattr(importlib.import_module("tandem.aio.relay"), name)
     if name in _OF_CLIENTS:
         return getattr(importlib.import_module("tandem.client.paired_blocking_client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted((*globals(), *_SYNC, *_SHARED, *_OF_CLIENTS))
+    return sorted((*globals(), *_SYNC, *_SHARED, *_OF_RELAYS, *_SHARED_OF_RELAYS, *_OF_CLIENTS))

@@ -176,3 +176,40 @@ async def test_a_listener_that_is_lost_in_the_middle_of_its_response_is_noticed(
         with pytest.raises(ResponseLostError):
             async for _ in reply:
                 pass
+
+
+def test_without_await_the_same_names_do_the_same() -> None:
+    import threading
+
+    import tandem
+
+    started, done, houses = threading.Event(), threading.Event(), []
+
+    async def serve() -> None:
+        async with relay_house(relay("hyco")) as house:
+            houses.append(house)
+            started.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        started.wait(20)
+        where = tandem.RelayEndpoint.from_connection_string(houses[0].connection_string, "hyco")
+        with tandem.RelayListener(where) as listener, tandem.RelaySender(where) as sender:
+            listener.handle_http(lambda request: tandem.RelayResponse(body=request.method + request.read().decode()))
+            assert sender.request("POST", data=b"!").text == "POST!"
+
+            def echo() -> None:
+                for stream in listener:
+                    for message in stream:
+                        stream.send(message)
+
+            echoing = threading.Thread(target=echo, daemon=True)
+            echoing.start()
+            with sender.connect() as stream:
+                stream.send("hello")
+                assert stream.receive() == "hello"
+    finally:
+        done.set()
+        thread.join(20)

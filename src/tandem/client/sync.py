@@ -68,11 +68,11 @@ class Facade:
         """Properties and plain values of the asynchronous object."""
         if name.startswith("_") or name == "aio":
             raise AttributeError(name)
-        return _wrap(getattr(self.aio, name))
+        return wrap(getattr(self.aio, name))
 
     def __enter__(self) -> Any:
-        _THREAD.run(self.aio.__aenter__())
-        return self
+        entered = _THREAD.run(self.aio.__aenter__())
+        return self if entered is self.aio else wrap(entered)
 
     def __exit__(self, *exception: object) -> None:
         _THREAD.run(self.aio.__aexit__(*exception))
@@ -90,14 +90,14 @@ class Facade:
             more, item = _THREAD.run(following())
             if not more:
                 return
-            yield item
+            yield wrap(item)
 
 
 def _unwrap(value: Any) -> Any:
     return value.aio if isinstance(value, Facade) else value
 
 
-def _wrap(value: Any) -> Any:
+def wrap(value: Any) -> Any:
     """Asynchronous objects leave as their stand-ins; everything else as it is."""
     facade = _FACADES.get(type(value))
     if facade is None:
@@ -114,7 +114,7 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
             result = function(self.aio, *map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
             return await result if inspect.isawaitable(result) else result
 
-        return _wrap(_THREAD.run(work()))
+        return wrap(_THREAD.run(work()))
 
     return call
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from tandem.client.relay.pair_listener import PairListener
 from tandem.client.relay.reissue import SAFE, Reissue, check_reissue, is_outage, may_reissue
 from tandem.client.relay.roles import Roles
 from tandem.client.relay.sender import Data, RelayReply, RelaySender
-from tandem.client.relay.stream import RelayStream
+from tandem.client.relay.stream import Opening, RelayStream
 from tandem.model.clock import SystemClock
 
 _T = TypeVar("_T")
@@ -116,13 +115,11 @@ class RelayPair:
 
         return await self._either(f"{method} {path}", ask, allowed)
 
-    @asynccontextmanager
-    async def connect(
+    def connect(
         self, path: str = "", *, query: str = "", headers: Mapping[str, str] | None = None, sub_protocols: Sequence[str] | None = None
-    ) -> AsyncIterator[RelayStream]:
+    ) -> Opening:
         """As `RelaySender.connect`. A stream that is lost later is not made again: what was said on it is the application's to repeat."""
-        async with await self.open(path, query=query, headers=headers, sub_protocols=sub_protocols) as opened:
-            yield opened
+        return Opening(lambda: self.open(path, query=query, headers=headers, sub_protocols=sub_protocols))
 
     async def open(
         self, path: str = "", *, query: str = "", headers: Mapping[str, str] | None = None, sub_protocols: Sequence[str] | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import urllib.parse
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
@@ -16,7 +15,7 @@ from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.errors import RelayUnavailableError, ResponseLostError
 from tandem.client.relay.opening import open_socket, refusal
 from tandem.client.relay.reissue import IDEMPOTENT
-from tandem.client.relay.stream import MESSAGE_BYTES_MAX, RelayStream
+from tandem.client.relay.stream import MESSAGE_BYTES_MAX, Opening, RelayStream
 
 _NOT_DELIVERED: Final = "X-Tandem-Delivered"
 """`false`: the relay gave nothing of the request to a listener."""
@@ -86,13 +85,14 @@ class RelaySender:
             await self._session.close()
             self._session = None
 
-    @asynccontextmanager
-    async def connect(
+    def connect(
         self, path: str = "", *, query: str = "", headers: Mapping[str, str] | None = None, sub_protocols: Sequence[str] | None = None
-    ) -> AsyncIterator[RelayStream]:
-        """A WebSocket to one of the listeners. Raises RelayRefusedError or RelayUnavailableError before anything was said."""
-        async with await self.open(path, query=query, headers=headers, sub_protocols=sub_protocols) as stream:
-            yield stream
+    ) -> Opening:
+        """`async with sender.connect() as stream`: a WebSocket to one of the listeners, closed at the end of the block.
+
+        Raises RelayRefusedError or RelayUnavailableError before anything was said.
+        """
+        return Opening(lambda: self.open(path, query=query, headers=headers, sub_protocols=sub_protocols))
 
     async def open(
         self, path: str = "", *, query: str = "", headers: Mapping[str, str] | None = None, sub_protocols: Sequence[str] | None = None

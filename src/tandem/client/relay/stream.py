@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
@@ -73,6 +73,22 @@ class RelayStream:
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self.close(1000 if kind is None else 1011)
+
+
+class Opening:
+    """A stream that is opened when a block is entered and closed when it is left."""
+
+    def __init__(self, open_: Callable[[], Awaitable[RelayStream]]) -> None:
+        self._open = open_
+        self._stream: RelayStream | None = None
+
+    async def __aenter__(self) -> RelayStream:
+        self._stream = await self._open()
+        return self._stream
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._stream is not None:
+            await self._stream.__aexit__(kind, value, trace)
 
 
 def _lost(closed: ConnectionClosed) -> RelayUnavailableError:
