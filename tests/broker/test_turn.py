@@ -28,7 +28,7 @@ class Recorder(Pumped):
 
 class Socket(Flushed):
     def __init__(self, name: str, log: list[str], breaks: bool = False) -> None:
-        super().__init__()
+        self.dirty = False
         self.name, self.log, self.breaks = name, log, breaks
 
     def flush(self) -> None:

@@ -16,8 +16,8 @@ from tandem.amqp.codec import COMPILED, decode_value, skip_value
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.message import decode_message, scan
 from tandem.amqp.outcomes import decode_outcome, encode_outcome
+from tandem.gateway.amqp.attach import attach
 from tandem.gateway.amqp.connection import PeerConnection, Writer
-from tandem.gateway.amqp.pump import open_client
 from tandem.gateway.amqp.sending import split_batch
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right
 from tandem.model.errors import BusError
@@ -102,7 +102,7 @@ class House:
             if client is not None:
                 client.connection_lost()
             self.writer = Heard()
-            client = open_client(self.server._context_of, self.writer, "fuzz", "tandem")
+            client = PeerConnection(self.server._context_of, attach, self.writer, "fuzz", "tandem")
             self.client = client
             client.receive(OPENING)
             await self.settle()

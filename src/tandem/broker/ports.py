@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import mypyc_attr, trait
 
 from tandem.broker.rules.message_view import MessageView, view_of
 
@@ -252,11 +252,11 @@ class Pumped:
         """The instant asked for has come."""
 
 
+@trait
 class Flushed:
     """Something with bytes to write at the end of a turn: a connection."""
 
-    def __init__(self) -> None:
-        self.dirty: bool = False
+    dirty: bool
 
     def flush(self) -> None:
         """Write them."""

@@ -1,4 +1,4 @@
-"""What all connections to one namespace share: its entities, its keys, its words, its clock."""
+"""What all connections to one namespace share: its entities, limits and authorization rules, its clocks, its log, its running requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.turn import Turn
-from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.lease_claims import LeaseClaims
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock
@@ -19,15 +18,12 @@ from tandem.relay.entity import Relays
 from tandem.server.administration_port import AdminPort
 from tandem.server.authority import Authority
 from tandem.server.fault_points import FaultPoints
+from tandem.server.served_connection import ServedConnection
 from tandem.server.tracking import Tracker
 
 
-def _nothing() -> None:
-    """No store can be made to fail."""
-
-
 class NamespaceContext:
-    """One namespace as its connections meet it."""
+    """One namespace as its clients meet it."""
 
     def __init__(
         self,
@@ -54,15 +50,12 @@ class NamespaceContext:
         self.admin: AdminPort | None = None
         """Set once the namespace is open."""
         self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
-        self.connections: dict[PeerConnection, None] = {}
+        self.connections: dict[ServedConnection, None] = {}
         """In the order in which they came."""
         self.connection_count: Callable[[], int] = lambda: len(self.connections)
         """AMQP connections of the whole broker."""
-        self.faults_active: bool = False
-        """A fault is in force: `fault_points` is asked. False costs nothing."""
         self.fault_points: FaultPoints | None = None
-        self.apply_store_faults: Callable[[], None] = _nothing
-        """Store faults changed: the disks are told."""
+        """None: no faults may be injected."""
         self.claims = LeaseClaims()
         self.relays = Relays()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,8 +67,8 @@ class NamespaceContext:
         relay = self.relays.find(path)
         return self.namespace.entity_rule(path, key_name) if relay is None else relay.authorization_rule(key_name)
 
-    def forget(self, client: PeerConnection) -> None:
-        self.connections.pop(client, None)
+    def forget(self, connection: ServedConnection) -> None:
+        self.connections.pop(connection, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that waits (for the disk, for a session) beside the loop's turns."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.ports import Journal
+from tandem.gateway.amqp.faulty import FaultyPump
 from tandem.gateway.amqp.pump import AmqpPump
 from tandem.gateway.http.data import DataPlane
 from tandem.gateway.http.types import HttpNamespace
@@ -82,6 +83,7 @@ class Server:
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.settings = settings
+        self._faults_allowed = settings.faults or settings.dev
         self._entropy = entropy
         """n -> n bytes that nobody can foresee."""
         self.clock: Clock = clock or SystemClock()
@@ -189,9 +191,10 @@ class Server:
         files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
         meters = MeterRoller(namespace, files, context.spawn, self._log)
         self.meters.append(meters)
-        if settings.faults or settings.dev:
-            context.fault_points = FaultPoints(context, Faults(self._chance, settings.stores.count))
-            context.apply_store_faults = functools.partial(supervisor.apply_faults, self._engines.set_faults)
+        if self._faults_allowed:
+            faults = Faults(self._chance, settings.stores.count)
+            apply_store_faults = functools.partial(supervisor.apply_faults, faults, self._engines.set_faults)
+            context.fault_points = FaultPoints(namespace, faults, context.connections, self._log, apply_store_faults)
             self._driver.chores.append(context.fault_points)
         self._driver.contexts.append(context)
         self._driver.chores += [supervisor, meters, IdleEntities(context)]
@@ -217,7 +220,8 @@ class Server:
         )
 
     def _amqp_pump(self) -> asyncio.Protocol:
-        return AmqpPump(self._context_of, f"tandem-{self.settings.node}", self._driver.backpressure)
+        pump = FaultyPump if self._faults_allowed else AmqpPump
+        return pump(self._context_of, f"tandem-{self.settings.node}", self._driver.backpressure)
 
     def _http_peer(self) -> asyncio.Protocol:
         return self._http().protocol_factory()

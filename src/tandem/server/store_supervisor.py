@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from tandem.broker.ports import StoreHealth, StoreState
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.server.context import NamespaceContext
-from tandem.server.faults import FaultKind
+from tandem.server.faults import FaultKind, Faults
 
 _FIRST_PAUSE_MS: Final = 250
 _LONGEST_PAUSE_MS: Final = 10_000
@@ -52,17 +52,14 @@ class StoreSupervisor:
             for index, tenant in enumerate(self._context.namespace.stores)
         ]
 
-    def apply_faults(self, set_faults: SetFaults) -> None:
+    def apply_faults(self, faults: Faults, set_faults: SetFaults) -> None:
         """Tell the disks what is in force now."""
-        fault_points = self._context.fault_points
-        if fault_points is None:
-            return
         healed = False
         for index in range(len(self._states)):
-            slow = fault_points.faults.find(FaultKind.STORE_SLOW, store=index)
-            down = fault_points.faults.find(FaultKind.STORE_DOWN, store=index) is not None
-            failing = fault_points.faults.find(FaultKind.STORE_ERROR, store=index) is not None
-            full = fault_points.faults.find(FaultKind.STORE_FULL, store=index) is not None
+            slow = faults.find(FaultKind.STORE_SLOW, store=index)
+            down = faults.find(FaultKind.STORE_DOWN, store=index) is not None
+            failing = faults.find(FaultKind.STORE_ERROR, store=index) is not None
+            full = faults.find(FaultKind.STORE_FULL, store=index) is not None
             delay_ms = slow.delay_ms if slow is not None else 0
             set_faults(self._context.namespace.name, index, down=down, failing=failing, full=full, sync_delay_ms=delay_ms)
             if down:

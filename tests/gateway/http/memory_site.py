@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tandem.broker.entities.administration import find_rule, validate_queue, validate_rule, validate_subscription, validate_topic
-from tandem.gateway.http.data_port import HttpMessage, ReceivedMessage, Settlement
+from tandem.gateway import verbs
+from tandem.gateway.http.data_port import HttpMessage, ReceivedMessage
 from tandem.gateway.http.types import HttpNamespace
 from tandem.model.address import Address
 from tandem.model.clock import Clock
@@ -259,10 +260,10 @@ class MemoryNamespace:
                 return waiting, at
         raise MessageNotFound(f"no message '{message}'")
 
-    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: Settlement) -> None:
+    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: verbs.Settlement) -> None:
         await self.get_entity(address.entity)
         waiting, at = self._locked(address, message, lock_token)
-        if how is Settlement.COMPLETE:
+        if how is verbs.COMPLETED:
             del waiting[at]
         else:
             waiting[at] = replace(waiting[at], lock_token=None, locked_until_ms=None)

@@ -20,39 +20,36 @@ if TYPE_CHECKING:
 class PendingDisposition(Effect):
     """A run of deliveries of one session that get the same answer once the disk knows."""
 
-    __slots__ = ("client", "entity", "first", "last", "part", "receiver_role", "session", "state", "turn_number")
+    __slots__ = ("connection", "first", "last", "part", "receiver_role", "session", "state", "turn_number")
 
     def __init__(
-        self, client: PeerConnection, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
+        self, connection: PeerConnection, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
     ) -> None:
-        self.client = client
+        self.connection = connection
         self.part: Queue = part
         """The queue, or the fragment, whose journal is waited for."""
-        self.entity: str = part.path
         self.session = session
         self.receiver_role: bool = receiver_role
         self.first: int = first
         self.last: int = first
         self.state: bytes = state
         self.turn_number: int = turn_number
+        """Of the turn in which it may grow: a later one has a commit of its own."""
+
+    def extend(self, delivery_id: int, part: Queue, state: bytes, turn_number: int) -> bool:
+        """Does this delivery get the same answer? Then the run ends with it from now on."""
+        if self.last + 1 != delivery_id or self.turn_number != turn_number or self.part is not part or self.state != state:
+            return False
+        self.last = delivery_id
+        return True
 
     def done(self, error: BaseException | None) -> None:
-        client = self.client
-        if client.gone:
+        connection = self.connection
+        if connection.gone:
             return
-        if error is not None:
-            self.state = encode_rejected(client.error_of(error, self.entity))
-        context = client.context
-        if context.faults_active and context.fault_points is not None and context.fault_points.at_answer(self):
-            return
-        self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
-        client.touch()
-
-    def send(self) -> None:
-        """Late, after an injected delay."""
-        if not self.client.gone:
-            self.session.send_disposition(self.receiver_role, self.first, self.last, True, self.state)
-            self.client.touch()
+        entity = self.part.path
+        state = self.state if error is None else encode_rejected(connection.error_of(error, entity))
+        connection.send_disposition(self.session, self.receiver_role, self.first, self.last, state, entity)
 
 
 class ReroutableDisposition(PendingDisposition):
@@ -61,8 +58,8 @@ class ReroutableDisposition(PendingDisposition):
 
     __slots__ = ("_arriving", "items", "queue")
 
-    def __init__(self, client: PeerConnection, session: Session, queue: Queue, part: Queue, first: int, turn_number: int) -> None:
-        super().__init__(client, session, part, True, first, ACCEPTED, turn_number)
+    def __init__(self, connection: PeerConnection, session: Session, queue: Queue, part: Queue, first: int, turn_number: int) -> None:
+        super().__init__(connection, session, part, True, first, ACCEPTED, turn_number)
         self.queue: Queue = queue
         """The whole of which `part` is a fragment."""
         self.items: list[tuple[list[Message], list[RowId]]] = []
@@ -78,14 +75,14 @@ class ReroutableDisposition(PendingDisposition):
             if self._arriving:
                 queue.arrived(self._arriving)
             super().done(None)
-        elif not self.client.gone and isinstance(error, StoreUnavailable):
+        elif not self.connection.gone and isinstance(error, StoreUnavailable):
             self._go_elsewhere(queue)
         else:
             super().done(error)
 
     def _go_elsewhere(self, queue: PartitionedQueue) -> None:
-        client = self.client
-        now = client.turn.begin()
+        connection = self.connection
+        now = connection.turn.begin()
         self.part.out_of_service = True  # found out before whoever watches the stores did
         again: ReroutableDisposition | None = None
         delivery_id = self.first - 1
@@ -95,16 +92,14 @@ class ReroutableDisposition(PendingDisposition):
                 placed, left = queue.reroute(messages, rows, now)
             except BusError as refusal:
                 again = None
-                state = encode_rejected(client.error_of(refusal, self.entity))
-                self.session.send_disposition(True, delivery_id, delivery_id, True, state)
+                state = encode_rejected(connection.error_of(refusal, self.part.path))
+                connection.send_disposition(self.session, True, delivery_id, delivery_id, state, "")
                 continue
             part = queue.part_used
-            if again is not None and again.part is part:
-                again.last = delivery_id
-            else:
-                again = ReroutableDisposition(client, self.session, queue, part, delivery_id, -1)
+            if again is None or not again.extend(delivery_id, part, ACCEPTED, -1):
+                again = ReroutableDisposition(connection, self.session, queue, part, delivery_id, -1)
                 part.when_durable(again)
             again.items.append((messages, left + placed))
             again._arriving.extend(left)
-        client.touch()
-        client.turn.schedule()
+        connection.touch()
+        connection.turn.schedule()

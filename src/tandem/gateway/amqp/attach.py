@@ -14,13 +14,13 @@ from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
+from tandem.gateway.amqp.coordinator import CoordinatorLink
 from tandem.gateway.amqp.jms import DELAYED_DELIVERY, check_wishes
 from tandem.gateway.amqp.management import ManagementNode
 from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
-from tandem.gateway.amqp.requests import ReplyLinks, Requests
+from tandem.gateway.amqp.requests import Requests
 from tandem.gateway.amqp.selectors import take_selector
 from tandem.gateway.amqp.sending import Sending
-from tandem.gateway.amqp.transactions import CoordinatorLink
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -42,183 +42,172 @@ _DESTINATION: Final = "com.microsoft:transfer-destination-address"
 _COORDINATOR_BYTES_MAX: Final = 65_536
 
 
-class Node:
-    """All attaches of one connection arrive here."""
-
-    def __init__(self, client: PeerConnection) -> None:
-        self._client = client
-        self._replies = ReplyLinks()
-
-    def attach(self, link: Link) -> None:
-        path = ""
-        try:
-            terminus = link.target if link.receiver else link.source
-            if isinstance(terminus, Coordinator):
-                self._attach_coordinator(link)
-                self._client.touch()
-                return
-            if terminus is not None:
-                check_wishes(terminus, not link.receiver, self._client.context.namespace)
-            if terminus is None or terminus.address is None:
-                raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
-            path = terminus.address
-            self._attach(link, addresses.parse(path), terminus)
-        except BusError as error:
-            refusal = self._client.error_of(error, addresses.parse(path).path)
-            if isinstance(error, Unauthorized):
-                self._client.context.log(f"link of {self._client.peer} refused: {refusal.description}")
-            link.refuse(refusal)
-        self._client.touch()
-
-    def _attach(self, link: Link, address: Address, terminus: Terminus) -> None:
-        if address.entity.casefold() == addresses.CBS:
-            self._attach_requests(link, addresses.CBS, TokenNode(self._client), _TOKEN_BYTES_MAX)
-        elif self._left_alone(address):
+def attach(connection: PeerConnection, link: Link) -> None:
+    """Answers an attach, now or when the session it asks for is free."""
+    path = ""
+    try:
+        terminus = link.target if link.receiver else link.source
+        if isinstance(terminus, Coordinator):
+            _attach_coordinator(connection, link)
+            connection.touch()
             return
-        elif address.management:
-            self._attach_management(link, address)
-        elif isinstance(link, ReceiverLink):
-            self._attach_sending(link, address)
-        elif isinstance(link, SenderLink):
-            self._attach_receiving(link, address, terminus)
+        if terminus is not None:
+            check_wishes(terminus, not link.receiver, connection.context.namespace)
+        if terminus is None or terminus.address is None:
+            raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
+        path = terminus.address
+        _attach_to(connection, link, addresses.parse(path), terminus)
+    except BusError as error:
+        refusal = connection.error_of(error, addresses.parse(path).path)
+        if isinstance(error, Unauthorized):
+            connection.context.log(f"link of {connection.peer} refused: {refusal.description}")
+        link.refuse(refusal)
+    connection.touch()
 
-    def _left_alone(self, address: Address) -> bool:
-        """An injected fault leaves the attach unanswered, or refuses it."""
-        context = self._client.context
-        return context.faults_active and context.fault_points is not None and context.fault_points.at_attach(address)
 
-    # -- request and response ----------------------------------------------------------------
+def _attach_to(connection: PeerConnection, link: Link, address: Address, terminus: Terminus) -> None:
+    if address.entity.casefold() == addresses.CBS:
+        _attach_requests(link, TokenNode(connection, addresses.CBS), _TOKEN_BYTES_MAX)
+    elif address.management:
+        _attach_management(connection, link, address)
+    elif isinstance(link, ReceiverLink):
+        _attach_sending(connection, link, address)
+    elif isinstance(link, SenderLink):
+        _attach_receiving(connection, link, address, terminus)
 
-    def _attach_management(self, link: Link, address: Address) -> None:
-        client = self._client
-        try:
-            client.require(address, Right.LISTEN)
-        except BusError:
-            client.require(address, Right.SEND)
-        limits = client.context.limits
-        largest = _MESSAGES_PER_REQUEST * client.context.namespace.resolve(address).message_bytes_max
-        node = ManagementNode(client, address)
-        self._attach_requests(link, address.path.casefold(), node, min(largest, limits.message_bytes_ceiling))
 
-    def _attach_requests(self, link: Link, node: str, requests: Requests, bytes_max: int) -> None:
-        if isinstance(link, ReceiverLink):
-            link.handler = requests
-            requests.replies = self._replies
-            requests.node = node
-            link.auto_credit = self._client.context.limits.link_credit
-            link.accept(max_message_size=bytes_max)
-        elif isinstance(link, SenderLink):
-            link.handler = self._replies
-            link.accept()
-            self._replies.add(node, link)
+# -- request and response --------------------------------------------------------------------
 
-    def _attach_coordinator(self, link: Link) -> None:
-        """Nobody needs a token to declare: what is sent and settled inside goes over links that needed one."""
-        client = self._client
-        assert isinstance(link, ReceiverLink)
-        link.handler = CoordinatorLink(client, client.transactions)
-        link.auto_credit = client.context.limits.link_credit
-        link.accept(max_message_size=_COORDINATOR_BYTES_MAX)
 
-    # -- sending -----------------------------------------------------------------------------
+def _attach_management(connection: PeerConnection, link: Link, address: Address) -> None:
+    try:
+        connection.require(address, Right.LISTEN)
+    except BusError:
+        connection.require(address, Right.SEND)
+    context = connection.context
+    largest = _MESSAGES_PER_REQUEST * context.namespace.resolve(address).message_bytes_max
+    _attach_requests(link, ManagementNode(connection, address), min(largest, context.limits.message_bytes_ceiling))
 
-    def _attach_sending(self, link: ReceiverLink, address: Address) -> None:
-        client = self._client
-        client.require(address, Right.SEND)
-        via = link.properties.get(_DESTINATION)
-        if via is not None:
-            # Send-via: the message goes where the property says; the target is where the transaction began.
-            if not isinstance(via, str):
-                raise InvalidField(f"The link property {_DESTINATION} must be a string, found {type(via).__name__}.")
-            client.context.namespace.must_exist(address)
-            address = addresses.parse(via)
-            client.require(address, Right.SEND)
-        if address.sub_queue is not addresses.SubQueue.MAIN:
-            raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
-        queue = client.context.namespace.resolve_sender(address)
-        if not queue.may_send:
-            raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
-        link.handler = Sending(client, queue, address)
-        client.keep_link(link, address, Right.SEND)
-        queue.accessed_at = client.turn.now
-        link.auto_credit = client.context.limits.link_credit
-        if DELAYED_DELIVERY in link.desired_capabilities:
-            link.offers = [DELAYED_DELIVERY]
-        link.accept(max_message_size=queue.message_bytes_max)
 
-    # -- receiving ---------------------------------------------------------------------------
+def _attach_requests(link: Link, requests: Requests, bytes_max: int) -> None:
+    connection = requests.connection
+    if isinstance(link, ReceiverLink):
+        link.handler = requests
+        link.auto_credit = connection.context.limits.link_credit
+        link.accept(max_message_size=bytes_max)
+    elif isinstance(link, SenderLink):
+        link.handler = connection.replies
+        link.accept()
+        connection.replies.add(requests.node, link)
 
-    def _attach_receiving(self, link: SenderLink, address: Address, source: Terminus) -> None:
-        client = self._client
-        client.require(address, Right.LISTEN)
-        queue = client.context.namespace.resolve(address)
-        if not queue.may_receive:
-            raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
-        queue.check_receiver()
-        queue.accessed_at = client.turn.now
-        peek_lock = link.snd_settle_mode != _SETTLED_MODE
-        consumer = LinkConsumer(client, link, peek_lock)
-        if SESSION_FILTER in source.filter:
-            if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), client.context.limits) is not None:
-                raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
-            self._attach_session(link, address, source, queue, consumer)
-            return
-        if queue.has_sessions:
-            raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
-        consumer.selector = take_selector(source, client.context.limits)
-        if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
-            consumer.copies, consumer.peek_lock = True, False
-            consumer.selector = consumer.selector or Selector()
-            link.snd_settle_mode = _SETTLED_MODE
-        self._serve(link, address, queue, consumer, None)
 
-    def _serve(self, link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, session: MessageSession | None) -> None:
-        client = self._client
-        link.handler = Receiving(client, queue, consumer)
-        queue.add_consumer(consumer)
-        client.keep_link(link, address, Right.LISTEN)
-        if session is None:
-            link.accept()
-            return
-        source = link.source
-        assert source is not None
-        asked = source.filter[SESSION_FILTER]
-        answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
-        source.filter = {Symbol(SESSION_FILTER): answer}
-        link.accept(source=source, properties={_LOCKED_UNTIL: session.locked_until * 10_000 + _EPOCH_TICKS})
+def _attach_coordinator(connection: PeerConnection, link: Link) -> None:
+    """Nobody needs a token to declare: what is sent and settled inside goes over links that needed one."""
+    assert isinstance(link, ReceiverLink)
+    link.handler = CoordinatorLink(connection)
+    link.auto_credit = connection.context.limits.link_credit
+    link.accept(max_message_size=_COORDINATOR_BYTES_MAX)
 
-    def _attach_session(self, link: SenderLink, address: Address, source: Terminus, queue: Queue, consumer: LinkConsumer) -> None:
-        client = self._client
-        asked = source.filter[SESSION_FILTER]
-        # Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form.
-        wanted = asked.value if isinstance(asked, Described) and asked.descriptor in _SESSION_DESCRIPTORS else asked
-        if not queue.has_sessions:
-            raise NotAllowed(f"A sessionful message receiver cannot be created on '{queue.path}', which does not require sessions.")
-        if wanted is None:
-            patience = link.properties.get(_TIMEOUT)
-            wait_ms = patience if isinstance(patience, int) and patience >= 0 else client.context.limits.next_session_wait_ms
-            acceptor = _NextSession(self, link, address, queue, consumer, client.turn.now + wait_ms)
-            link.handler = _Waiting(queue, acceptor)
-            queue.await_session(acceptor)
-        elif isinstance(wanted, str):
-            if len(wanted) > client.context.limits.session_id_chars_max:
-                raise InvalidField(
-                    f"The session id has {len(wanted)} characters; {client.context.limits.session_id_chars_max} are allowed."
-                )
-            session = queue.accept_session(wanted, consumer, client.turn.now)
-            self._serve(link, address, queue, consumer, session)
-        else:
-            raise InvalidField(f"The filter {SESSION_FILTER} must be a string or null, found {type(wanted).__name__}.")
+
+# -- sending ---------------------------------------------------------------------------------
+
+
+def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Address) -> None:
+    connection.require(address, Right.SEND)
+    context = connection.context
+    via = link.properties.get(_DESTINATION)
+    if via is not None:
+        # Send-via: the message goes where the property says; the target is where the transaction began.
+        if not isinstance(via, str):
+            raise InvalidField(f"The link property {_DESTINATION} must be a string, found {type(via).__name__}.")
+        context.namespace.must_exist(address)
+        address = addresses.parse(via)
+        connection.require(address, Right.SEND)
+    if address.sub_queue is not addresses.SubQueue.MAIN:
+        raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
+    queue = context.namespace.resolve_sender(address)
+    if not queue.may_send:
+        raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
+    link.handler = Sending(connection, queue, address)
+    connection.keep_link(link, address, Right.SEND)
+    queue.accessed_at = connection.turn.now
+    link.auto_credit = context.limits.link_credit
+    if DELAYED_DELIVERY in link.desired_capabilities:
+        link.offers = [DELAYED_DELIVERY]
+    link.accept(max_message_size=queue.message_bytes_max)
+
+
+# -- receiving -------------------------------------------------------------------------------
+
+
+def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Address, source: Terminus) -> None:
+    connection.require(address, Right.LISTEN)
+    limits = connection.context.limits
+    queue = connection.context.namespace.resolve(address)
+    if not queue.may_receive:
+        raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
+    queue.check_receiver()
+    queue.accessed_at = connection.turn.now
+    consumer = LinkConsumer(connection, link, link.snd_settle_mode != _SETTLED_MODE)
+    if SESSION_FILTER in source.filter:
+        if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), limits) is not None:
+            raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
+        _attach_session(link, address, source, queue, consumer)
+        return
+    if queue.has_sessions:
+        raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
+    consumer.selector = take_selector(source, limits)
+    if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
+        consumer.copies, consumer.peek_lock = True, False
+        consumer.selector = consumer.selector or Selector()
+        link.snd_settle_mode = _SETTLED_MODE
+    _serve(link, address, queue, consumer, None)
+
+
+def _serve(link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, session: MessageSession | None) -> None:
+    connection = consumer.connection
+    link.handler = Receiving(connection, queue, consumer)
+    queue.add_consumer(consumer)
+    connection.keep_link(link, address, Right.LISTEN)
+    if session is None:
+        link.accept()
+        return
+    source = link.source
+    assert source is not None
+    asked = source.filter[SESSION_FILTER]
+    answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
+    source.filter = {Symbol(SESSION_FILTER): answer}
+    link.accept(source=source, properties={_LOCKED_UNTIL: session.locked_until * 10_000 + _EPOCH_TICKS})
+
+
+def _attach_session(link: SenderLink, address: Address, source: Terminus, queue: Queue, consumer: LinkConsumer) -> None:
+    turn, limits = consumer.connection.turn, consumer.connection.context.limits
+    asked = source.filter[SESSION_FILTER]
+    # Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form.
+    wanted = asked.value if isinstance(asked, Described) and asked.descriptor in _SESSION_DESCRIPTORS else asked
+    if not queue.has_sessions:
+        raise NotAllowed(f"A sessionful message receiver cannot be created on '{queue.path}', which does not require sessions.")
+    if wanted is None:
+        patience = link.properties.get(_TIMEOUT)
+        wait_ms = patience if isinstance(patience, int) and patience >= 0 else limits.next_session_wait_ms
+        acceptor = _NextSession(link, address, queue, consumer, turn.now + wait_ms)
+        link.handler = _Waiting(queue, acceptor)
+        queue.await_session(acceptor)
+    elif isinstance(wanted, str):
+        if len(wanted) > limits.session_id_chars_max:
+            raise InvalidField(f"The session id has {len(wanted)} characters; {limits.session_id_chars_max} are allowed.")
+        _serve(link, address, queue, consumer, queue.accept_session(wanted, consumer, turn.now))
+    else:
+        raise InvalidField(f"The filter {SESSION_FILTER} must be a string or null, found {type(wanted).__name__}.")
 
 
 class _NextSession(SessionAcceptor):
     """An attach that waits for the next free session."""
 
-    __slots__ = ("_address", "_link", "_node", "_queue")
+    __slots__ = ("_address", "_link", "_queue")
 
-    def __init__(self, node: Node, link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, deadline: int) -> None:
+    def __init__(self, link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, deadline: int) -> None:
         super().__init__(consumer, deadline)
-        self._node = node
         self._link = link
         self._address = address
         self._queue = queue
@@ -226,15 +215,15 @@ class _NextSession(SessionAcceptor):
     def accepted(self, session: MessageSession) -> None:
         consumer = self.consumer
         assert isinstance(consumer, LinkConsumer)
-        self._node._serve(self._link, self._address, self._queue, consumer, session)
-        consumer.client.touch()
+        _serve(self._link, self._address, self._queue, consumer, session)
+        consumer.connection.touch()
 
     def timed_out(self) -> None:
         consumer = self.consumer
         assert isinstance(consumer, LinkConsumer)
         waited = OperationTimeout(f"There was no session with messages in '{self._queue.path}' in the time given.")
-        self._link.refuse(consumer.client.error_of(waited, self._queue.path))
-        consumer.client.touch()
+        self._link.refuse(consumer.connection.error_of(waited, self._queue.path))
+        consumer.connection.touch()
 
 
 class _Waiting(LinkHandler):

@@ -21,8 +21,8 @@ LOOKING_MAX: Final = 8
 class TokenNode(Requests):
     """put-token. Existence of the entity is checked here, rights at attach: that is what the SDKs expect."""
 
-    def __init__(self, client: PeerConnection) -> None:
-        super().__init__(client)
+    def __init__(self, connection: PeerConnection, node: str) -> None:
+        super().__init__(connection, node)
         self._looking = 0
 
     def handle(self, request: Request) -> None:
@@ -42,39 +42,39 @@ class TokenNode(Requests):
             address = addresses.parse(audience)
             try:
                 # Some clients sign for the management node of an entity: that covers the node, and not the entity.
-                self._accept(request, address, self.client.context.authority.grants(token, address.path))
+                self._accept(request, address, self.connection.context.authority.grants(token, address.path))
             except UnknownKey:
                 if self._looking >= LOOKING_MAX:
                     raise
                 self._looking += 1
-                self.client.context.spawn(self._look_for_key(request, address, token))
+                self.connection.context.spawn(self._look_for_key(request, address, token))
         except BusError as error:
             self._refuse(request, str(audience), error)
 
     async def _look_for_key(self, request: Request, address: Address, token: str) -> None:
         """Its issuer may have published the key since we last looked."""
         try:
-            grants = await self.client.context.authority.grants_looking(token, address.path)
-            self.client.turn.begin()
+            grants = await self.connection.context.authority.grants_looking(token, address.path)
+            self.connection.turn.begin()
             self._accept(request, address, grants)
         except BusError as error:
             self._refuse(request, address.path, error)
         finally:
             self._looking -= 1
-            self.client.touch()
+            self.connection.touch()
 
     def _accept(self, request: Request, address: Address, grants: list[Grant]) -> None:
-        client = self.client
+        connection = self.connection
         if address.entity and address.entity.casefold() != addresses.CBS:
-            client.context.namespace.must_exist(address)
+            connection.context.namespace.must_exist(address)
         for grant in grants:
-            client.grant(grant)
+            connection.grant(grant)
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
     def _refuse(self, request: Request, audience: str, error: BusError) -> None:
-        client = self.client
+        connection = self.connection
         path = addresses.parse(audience).path
-        text = client.context.tracker.describe(error, path, client.turn.now)
+        text = connection.context.tracker.describe(error, path, connection.turn.now)
         if isinstance(error, AuthenticationFailed):
-            client.context.log(f"token of {client.peer} refused at $cbs: {text}")
+            connection.context.log(f"token of {connection.peer} refused at $cbs: {text}")
         self.reply(request, {"status-code": Int(error.status), "status-description": text}, None)

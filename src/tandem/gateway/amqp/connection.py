@@ -1,34 +1,37 @@
-"""One AMQP connection of a client: what it may do, what it has attached, what waits to be written."""
+"""One AMQP connection of a client: its engine, what it may do, what it has attached, what waits to be written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import ConnectionHandler
-from tandem.amqp.link import Link, ReceiverLink
+from tandem.amqp.link import Link
+from tandem.amqp.sasl import SaslServer
 from tandem.amqp.session import Session
 from tandem.broker.ports import Flushed
 from tandem.broker.turn import Turn
-from tandem.gateway.amqp.holding import Holdings
+from tandem.gateway.amqp.reply_links import ReplyLinks
+from tandem.gateway.amqp.returning_locks import LocksWithoutDelivery
 from tandem.gateway.amqp.transactions import Transactions
 from tandem.gateway.translate import Translator, refusal
 from tandem.gateway.waiting import Gate
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import BusError, QuotaExceeded, ServerBusy, Unauthorized
+from tandem.model.limits import Limits
 from tandem.server import sas
-
-if TYPE_CHECKING:
-    from tandem.gateway.amqp.attach import Node
-    from tandem.server.context import NamespaceContext
+from tandem.server.context import NamespaceContext
 
 _LARGE_ANSWERS_MAX: Final = 16
 _LOOK_EVERY_MS: Final = 1_000
+_FIRST_DELIVERY_ID: Final = 0x40000000
+"""Away from the client's own ids: its sender links take a disposition for either."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,44 +47,54 @@ class Writer:
         """At once, without a word."""
 
 
-class PeerConnection(Flushed):
-    """State of one connection. Everything here happens on the loop."""
+class PeerConnection(ConnectionHandler, Flushed):
+    """State of one connection, and the engine's owner. Everything here happens on the loop."""
 
-    def __init__(self, context: NamespaceContext, writer: Writer, peer: str) -> None:
-        super().__init__()
-        self.context = context
+    def __init__(
+        self,
+        context_of: Callable[[str], NamespaceContext],
+        attach: Callable[[PeerConnection, Link], None],
+        writer: Writer,
+        peer: str,
+        container_id: str,
+    ) -> None:
+        """Ready for the first byte. Which namespace the client means is known when it has said its open."""
+        context = context_of("")
+        self.dirty = False
+        self.context: NamespaceContext = context
+        self._context_of = context_of
+        self._attach = attach
+        """Gives an attached link its handler."""
         self.turn: Turn = context.turn
         self.translator: Translator = context.translator
         self.writer = writer
         self.peer = peer
-        self.node: Node | None = None
-        self.engine: Connection | None = None
         self.gone: bool = False
         self.writable: bool = True
         self.grants = sas.Grants()
         self.links: dict[Link, tuple[Address, Right]] = {}
         """Entity links and the claim each stands on."""
+        self.replies = ReplyLinks()
         self.opened_at: int = context.connection_clock.steady_ms()
         self.authenticated: bool = False
         self.linkless_since: int = self.opened_at
         self._looked_at: int = 0
         self._look_at: int = 0
-        self.transactions = Transactions(self, context.new_transaction_id)
+        self.transactions = Transactions(context)
         self.gate = Gate(_LARGE_ANSWERS_MAX)
         """Requests whose answers carry messages pass here."""
-        self.holdings = Holdings()
-        self.messages_lost: int = 0
+        self.locks_without_delivery = LocksWithoutDelivery()
+        self.engine: Connection = Connection(self, _engine_config(context.limits, container_id), True)
+        context.connections[self] = None
 
     # -- bytes -------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Bytes from the peer; whatever they cause is written at the end of the turn."""
-        engine = self.engine
-        if self.gone or engine is None:
+        if self.gone:
             return
         self.turn.begin()
-        if self.context.faults_active and self.context.fault_points is not None and self.context.fault_points.swallows():
-            return
+        engine = self.engine
         engine.receive_bytes(data)
         if engine.has_output or engine.closed:
             self.turn.touch_connection(self)
@@ -92,11 +105,9 @@ class PeerConnection(Flushed):
             self.turn.touch_connection(self)
 
     def flush(self) -> None:
+        if self.gone:
+            return
         engine = self.engine
-        if engine is None or self.gone:
-            return
-        if self.context.faults_active and self.context.fault_points is not None and self.context.fault_points.swallows():
-            return
         data = engine.bytes_to_send()
         if data:
             self.writer.write(data)
@@ -104,6 +115,12 @@ class PeerConnection(Flushed):
             self.gate.written()
         if engine.closed:
             self.writer.hang_up()
+
+    def send_disposition(self, session: Session, receiver_role: bool, first: int, last: int, state: bytes, entity: str) -> None:
+        """Settle these deliveries. `entity`: whose message it is about; empty if it answers a request."""
+        session.send_disposition(receiver_role, first, last, True, state)
+        if not self.dirty:
+            self.turn.touch_connection(self)
 
     def set_writable(self, writable: bool) -> None:
         """The peer reads slower than we write, or has caught up."""
@@ -120,15 +137,13 @@ class PeerConnection(Flushed):
         if self.gone:
             return
         self.turn.begin()
-        engine = self.engine
-        if engine is not None:
-            engine.lost()
+        self.engine.lost()
         self.gone = True
         self.gate.abandon()
         self.context.forget(self)
 
     def cut(self) -> None:
-        """Gone as if the network had failed."""
+        """At once, as if the network had failed."""
         self.connection_lost()
         self.writer.cut()
 
@@ -139,13 +154,14 @@ class PeerConnection(Flushed):
         self.context.forget(self)
         self.context = context
         self.translator = context.translator
+        self.transactions = Transactions(context)
         self.grants.clear()
         self.authenticated = False
         context.connections[self] = None
 
     def close(self, error: BusError) -> None:
         engine = self.engine
-        if engine is not None and not engine.closed:
+        if not engine.closed:
             condition = error.condition if isinstance(error, QuotaExceeded) else "amqp:connection:forced"
             engine.close(AmqpError(condition, self.context.tracker.describe(error, "", self.turn.now)))
             self.touch()
@@ -172,13 +188,17 @@ class PeerConnection(Flushed):
             f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation. Resource: '{address.path}'.{found}"
         )
 
+    def expire_tokens(self) -> None:
+        self.grants.clear()
+        self._detach_unauthorized()
+
     def drop_revoked(self) -> None:
         """Links whose token was taken back by its issuer are detached."""
         if self.grants.drop(self.context.authority.revoked):
-            self.drop_lapsed("The token was revoked by its issuer.")
+            self._detach_unauthorized("The token was revoked by its issuer.")
 
-    def drop_lapsed(self, why: str = "The token has expired and was not renewed.") -> None:
-        """Links that no token allows any more are detached."""
+    def _detach_unauthorized(self, why: str = "The token has expired and was not renewed.") -> None:
+        """Links that no token allows any more."""
         for link, (address, right) in list(self.links.items()):
             try:
                 self.require(address, right)
@@ -191,22 +211,22 @@ class PeerConnection(Flushed):
 
         Called a few times a second; looks once a second, and as often as the peer wants to hear from us. `now` is on the steady clock.
         """
-        engine = self.engine
-        if engine is None or self._looked_at <= now < self._look_at:
+        if self._looked_at <= now < self._look_at:
             return
         self._looked_at = now
+        engine = self.engine
         tick_at = engine.tick(now)
         if engine.remote_open:
             self._look_at = min(tick_at or now + _LOOK_EVERY_MS, now + _LOOK_EVERY_MS)
         self.transactions.look_after()
         if engine.has_output or engine.closed:
             self.touch()
-        lapse = self.next_lapse()
+        lapse = self.grants.next_expiry() if self.links else 0
         if lapse and now >= self.context.trusts_clock_from:
             instant = self.context.connection_clock.now_ms()
             if lapse <= instant:
                 self.grants.drop_expired(instant)
-                self.drop_lapsed()
+                self._detach_unauthorized()
             else:
                 self._look_at = min(self._look_at, now + lapse - instant)
         limits = self.context.limits
@@ -214,10 +234,6 @@ class PeerConnection(Flushed):
             self.close(Unauthorized("No valid token was put within the time allowed."))
         elif not self.links and self.linkless_since and now - self.linkless_since > limits.linkless_connection_ms_max:
             self.close(ServerBusy("The connection was inactive for more than the allowed time."))
-
-    def next_lapse(self) -> int:
-        """When to look for lapsed tokens; 0 = no need."""
-        return self.grants.next_expiry() if self.links else 0
 
     # -- links -------------------------------------------------------------------------------
 
@@ -230,58 +246,66 @@ class PeerConnection(Flushed):
         if not self.links:
             self.linkless_since = self.context.connection_clock.steady_ms()
 
+    def detach_links(self, entity: str, error: BusError) -> None:
+        """Those of this entity, in lower case; of all entities if it is empty."""
+        for link, (address, _) in list(self.links.items()):
+            if not entity or address.key == entity:
+                link.detach(self.error_of(error, ""))
+                self.touch()
+
     # -- words -------------------------------------------------------------------------------
 
     def error_of(self, error: BaseException, entity: str) -> AmqpError:
         fault = refusal(error)
         return AmqpError(fault.condition, self.context.tracker.describe(fault, entity, self.turn.now))
 
-    def log_presettled_refusal(self, link: ReceiverLink, error: BusError) -> None:
-        """A pre-settled send was refused: its sender chose not to hear, so the operator does."""
-        self.messages_lost += 1
+    def log_presettled_refusal(self, error: BusError) -> None:
+        """Its sender chose not to hear, so the operator does."""
         self.context.log(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
 
-
-class ClientHandler(ConnectionHandler):
-    """The engine's events, handed on."""
-
-    def __init__(self, client: PeerConnection, node: Node, context_of: Callable[[str], NamespaceContext]) -> None:
-        self._client = client
-        self._node = node
-        self._context_of = context_of
+    # -- the engine's events -----------------------------------------------------------------
 
     def on_sasl_plain(self, user: str, password: str) -> bool:
-        client = self._client
-        namespace = client.context.namespace
         try:
-            client.grant(sas.verify_key(user, password, client.context.rule_lookup))
+            self.grant(sas.verify_key(user, password, self.context.rule_lookup))
         except BusError as error:
-            client.context.log(f"PLAIN refused for {client.peer} on {namespace.name}: {error.description}")
+            self.context.log(f"PLAIN refused for {self.peer} on {self.context.namespace.name}: {error.description}")
             return False
         return True
 
     def on_open(self, connection: Connection) -> None:
-        client = self._client
-        client.move_to(self._context_of(connection.remote_hostname or ""))
-        most = client.context.limits.connections_max
-        if client.context.connection_count() > most:
-            client.context.log(f"connection of {client.peer} refused: {most} are open")
-            client.close(QuotaExceeded(f"The broker has {most} connections, which is all it may have. Close some, or try again later."))
+        self.move_to(self._context_of(connection.remote_hostname or ""))
+        most = self.context.limits.connections_max
+        if self.context.connection_count() > most:
+            self.context.log(f"connection of {self.peer} refused: {most} are open")
+            self.close(QuotaExceeded(f"The broker has {most} connections, which is all it may have. Close some, or try again later."))
 
     def on_begin(self, session: Session) -> None:
-        client = self._client
-        most = client.context.limits.sessions_before_token_max
-        if not client.authenticated and len(session.connection.sessions) > most:
-            client.close(QuotaExceeded(f"Before a token was put a connection may have {most} sessions."))
+        most = self.context.limits.sessions_before_token_max
+        if not self.authenticated and len(session.connection.sessions) > most:
+            self.close(QuotaExceeded(f"Before a token was put a connection may have {most} sessions."))
 
     def on_attach(self, link: Link) -> None:
-        client = self._client
-        if not client.authenticated:
-            most = client.context.limits.links_before_token_max
-            if sum([len(session.links) for session in link.session.connection.sessions.values()]) > most:
-                client.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
+        if not self.authenticated:
+            most = self.context.limits.links_before_token_max
+            if sum([len(session.links) for session in self.engine.sessions.values()]) > most:
+                self.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
                 return
-        self._node.attach(link)
+        self._attach(self, link)
 
     def on_close(self, connection: Connection, error: AmqpError | None) -> None:
-        self._client.holdings.drop(self._client, connection)
+        self.locks_without_delivery.drop(self.context, connection)
+
+
+def _engine_config(limits: Limits, container_id: str) -> ConnectionConfig:
+    return ConnectionConfig(
+        container_id=container_id,
+        max_frame_size=limits.frame_bytes_max,
+        channel_max=limits.channels_max,
+        handle_max=limits.links_per_session_max,
+        idle_timeout_ms=limits.idle_timeout_ms,
+        drop_silent_after_ms=limits.drop_silent_peer_after_ms,
+        sasl=SaslServer(),
+        message_bytes_ceiling=limits.message_bytes_ceiling,
+        next_outgoing_id=_FIRST_DELIVERY_ID,
+    )

@@ -65,13 +65,13 @@ class _Wake(LeaseWaiter):
 class LeaseOperations:
     """What one management node does about leases. Whatever changes is on disk before it is answered, except a renewal."""
 
-    def __init__(self, client: PeerConnection, address: Address) -> None:
-        self._client = client
+    def __init__(self, connection: PeerConnection, address: Address) -> None:
+        self._connection = connection
         self._address = address
 
     @property
     def _queue(self) -> Queue:
-        return self._client.context.namespace.resolve(self._address)
+        return self._connection.context.namespace.resolve(self._address)
 
     # -- taking ------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class LeaseOperations:
         With `ranges` it takes exactly these messages, or none.
         `sessions` says how many consecutive messages belong to each session.
         """
-        limits = self._client.context.limits
+        limits = self._connection.context.limits
         duration_ms = need(body, "duration-ms", int)
         if not 1_000 <= duration_ms <= limits.lease_ms_max:
             raise ArgumentRefused(f"A lease lasts 1000 to {limits.lease_ms_max} milliseconds, asked for {duration_ms}.")
@@ -94,18 +94,18 @@ class LeaseOperations:
             seqs = _numbers(body, "ranges")
             if len(seqs) > limits.lease_messages_max:
                 raise ArgumentRefused(f"A lease holds at most {limits.lease_messages_max} messages.")
-            lease: Lease | None = self._queue.lease_again(lease_id, seqs, duration_ms, self._client.turn.now)
+            lease: Lease | None = self._queue.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now)
         else:
             lease = await self._next(lease_id, body, duration_ms)
         if lease is None or not lease.seqs:
             return 204, {}
         queue = self._queue
-        self._client.context.claims.granted(queue.path, lease_id)
+        self._connection.context.claims.granted(queue.path, lease_id)
         await durable(queue)
         return 200, self._describe(queue, lease)
 
     async def _next(self, lease_id: str, body: dict[object, object], duration_ms: int) -> Lease | None:
-        limits = self._client.context.limits
+        limits = self._connection.context.limits
         messages_max = min(need(body, "max-messages", int), limits.lease_messages_max)
         bytes_max = min(need(body, "max-bytes", int), limits.lease_bytes_max)
         if messages_max < 1 or bytes_max < 1:
@@ -116,9 +116,9 @@ class LeaseOperations:
         before = need(body, "enqueued-by", int) if "enqueued-by" in body else 0
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        while not self._client.gone:
+        while not self._connection.gone:
             queue = self._queue
-            lease = queue.lease(lease_id, messages_max, bytes_max, duration_ms, self._client.turn.begin(), int(before))
+            lease = queue.lease(lease_id, messages_max, bytes_max, duration_ms, self._connection.turn.begin(), int(before))
             left = deadline - loop.time()
             if lease.seqs or left <= 0:
                 return lease
@@ -165,7 +165,7 @@ class LeaseOperations:
         binary of payloads without the annotations a delivery would carry, and one of what they would say (see `_STAMP`).
         """
         queue = self._queue
-        lease = queue.find_lease(need(body, "lease-id", str), self._client.turn.now)
+        lease = queue.find_lease(need(body, "lease-id", str), self._connection.turn.now)
         skip = max(need(body, "skip", int), 0)
         end = min(skip + max(need(body, "top", int), 0), len(lease.seqs))
         seqs, end = self._page(queue, lease, skip, end, bool(body.get("remaining")))
@@ -184,7 +184,7 @@ class LeaseOperations:
 
     def _page(self, queue: Queue, lease: Lease, skip: int, end: int, remaining: bool) -> tuple[list[int], int]:
         """(sequence numbers, place behind them): as many as one reply may carry, at least one."""
-        room = self._client.context.limits.lease_read_bytes_max
+        room = self._connection.context.limits.lease_read_bytes_max
         seqs: list[int] = []
         for at in range(skip, end):
             seq = lease.seqs[at]
@@ -201,10 +201,10 @@ class LeaseOperations:
 
     def _payload(self, queue: Queue, seq: int, message: Message) -> bytes:
         index = queue.part_of(seq).index
-        return self._client.translator.delivery(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0)
+        return self._connection.translator.delivery(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0)
 
     def _packed(self, queue: Queue, found: list[tuple[int, Message]]) -> tuple[bytes, bytes]:
-        undressed = self._client.translator.undressed
+        undressed = self._connection.translator.undressed
         stamps: list[bytes] = []
         payloads: list[bytes] = []
         for seq, message in found:
@@ -217,8 +217,8 @@ class LeaseOperations:
     # -- the rest of its life ----------------------------------------------------------------
 
     async def renew(self, body: dict[object, object]) -> Reply:
-        duration_ms = min(need(body, "duration-ms", int), self._client.context.limits.lease_ms_max)
-        lease = self._queue.renew_lease(need(body, "lease-id", str), duration_ms, self._client.turn.now)
+        duration_ms = min(need(body, "duration-ms", int), self._connection.context.limits.lease_ms_max)
+        lease = self._queue.renew_lease(need(body, "lease-id", str), duration_ms, self._connection.turn.now)
         return 200, {"expires-at": Timestamp(lease.expires_at), "remaining": Int(lease.remaining())}
 
     async def claim(self, body: dict[object, object]) -> Reply:
@@ -227,15 +227,15 @@ class LeaseOperations:
         A duration of 0 gives the claim back. `held`: the attempt has had it before, which decides after a restart of the broker.
         """
         queue = self._queue
-        now = self._client.turn.now
+        now = self._connection.turn.now
         lease = queue.find_lease(need(body, "lease-id", str), now)
         attempt = need(body, "attempt", str)
         duration_ms = need(body, "duration-ms", int)
         if not 0 <= duration_ms <= CLAIM_MS_MAX:
             raise ArgumentRefused(f"A claim lasts up to {CLAIM_MS_MAX} milliseconds, asked for {duration_ms}.")
-        if not 0 < len(attempt) <= self._client.context.limits.session_id_chars_max:
-            raise ArgumentRefused(f"'attempt' has 1 to {self._client.context.limits.session_id_chars_max} characters.")
-        holder, until = self._client.context.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
+        if not 0 < len(attempt) <= self._connection.context.limits.session_id_chars_max:
+            raise ArgumentRefused(f"'attempt' has 1 to {self._connection.context.limits.session_id_chars_max} characters.")
+        holder, until = self._connection.context.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
         return 200, {"attempt": holder, "expires-at": Timestamp(until)}
 
     async def settle_part(self, body: dict[object, object]) -> Reply:
@@ -245,7 +245,7 @@ class LeaseOperations:
         One block of the journal. What is no longer in the lease is passed over, so the same request may come again.
         """
         queue = self._queue
-        now = self._client.turn.now
+        now = self._connection.turn.now
         lease_id = need(body, "lease-id", str)
         dead = self._dead_letters(body)
         done, back = _numbers(body, "completed"), _numbers(body, "returned")
@@ -281,16 +281,16 @@ class LeaseOperations:
     async def complete(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         lease_id = need(body, "lease-id", str)
-        removed = queue.complete_lease(lease_id, self._client.turn.now)
-        self._client.context.claims.ended(queue.path, lease_id)
+        removed = queue.complete_lease(lease_id, self._connection.turn.now)
+        self._connection.context.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(removed)}
 
     async def abandon(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         lease_id = need(body, "lease-id", str)
-        returned = queue.abandon_lease(lease_id, self._client.turn.now)
-        self._client.context.claims.ended(queue.path, lease_id)
+        returned = queue.abandon_lease(lease_id, self._connection.turn.now)
+        self._connection.context.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(returned)}
 

@@ -10,13 +10,15 @@ from tandem.amqp.types import Array, Int, Symbol, Timestamp
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from tandem.broker.queue.locks import Lock
 from tandem.broker.queue.queue import Queue
+from tandem.gateway import verbs
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.leases import LeaseOperations
 from tandem.gateway.amqp.requests import Reply, Request, Requests, need
 from tandem.gateway.amqp.rules import RuleOperations
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, SessionOperations
 from tandem.gateway.translate import refusal, token_to_uuid
-from tandem.gateway.waiting import Durable, durable, messages_of
+from tandem.gateway.verbs import Settlement
+from tandem.gateway.waiting import durable, messages_of
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
@@ -27,6 +29,13 @@ _TIMESTAMP: Final = 0x83
 
 _LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
 """They carry messages: a client that asks and does not read must not have many of them kept for it."""
+
+_DISPOSITIONS: Final = {
+    "completed": verbs.COMPLETE,
+    "abandoned": verbs.ABANDON,
+    "defered": verbs.DEFER,
+    "suspended": verbs.DEAD_LETTER,
+}
 
 _T = TypeVar("_T")
 
@@ -42,13 +51,13 @@ def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
 class ManagementNode(Requests):
     """Requests to one entity on one link."""
 
-    def __init__(self, client: PeerConnection, address: Address) -> None:
-        super().__init__(client)
+    def __init__(self, connection: PeerConnection, address: Address) -> None:
+        super().__init__(connection, address.path.casefold())
         self._address = address
         self._in_flight = 0
-        self._sessions = SessionOperations(client, address)
-        rules = RuleOperations(client, address)
-        leases = LeaseOperations(client, address)
+        self._sessions = SessionOperations(connection, address)
+        rules = RuleOperations(connection, address)
+        leases = LeaseOperations(connection, address)
         self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
             "com.microsoft:peek-message": (Right.LISTEN, self._peek),
             "com.microsoft:renew-lock": (Right.LISTEN, self._renew_lock),
@@ -79,29 +88,29 @@ class ManagementNode(Requests):
     @property
     def _queue(self) -> Queue:
         """Looked up for each request: a store that came back brings new queues."""
-        return self.client.context.namespace.resolve(self._address)
+        return self.connection.context.namespace.resolve(self._address)
 
     def handle(self, request: Request) -> None:
-        if self._in_flight >= self.client.context.limits.management_requests_in_flight_max:
+        if self._in_flight >= self.connection.context.limits.management_requests_in_flight_max:
             busy = ServerBusy("Too many requests of this link are still being answered. Wait for replies before sending more.")
             self._answer_error(request, busy)
             return
         self._in_flight += 1
-        self.client.context.spawn(self._answer(request))
+        self.connection.context.spawn(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
         try:
-            self.client.turn.begin()
+            self.connection.turn.begin()
             operation = request.properties.get("operation")
             known = self._operations.get(str(operation))
             if known is None:
                 raise NotImplementedByBroker(f"The management operation {operation!r} is not known.")
             right, method = known
-            self.client.require(self._address, right)
+            self.connection.require(self._address, right)
             body = request.body
             if not isinstance(body, dict):
                 raise ArgumentRefused("The request needs a map as its body.")
-            self._queue.accessed_at = self.client.turn.now
+            self._queue.accessed_at = self.connection.turn.now
             wish: dict[object, object] = {str(key): value for key, value in body.items()}
             wish[ASSOCIATED_LINK] = request.properties.get(ASSOCIATED_LINK)
             status, answer = await (self._in_turn(method, wish) if operation in _LARGE_ANSWERS else method(wish))
@@ -111,14 +120,14 @@ class ManagementNode(Requests):
             self._answer_error(request, refusal(error))
         else:
             text = "OK" if status == 200 else "No content"
-            count_request(self.client.context.namespace, self._address, str(operation), status)
+            count_request(self.connection.context.namespace, self._address, str(operation), status)
             self.reply(request, {"statusCode": Int(status), "statusDescription": text}, answer)
         finally:
             self._in_flight -= 1
-            self.client.touch()
+            self.connection.touch()
 
     async def _in_turn(self, method: Callable[[dict[object, object]], Awaitable[Reply]], wish: dict[object, object]) -> Reply:
-        gate = self.client.gate
+        gate = self.connection.gate
         await gate.enter()
         try:
             return await method(wish)
@@ -126,9 +135,9 @@ class ManagementNode(Requests):
             gate.leave()
 
     def _answer_error(self, request: Request, error: BusError) -> None:
-        context = self.client.context
+        context = self.connection.context
         tracking_id = context.tracker.new_id()
-        text = context.tracker.describe(error, self._address.path, self.client.turn.now, tracking_id)
+        text = context.tracker.describe(error, self._address.path, self.connection.turn.now, tracking_id)
         self.reply(
             request,
             {
@@ -144,11 +153,11 @@ class ManagementNode(Requests):
 
     async def _peek(self, body: dict[object, object]) -> Reply:
         start = max(need(body, "from-sequence-number", int), 0)
-        most = min(need(body, "message-count", int), self.client.context.limits.peek_messages_max)
+        most = min(need(body, "message-count", int), self.connection.context.limits.peek_messages_max)
         session = self._sessions.looked_at(body)
         while True:
             queue = self._queue
-            seqs = queue.peek(start, most, session, self.client.turn.now)
+            seqs = queue.peek(start, most, session, self.connection.turn.now)
             found = await self._shown(queue, seqs)
             if found or not seqs:
                 return (200, {"messages": found}) if found else (204, {})
@@ -165,7 +174,7 @@ class ManagementNode(Requests):
             if message is None or not state:
                 continue
             shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
-            payload = self.client.translator.delivery(
+            payload = self.connection.translator.delivery(
                 message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown
             )
             size += len(payload)
@@ -180,7 +189,7 @@ class ManagementNode(Requests):
         mode = need(body, "receiver-settle-mode", int)
         in_session = queue.has_sessions and self._sessions.looked_at(body) is not None
         session = self._sessions.held_by(body) if in_session else None
-        locks: list[Lock] = queue.receive_deferred(seqs, session, self.client.turn.now)
+        locks: list[Lock] = queue.receive_deferred(seqs, session, self.connection.turn.now)
         messages = await messages_of(queue, seqs)
         if any(message is None for message in messages):
             raise MessageNotFound(f"A message left '{queue.path}' while it was being received.")
@@ -189,7 +198,7 @@ class ManagementNode(Requests):
             index = queue.part_of(lock.seq).index
             token = lock.token if mode == 1 else None
             assert message is not None
-            payload = self.client.translator.delivery(
+            payload = self.connection.translator.delivery(
                 message, lock.seq, index.enqueued_at(lock.seq), lock.count, index.expires_at(lock.seq), token, lock.locked_until, 1
             )
             entry: dict[object, object] = {"message": payload}
@@ -197,10 +206,10 @@ class ManagementNode(Requests):
                 entry["lock-token"] = uuid.UUID(bytes=token_to_uuid(lock.token))
             found.append(entry)
         if mode == 1:
-            self.client.holdings.add(queue, locks)
+            self.connection.locks_without_delivery.add(queue, locks)
         else:
             for lock in locks:
-                queue.complete(lock, self.client.turn.begin())
+                queue.complete(lock, self.connection.turn.begin())
             await durable(queue)
         return 200, {"messages": found}
 
@@ -211,40 +220,19 @@ class ManagementNode(Requests):
         return [self._queue.find_lock(token_to_uuid(token.bytes)) for token in dict.fromkeys(tokens)]
 
     async def _renew_lock(self, body: dict[object, object]) -> Reply:
-        now = self.client.turn.now
-        locks = self._locks(body)
-        for lock in locks:
-            self._queue.require(lock, now)
-        expirations: list[object] = [Timestamp(self._queue.renew(lock, now)) for lock in locks]
-        return 200, {"expirations": Array(_TIMESTAMP, expirations)}
+        until = verbs.renew(self._queue, self._locks(body), self.connection.turn.now)
+        return 200, {"expirations": Array(_TIMESTAMP, [Timestamp(instant) for instant in until])}
 
     async def _update_disposition(self, body: dict[object, object]) -> Reply:
-        queue = self._queue
-        now = self.client.turn.now
         status = need(body, "disposition-status", str)
-        locks = self._locks(body)
-        for lock in locks:
-            queue.require(lock, now)
+        kind = _DISPOSITIONS.get(status)
+        if kind is None:
+            raise ArgumentRefused(f"disposition-status is one of {', '.join(_DISPOSITIONS)}; found {status!r}.")
         properties = body.get("properties-to-modify")
         changes = {str(k): v for k, v in properties.items()} if isinstance(properties, dict) else {}
-        waits: list[Durable] = []
-        for lock in locks:
-            effect = Durable()
-            waits.append(effect)
-            if status == "completed":
-                queue.complete(lock, now)
-                queue.when_durable(effect)
-            elif status == "abandoned":
-                queue.abandon(lock, now, 0, changes, effect)
-            elif status == "defered":
-                queue.defer(lock, now, changes, effect)
-            elif status == "suspended":
-                reason = str(body.get("deadletter-reason") or "")
-                description = str(body.get("deadletter-description") or "")
-                queue.dead_letter(lock, reason, description, changes, now, effect)
-            else:
-                raise ArgumentRefused(f"disposition-status is one of completed, abandoned, defered, suspended; found {status!r}.")
-        for effect in waits:
+        reason, description = str(body.get("deadletter-reason") or ""), str(body.get("deadletter-description") or "")
+        settlement = Settlement(kind, changes, reason, description)
+        for effect in verbs.settle_all(self._queue, settlement, self._locks(body), self.connection.turn.now):
             await effect.future
         return 200, {}
 
@@ -259,17 +247,15 @@ class ManagementNode(Requests):
             raw = entry.get("message") if isinstance(entry, dict) else None
             if not isinstance(raw, bytes):
                 raise ArgumentRefused("Each entry of 'messages' needs 'message' as binary.")
-            messages.append(self.client.translator.message(raw))
-        queue = self.client.context.namespace.resolve_sender(self._address)
-        queue.check_sends(messages)
-        now = self.client.turn.now
-        numbers: list[object] = [queue.enqueue(message, now) for message in messages]
+            messages.append(self.connection.translator.message(raw))
+        queue = self.connection.context.namespace.resolve_sender(self._address)
+        placed = verbs.send_all(queue, messages, self.connection.turn.now)
         await durable(queue)
-        return 200, {"sequence-numbers": Array(_LONG, numbers)}
+        return 200, {"sequence-numbers": Array(_LONG, [one.number for one in placed])}
 
     async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
-        queue = self.client.context.namespace.resolve_sender(self._address)
-        queue.cancel_scheduled(_many(body, "sequence-numbers", int), self.client.turn.now)
+        queue = self.connection.context.namespace.resolve_sender(self._address)
+        queue.cancel_scheduled(_many(body, "sequence-numbers", int), self.connection.turn.now)
         await durable(queue)
         return 200, {}
 
@@ -279,10 +265,10 @@ class ManagementNode(Requests):
         most = need(body, "message-count", int)
         before = body.get("enqueued-time-utc")
         session_id = body.get("session-id")
-        limit = self.client.context.limits.batch_delete_messages_max
+        limit = self.connection.context.limits.batch_delete_messages_max
         if not 0 < most <= limit:
             raise ArgumentRefused(f"message-count must be between 1 and {limit}, found {most}.")
-        now = self.client.turn.now
+        now = self.connection.turn.now
         session = session_id if isinstance(session_id, str) else None
         removed = self._queue.purge(before if isinstance(before, int) else now, most, now, session)
         if not removed:
@@ -301,5 +287,5 @@ class ManagementNode(Requests):
             "leased": counts.leased,
             "total": counts.total,
             "size-bytes": counts.size_bytes,
-            "at": Timestamp(self.client.turn.now),
+            "at": Timestamp(self.connection.turn.now),
         }

@@ -10,23 +10,24 @@ from tandem.amqp.outcomes import (
     ACCEPTED,
     ACCEPTED_CODE,
     MODIFIED_CODE,
+    NO_OUTCOME,
     REJECTED,
     REJECTED_CODE,
     RELEASED,
-    RELEASED_CODE,
     TRANSACTIONAL,
     Outcome,
     encode_modified,
+    encode_outcome,
     encode_rejected,
+    encode_transactional,
 )
-from tandem.broker.meters import EMPTY, RECEIVE, SETTLE
-from tandem.broker.meters import RELEASED as RELEASED_OUTCOME
+from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.ports import Consumer, Effect
 from tandem.broker.queue.locks import Lock
+from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition
-from tandem.gateway.amqp.holding import give_back, vanished
-from tandem.gateway.amqp.outcome_arguments import counts_by_default, dead_letter_words, properties_to_modify
-from tandem.gateway.amqp.transactions import SettleAnswer
+from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
+from tandem.gateway.amqp.settlements import counts_by_default, settlement_of
 from tandem.model.errors import BusError, Unavailable
 from tandem.model.message import Message
 
@@ -38,24 +39,23 @@ if TYPE_CHECKING:
 
 _MODIFIED: Final = encode_modified(True, False, None)
 _DEFERRED: Final = encode_modified(True, True, None)
-_NOTHING: Final = Effect()
 
 
 class LinkConsumer(Consumer):
     """A receiving link as its queue sees it."""
 
-    __slots__ = ("client", "credit_max", "link", "unsettled_max")
+    __slots__ = ("connection", "credit_max", "link", "unsettled_max")
 
-    def __init__(self, client: PeerConnection, link: SenderLink, peek_lock: bool) -> None:
+    def __init__(self, connection: PeerConnection, link: SenderLink, peek_lock: bool) -> None:
         super().__init__(peek_lock)
-        self.client = client
+        self.connection = connection
         self.link: SenderLink = link
-        self.unsettled_max: int = client.context.limits.unsettled_deliveries_per_link_max
-        self.credit_max: int = client.context.limits.link_credit_max
+        self.unsettled_max: int = connection.context.limits.unsettled_deliveries_per_link_max
+        self.credit_max: int = connection.context.limits.link_credit_max
 
     def room(self) -> int:
-        client = self.client
-        if client.gone or not client.writable or not self.link.attached:
+        connection = self.connection
+        if connection.gone or not connection.writable or not self.link.attached:
             return 0
         session = self.link.session
         if session.window <= 0:
@@ -71,16 +71,16 @@ class LinkConsumer(Consumer):
         return credit
 
     def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
-        client = self.client
+        connection = self.connection
         if lock is None:
-            payload = client.translator.delivery(message, seq, enqueued_at, count, expires_at, None, 0)
-            if not client.gone and self.link.attached:
+            payload = connection.translator.delivery(message, seq, enqueued_at, count, expires_at, None, 0)
+            if not connection.gone and self.link.attached:
                 self.link.send(payload, b"", True, None)
         else:
-            payload = client.translator.delivery(message, seq, enqueued_at, count, expires_at, lock.token, lock.locked_until)
+            payload = connection.translator.delivery(message, seq, enqueued_at, count, expires_at, lock.token, lock.locked_until)
             self.link.send(payload, lock.token, False, lock)
-        if not client.dirty:
-            client.touch()
+        if not connection.dirty:
+            connection.touch()
 
     def caught_up(self) -> None:
         if self.link.drain:
@@ -88,15 +88,15 @@ class LinkConsumer(Consumer):
 
     def lost(self, error: BusError) -> None:
         if self.link.attached:
-            self.link.detach(self.client.error_of(error, ""))
-            self.client.touch()
+            self.link.detach(self.connection.error_of(error, ""))
+            self.connection.touch()
 
 
 class Receiving(LinkHandler):
     """A client receives from a queue."""
 
-    def __init__(self, client: PeerConnection, queue: Queue, consumer: LinkConsumer) -> None:
-        self.client = client
+    def __init__(self, connection: PeerConnection, queue: Queue, consumer: LinkConsumer) -> None:
+        self.connection = connection
         self.queue: Queue = queue
         self.consumer: LinkConsumer = consumer
         self._pending: PendingDisposition | None = None
@@ -113,15 +113,15 @@ class Receiving(LinkHandler):
         if consumer.link.credit > 0:
             queue.consumer_ready(consumer)
         if consumer.link.drain:
-            queue.pump(self.client.turn.now)
+            queue.pump(self.connection.turn.now)
             while queue.has_more:
-                queue.pump(self.client.turn.now)
+                queue.pump(self.connection.turn.now)
             if not consumer.link.drain or consumer.searching:
                 return  # answered meanwhile, or will be when everything was looked at
             if consumer.reserved == 0 and not queue.paging and consumer.link.attached:
                 self._receive_ended()
                 consumer.link.drained()
-                self.client.touch()
+                self.connection.touch()
 
     def _peer_asked(self, link: SenderLink) -> None:
         """Asking again without having got anything ends one receive and begins another; a drain only ends it."""
@@ -140,7 +140,7 @@ class Receiving(LinkHandler):
                 self.queue.metered(RECEIVE, EMPTY)
 
     def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
-        now = self.client.turn.now
+        now = self.connection.turn.now
         code = outcome.code
         if code == ACCEPTED_CODE:
             self._complete(link, deliveries, settled, now)
@@ -174,71 +174,47 @@ class Receiving(LinkHandler):
                 waits = True
             else:
                 for i in range(at, end):
-                    self._confirm(link, deliveries[i].delivery_id, ACCEPTED, queue.part_of(locks[i].seq))
+                    self._answer(link, deliveries[i].delivery_id, queue.part_of(locks[i].seq))
             at = end
         if waits:
-            queue.when_durable(_NOTHING)
+            queue.when_durable(verbs.NOTHING)
 
-    def _confirm(self, link: SenderLink, delivery_id: int, state: bytes, part: Queue) -> None:
-        """Answer once the disk knows; runs of equal answers leave as one."""
+    def _answer(self, link: SenderLink, delivery_id: int, part: Queue) -> None:
+        """Completed, once the disk knows; runs of such answers leave as one."""
         link.settle_locally(delivery_id)
-        turn_number = self.client.turn.number
         pending = self._pending
-        if (
-            pending is not None
-            and pending.turn_number == turn_number
-            and pending.last + 1 == delivery_id
-            and pending.state is state
-            and pending.part is part
-        ):
-            pending.last = delivery_id
-            return
-        self._pending = self._answer(link, delivery_id, state, turn_number, part)
-        part.when_durable(self._pending)
-
-    def _answer(self, link: SenderLink, delivery_id: int, state: bytes, turn_number: int, part: Queue) -> PendingDisposition:
-        return PendingDisposition(self.client, link.session, part, False, delivery_id, state, turn_number)
+        turn_number = self.connection.turn.number
+        if pending is None or not pending.extend(delivery_id, part, ACCEPTED, turn_number):
+            pending = PendingDisposition(self.connection, link.session, part, False, delivery_id, ACCEPTED, turn_number)
+            self._pending = pending
+            part.when_durable(pending)
 
     def _refuse(self, link: SenderLink, delivery: Delivery, settled: bool, error: BusError) -> None:
         if settled:
             return
         link.settle_locally(delivery.delivery_id)
-        state = encode_rejected(self.client.error_of(error, self.queue.path))
-        link.session.send_disposition(False, delivery.delivery_id, delivery.delivery_id, True, state)
-        self.client.touch()
+        state = encode_rejected(self.connection.error_of(error, self.queue.path))
+        self.connection.send_disposition(link.session, False, delivery.delivery_id, delivery.delivery_id, state, "")
 
     def _settle_one(self, link: SenderLink, delivery: Delivery, outcome: Outcome, settled: bool, now: int) -> None:
         lock = delivery.context
         assert isinstance(lock, Lock)
         queue = self.queue
-        code = outcome.code
-        if code not in (MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE, TRANSACTIONAL):
-            if settled:
-                give_back(self.client, queue, [lock], counts_by_default(link.source))  # nobody dealt with it
-            return
-        if code == TRANSACTIONAL:
+        if outcome.code == TRANSACTIONAL:
             self._settle_in_transaction(link, delivery, outcome, settled)
             return
-        state = REJECTED if code == REJECTED_CODE else RELEASED if code == RELEASED_CODE else _MODIFIED
-        if code == MODIFIED_CODE and outcome.undeliverable_here:
-            state = _DEFERRED
-        effect: Effect = _NOTHING
+        settlement = settlement_of(outcome)
+        if settlement is None:
+            if settled:
+                return_locks(self.connection.context, queue, [lock], counts_by_default(link.source))  # nobody dealt with it
+            return
+        then: Effect = verbs.NOTHING
         if not settled:
-            effect = self._answer(link, delivery.delivery_id, state, self.client.turn.number, queue.part_of(lock.seq))
+            part = queue.part_of(lock.seq)
+            state = _state_shown(outcome)
+            then = PendingDisposition(self.connection, link.session, part, False, delivery.delivery_id, state, self.connection.turn.number)
         try:
-            if code == RELEASED_CODE:
-                queue.metered(SETTLE, RELEASED_OUTCOME)
-                queue.give_up(lock, now)
-                queue.when_durable(effect)
-            elif code == REJECTED_CODE:
-                reason, description, properties = dead_letter_words(outcome.error)
-                queue.dead_letter(lock, reason, description, properties, now, effect)
-            elif outcome.undeliverable_here:
-                properties, _ = properties_to_modify(outcome)
-                queue.defer(lock, now, properties, effect)
-            else:
-                properties, deliver_at = properties_to_modify(outcome)
-                queue.abandon(lock, now, deliver_at, properties, effect)
+            verbs.settle(queue, settlement, lock, now, then)
         except BusError as error:
             self._refuse(link, delivery, settled, error)
             return
@@ -248,33 +224,67 @@ class Receiving(LinkHandler):
     def _settle_in_transaction(self, link: SenderLink, delivery: Delivery, outcome: Outcome, settled: bool) -> None:
         lock = delivery.context
         assert isinstance(lock, Lock)
-        client = self.client
+        connection = self.connection
         counts = counts_by_default(link.source)
+        inner = outcome.inner or NO_OUTCOME
+        shown = encode_rejected(None) if inner.code == REJECTED_CODE else encode_outcome(inner)
+        state = encode_transactional(outcome.txn_id or b"", shown)
+        then = _ProvisionalAnswer(connection, link, delivery.delivery_id, settled, state)
         try:
-            client.transactions.settle(outcome, self.queue, lock, SettleAnswer(client, link, delivery.delivery_id, settled), counts)
+            connection.transactions.settle(outcome.txn_id, settlement_of(inner), self.queue, lock, settled, counts, then)
         except BusError as error:
-            if settled and not client.transactions.doom(outcome.txn_id, error):
-                give_back(client, self.queue, [lock], counts)
+            if settled and not connection.transactions.doom(outcome.txn_id, error):
+                return_locks(connection.context, self.queue, [lock], counts)
             self._refuse(link, delivery, settled, error)
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         """After a detach message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once.
         With a connection that broke both go, the delivery counted; or both stay, where locks outlive connections."""
         session: MessageSession | None = self.consumer.session
-        connection = link.session.connection
-        dropped = vanished(self.client, connection, self.queue)
+        engine = link.session.connection
+        dropped = locks_end_with(engine, self.queue, self.connection.context)
         self._receive_ended()
         self.queue.remove_consumer(self.consumer)
         if session is not None:
-            if dropped or not connection.broken:
+            if dropped or not engine.broken:
                 self._let_go(session, dropped)
         elif dropped:
             held = [delivery.context for delivery in self.consumer.link.unsettled.values()]
-            give_back(self.client, self.queue, [lock for lock in held if isinstance(lock, Lock)])
-        self.client.link_gone(link)
+            return_locks(self.connection.context, self.queue, [lock for lock in held if isinstance(lock, Lock)])
+        self.connection.link_gone(link)
 
     def _let_go(self, session: MessageSession, failed: bool) -> None:
         try:
-            self.queue.close_session(session, self.consumer, self.client.turn.now, failed)
+            self.queue.close_session(session, self.consumer, self.connection.turn.now, failed)
         except Unavailable as down:
-            self.client.context.log(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
+            self.connection.context.log(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
+
+
+def _state_shown(outcome: Outcome) -> bytes:
+    """What the receiver hears back about its outcome."""
+    if outcome.code == REJECTED_CODE:
+        return REJECTED
+    if outcome.code != MODIFIED_CODE:
+        return RELEASED
+    return _DEFERRED if outcome.undeliverable_here else _MODIFIED
+
+
+class _ProvisionalAnswer(Effect):
+    """To a settlement in a transaction: it is taken in, and happens when the transaction does."""
+
+    __slots__ = ("_connection", "_delivery_id", "_link", "_settled", "_state")
+
+    def __init__(self, connection: PeerConnection, link: SenderLink, delivery_id: int, settled: bool, state: bytes) -> None:
+        self._connection = connection
+        self._link: SenderLink = link
+        self._delivery_id: int = delivery_id
+        self._settled: bool = settled
+        self._state: bytes = state
+
+    def done(self, error: BaseException | None) -> None:
+        connection = self._connection
+        if connection.gone or self._settled:
+            return
+        self._link.settle_locally(self._delivery_id)
+        state = self._state if error is None else encode_rejected(connection.error_of(error, ""))
+        connection.send_disposition(self._link.session, False, self._delivery_id, self._delivery_id, state, "")

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
-from tandem.amqp.link import Link, ReceiverLink, SenderLink
+from tandem.amqp.link import Link, ReceiverLink
 from tandem.amqp.message import VALUE, decode_message, encode_message
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
-from tandem.model.errors import ArgumentRefused, DecodeFailed, MessageSizeExceeded, NotImplementedByBroker, QuotaExceeded
+from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, MessageSizeExceeded, NotImplementedByBroker, QuotaExceeded
 
 if TYPE_CHECKING:
-    from tandem.amqp.session import Session
     from tandem.gateway.amqp.connection import PeerConnection
 
 Reply = tuple[int, dict[object, object]]
@@ -41,81 +40,12 @@ class Request:
     body: object
 
 
-class _Latest:
-    """Links in the order in which they came, the latest that is still attached at hand, in whatever order they leave."""
-
-    def __init__(self) -> None:
-        self._links: list[SenderLink] = []
-        self._left = 0
-
-    def add(self, link: SenderLink) -> None:
-        self._links.append(link)
-
-    def one_left(self) -> None:
-        """It is taken out together with others: half of the list at a time, so that leaving costs the same in any order."""
-        self._left += 1
-        if self._left * 2 > len(self._links):
-            self._links = [link for link in self._links if link.attached]
-            self._left = 0
-
-    def get(self) -> SenderLink | None:
-        links = self._links
-        while links and not links[-1].attached:
-            links.pop()
-        return links[-1] if links else None
-
-
-class ReplyLinks(LinkHandler):
-    """The links on which this connection wants its answers: by node, name, session and address."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], _Latest] = {}
-        self._keys: dict[SenderLink, list[tuple[object, ...]]] = {}
-
-    def add(self, node: str, link: SenderLink) -> None:
-        """An attached link."""
-        target = link.target
-        address = getattr(target, "address", None)
-        keys: list[tuple[object, ...]] = [
-            (node, link.name),
-            (node, link.session, address if isinstance(address, str) else None),
-            (node, link.session),
-            (node,),
-        ]
-        self._keys[link] = keys
-        for key in keys:
-            self._known.setdefault(key, _Latest()).add(link)
-
-    def find(self, node: str, session: Session, reply_to: str | None) -> SenderLink | None:
-        """Clients write the same reply-to for every link, or the link's name: what is closest wins."""
-        keys: list[tuple[object, ...]] = [(node, session, reply_to), (node, session), (node,)]
-        if reply_to is not None:
-            keys.insert(0, (node, reply_to))
-        for key in keys:
-            latest = self._known.get(key)
-            link = latest.get() if latest is not None else None
-            if link is not None:
-                return link
-        return None
-
-    def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        if not isinstance(link, SenderLink):
-            return
-        for key in self._keys.pop(link, ()):
-            latest = self._known.get(key)
-            if latest is not None:
-                latest.one_left()
-                if latest.get() is None:
-                    del self._known[key]
-
-
 class Requests(LinkHandler):
     """Takes requests on one link; subclasses answer them."""
 
-    def __init__(self, client: PeerConnection) -> None:
-        self.client = client
-        self.replies: ReplyLinks = ReplyLinks()
-        self.node: str = ""
+    def __init__(self, connection: PeerConnection, node: str) -> None:
+        self.connection = connection
+        self.node: str = node
 
     def handle(self, request: Request) -> None:
         """Answer now or later with `reply`."""
@@ -123,24 +53,19 @@ class Requests(LinkHandler):
     def on_transfer(
         self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
     ) -> None:
-        client = self.client
-        client.touch()
         if state is not None and not settled:
             # Done outside of the transaction it would be a lie.
             unfit = NotImplementedByBroker("Requests cannot be part of a transaction; send or settle on a link.")
-            answer = encode_rejected(client.error_of(unfit, self.node))
-            link.session.send_disposition(True, delivery_id, delivery_id, True, answer)
+            self._reject(link, delivery_id, settled, unfit)
             return
         try:
             message = decode_message(payload)
             body = message.body
         except DecodeError as error:
-            if not settled:
-                refused = client.error_of(DecodeFailed(f"The request could not be decoded: {error.description}."), self.node)
-                link.session.send_disposition(True, delivery_id, delivery_id, True, encode_rejected(refused))
+            self._reject(link, delivery_id, settled, DecodeFailed(f"The request could not be decoded: {error.description}."))
             return
         if not settled:
-            link.session.send_disposition(True, delivery_id, delivery_id, True, ACCEPTED)
+            self.connection.send_disposition(link.session, True, delivery_id, delivery_id, ACCEPTED, "")
         properties = message.properties
         reply_to = properties.get("reply-to")
         self.handle(
@@ -154,25 +79,27 @@ class Requests(LinkHandler):
         )
 
     def on_oversize(self, link: ReceiverLink, delivery_id: int, tag: bytes, settled: bool) -> None:
+        large = MessageSizeExceeded(f"The request exceeds the limit of {link.max_message_size} bytes of '{self.node}'.")
+        self._reject(link, delivery_id, settled, large)
+
+    def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
         if not settled:
-            large = MessageSizeExceeded(f"The request exceeds the limit of {link.max_message_size} bytes of '{self.node}'.")
-            refused = self.client.error_of(large, self.node)
-            link.session.send_disposition(True, delivery_id, delivery_id, True, encode_rejected(refused))
-            self.client.touch()
+            state = encode_rejected(self.connection.error_of(error, self.node))
+            self.connection.send_disposition(link.session, True, delivery_id, delivery_id, state, "")
 
     def reply(self, request: Request, application_properties: dict[object, object], body: object) -> None:
         """The correlation id has the type of the request's message id. Sent settled, whatever credit is left."""
-        if self.client.gone:
+        if self.connection.gone:
             return
-        link = self.replies.find(self.node, request.link.session, request.reply_to)
+        link = self.connection.replies.find(self.node, request.link.session, request.reply_to)
         if link is None:
-            self.client.context.log(f"no link to answer a request of {self.client.peer} to {self.node} on")
+            self.connection.context.log(f"no link to answer a request of {self.connection.peer} to {self.node} on")
             return
-        if len(link.session.waiting) > self.client.context.limits.management_requests_in_flight_max:
+        if len(link.session.waiting) > self.connection.context.limits.management_requests_in_flight_max:
             # Its window stays shut while it goes on asking: what it does not take in is not kept without end.
             full = QuotaExceeded(f"{len(link.session.waiting)} answers wait for the session's incoming window to open.")
-            link.detach(self.client.error_of(full, self.node))
-            self.client.touch()
+            link.detach(self.connection.error_of(full, self.node))
+            self.connection.touch()
             return
         payload = encode_message(
             properties={"correlation-id": request.message_id, "to": request.reply_to},
@@ -181,7 +108,7 @@ class Requests(LinkHandler):
             body_kind=VALUE,
         )
         link.send(payload, b"", True, None)
-        self.client.touch()
+        self.connection.touch()
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         """Nothing is kept per link."""

@@ -22,19 +22,19 @@ Reply = tuple[int, dict[object, object]]
 class RuleOperations:
     """What one management node does about rules. Everything that changes goes through administration, so it is durable."""
 
-    def __init__(self, client: PeerConnection, address: Address) -> None:
-        self._client = client
+    def __init__(self, connection: PeerConnection, address: Address) -> None:
+        self._connection = connection
         self._address = address
 
     def _admin(self) -> AdminPort:
-        admin = self._client.context.admin
+        admin = self._connection.context.admin
         if admin is None:
             raise NotAllowed("This namespace has no administration.")
         return admin
 
     def _place(self) -> tuple[str, str]:
         parts = self._address.topic_and_subscription
-        if parts is None or self._address.key in self._client.context.namespace.entities:
+        if parts is None or self._address.key in self._connection.context.namespace.entities:
             raise NotAllowed(f"'{self._address.entity}' has no rules: only subscriptions do.")
         return parts
 
@@ -64,11 +64,11 @@ class RuleOperations:
         raw = body.get("message")
         if not isinstance(raw, bytes):
             raise ArgumentRefused("The request needs 'message' as binary: the message, encoded as it would be sent.")
-        client = self._client
-        message = client.translator.message(raw)
+        connection = self._connection
+        message = connection.translator.message(raw)
         found: list[object] = []
         for subscription in self._subscriptions():
-            view = client.translator.view(message, client.turn.now)
+            view = connection.translator.view(message, connection.turn.now)
             explanations = explain_all(subscription.rules, view)
             found.append(
                 {
@@ -80,7 +80,7 @@ class RuleOperations:
         return (200, {"subscriptions": found}) if found else (204, {})
 
     def _subscriptions(self) -> list[Subscription]:
-        namespace = self._client.context.namespace
+        namespace = self._connection.context.namespace
         entity = namespace.find(self._address.entity)
         if entity is not None and not isinstance(entity, QueueEntity):
             return list(entity.subscriptions.values())

@@ -27,13 +27,13 @@ _STRING: Final = 0xB1
 class SessionOperations:
     """Requests about the sessions of one entity."""
 
-    def __init__(self, client: PeerConnection, address: Address) -> None:
-        self._client = client
+    def __init__(self, connection: PeerConnection, address: Address) -> None:
+        self._connection = connection
         self._address = address
 
     @property
     def _queue(self) -> Queue:
-        return self._client.context.namespace.resolve(self._address)
+        return self._connection.context.namespace.resolve(self._address)
 
     # -- whose session -----------------------------------------------------------------------
 
@@ -46,8 +46,12 @@ class SessionOperations:
             wanted = self._held_through(str(name))
         if not isinstance(wanted, str):
             raise ArgumentRefused(f"The request needs 'session-id' as str, found {type(wanted).__name__}.")
-        holder = self._queue.held_session(wanted, self._client.turn.now).holder
-        if not isinstance(holder, LinkConsumer) or holder.client is not self._client or (name is not None and holder.link.name != name):
+        holder = self._queue.held_session(wanted, self._connection.turn.now).holder
+        if (
+            not isinstance(holder, LinkConsumer)
+            or holder.connection is not self._connection
+            or (name is not None and holder.link.name != name)
+        ):
             raise SessionLockLost(f"The lock of session '{wanted}' is held by another receiver. Accept the session again.")
         return wanted
 
@@ -61,7 +65,7 @@ class SessionOperations:
         return self.held_by(body)
 
     def _held_through(self, name: str) -> str:
-        engine = self._client.engine
+        engine = self._connection.engine
         link = None if engine is None else engine.named.get((False, name))
         handler = None if link is None else link.handler
         session = handler.consumer.session if isinstance(handler, Receiving) else None
@@ -72,7 +76,7 @@ class SessionOperations:
     # -- operations --------------------------------------------------------------------------
 
     async def renew(self, body: dict[object, object]) -> Reply:
-        until = self._queue.renew_session(self.held_by(body), self._client.turn.now)
+        until = self._queue.renew_session(self.held_by(body), self._connection.turn.now)
         return 200, {"expiration": Timestamp(until)}
 
     async def set_state(self, body: dict[object, object]) -> Reply:
@@ -80,15 +84,15 @@ class SessionOperations:
         state = body.get("session-state")
         if state is not None and not isinstance(state, bytes):
             raise ArgumentRefused("The request needs 'session-state' as binary or null.")
-        limit = self._client.context.limits.session_state_bytes_max
+        limit = self._connection.context.limits.session_state_bytes_max
         if state is not None and len(state) > limit:
             raise ArgumentRefused(f"The session state has {len(state)} bytes; at most {limit} are allowed.")
-        self._queue.set_session_state(self.held_by(body), state or None, self._client.turn.now)
+        self._queue.set_session_state(self.held_by(body), state or None, self._connection.turn.now)
         await durable(self._queue)
         return 200, {}
 
     async def get_state(self, body: dict[object, object]) -> Reply:
-        return 200, {"session-state": self._queue.session_state(self.held_by(body), self._client.turn.now)}
+        return 200, {"session-state": self._queue.session_state(self.held_by(body), self._connection.turn.now)}
 
     async def list(self, body: dict[object, object]) -> Reply:
         after = need(body, "last-updated-time", int)

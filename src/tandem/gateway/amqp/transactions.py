@@ -1,4 +1,4 @@
-"""The transaction coordinator of a connection: declares, gathers what belongs to a transaction, and discharges it.
+"""The open transactions of a connection: what belongs to each is gathered, and done or dropped with it.
 
 Work in a transaction is answered at once, provisionally, and held back until the discharge says what becomes of it.
 """
@@ -8,32 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tandem.amqp.errors import AmqpError, DecodeError
-from tandem.amqp.handlers import LinkHandler
-from tandem.amqp.message import VALUE, decode_message
-from tandem.amqp.outcomes import (
-    ACCEPTED,
-    ACCEPTED_CODE,
-    MODIFIED_CODE,
-    NO_OUTCOME,
-    REJECTED_CODE,
-    TRANSACTIONAL,
-    Outcome,
-    decode_outcome,
-    encode_declared,
-    encode_outcome,
-    encode_rejected,
-    encode_transactional,
-)
-from tandem.amqp.types import Described
 from tandem.broker.ports import Effect, Loaded
 from tandem.broker.recovery import transactions
 from tandem.broker.recovery.transactions import Sent, Settled, Step
-from tandem.gateway.amqp.holding import give_back, vanished
-from tandem.gateway.amqp.outcome_arguments import dead_letter_words, properties_to_modify
+from tandem.gateway import verbs
+from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
 from tandem.model.errors import (
     BusError,
-    DecodeFailed,
     NotImplementedByBroker,
     QuotaExceeded,
     TransactionRolledBack,
@@ -42,15 +23,13 @@ from tandem.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from tandem.amqp.link import Link, ReceiverLink, SenderLink
-    from tandem.amqp.session import Session
+    from tandem.amqp.link import Link, ReceiverLink
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.connection import PeerConnection
+    from tandem.gateway.verbs import Settlement
     from tandem.model.message import Message
+    from tandem.server.context import NamespaceContext
 
-_DECLARE: Final = (0x31, "amqp:declare:list")
-_DISCHARGE: Final = (0x32, "amqp:discharge:list")
 _LATE_MAX: Final = 64
 
 
@@ -78,24 +57,25 @@ class OpenTransaction:
 class Transactions:
     """All open transactions of one connection."""
 
-    def __init__(self, client: PeerConnection, new_id: Callable[[], bytes]) -> None:
-        self._client = client
-        self._new_id = new_id
+    def __init__(self, context: NamespaceContext) -> None:
+        self._context = context
         self._open: dict[bytes, OpenTransaction] = {}
         self._late: dict[bytes, None] = {}
         """Rolled back because they took too long; the last few."""
 
     def declare(self, link: ReceiverLink) -> bytes:
-        limits = self._client.context.limits
+        limits = self._context.limits
         if len(self._open) >= limits.transactions_open_max:
             raise QuotaExceeded(f"{limits.transactions_open_max} transactions are open on this connection; discharge some first.")
-        transaction = OpenTransaction(self._new_id(), link, self._client.turn.clock.steady_ms() + limits.transaction_ms_max)
+        transaction = OpenTransaction(
+            self._context.new_transaction_id(), link, self._context.turn.clock.steady_ms() + limits.transaction_ms_max
+        )
         self._open[transaction.id] = transaction
         return transaction.id
 
     def find(self, id_: bytes | None) -> OpenTransaction:
         found = self._open.get(id_ or b"")
-        if found is not None and found.deadline > self._client.turn.clock.steady_ms():
+        if found is not None and found.deadline > self._context.turn.clock.steady_ms():
             return found
         if found is not None:
             self._too_late(found)
@@ -114,7 +94,7 @@ class Transactions:
         """What is held back for transactions that took too long is let go."""
         if not self._open:
             return
-        now = self._client.turn.clock.steady_ms()
+        now = self._context.turn.clock.steady_ms()
         for transaction in [one for one in self._open.values() if one.deadline <= now]:
             self._too_late(transaction)
 
@@ -125,16 +105,16 @@ class Transactions:
 
     def _roll_back(self, transaction: OpenTransaction) -> None:
         """Nothing of it was done. What its receivers settled for good is given back; the rest they hold on, unless they vanished."""
-        client = self._client
+        context = self._context
         for queue, lock, counts in transaction.returning:
-            give_back(client, queue, [lock], counts)
-        connection = transaction.link.session.connection
+            return_locks(context, queue, [lock], counts)
+        engine = transaction.link.session.connection
         for step in transaction.steps:
-            if isinstance(step, Settled) and vanished(client, connection, step.queue):
-                give_back(client, step.queue, [step.lock])
+            if isinstance(step, Settled) and locks_end_with(engine, step.queue, context):
+                return_locks(context, step.queue, [step.lock])
 
     def add(self, transaction: OpenTransaction, step: Step) -> None:
-        limits = self._client.context.limits
+        limits = self._context.limits
         if len(transaction.steps) >= limits.transaction_operations_max:
             raise QuotaExceeded(f"A transaction may hold {limits.transaction_operations_max} operations.")
         size = step.size()
@@ -146,34 +126,37 @@ class Transactions:
     # -- work in a transaction ---------------------------------------------------------------
 
     def send(self, id_: bytes | None, queue: Queue, messages: list[Message]) -> bytes:
-        """Hold these back; returns the provisional answer. Raises what would refuse them outside of a transaction."""
+        """Hold these back; returns the transaction's id. Raises what would refuse them outside of a transaction."""
         transaction = self.find(id_)
-        now = self._client.turn.now
+        now = self._context.turn.now
         steps = [Sent(queue, message) for message in messages]
         for step in steps:
             step.check(now)
         for step in steps:
             self.add(transaction, step)
         queue.accessed_at = now
-        return encode_transactional(transaction.id, ACCEPTED)
+        return transaction.id
 
-    def settle(self, outcome: Outcome, queue: Queue, lock: Lock, answer: SettleAnswer, counts: bool) -> None:
-        """Hold a settlement back; `answer` follows when it is taken in. Raises what would refuse it outside of a transaction.
+    def settle(
+        self, id_: bytes | None, settlement: Settlement | None, queue: Queue, lock: Lock, settled: bool, counts: bool, then: Effect
+    ) -> None:
+        """Hold a settlement back; `then` follows when it is taken in. Raises what would refuse it outside of a transaction.
         `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""
-        transaction = self.find(outcome.txn_id)
-        if answer.settled:
+        transaction = self.find(id_)
+        if settled:
             transaction.returning.append((queue, lock, counts))
-        inner = outcome.inner or NO_OUTCOME
-        queue.require(lock, self._client.turn.now)
-        how, changes = _meaning(inner)
-        shown = encode_rejected(None) if inner.code == REJECTED_CODE else encode_outcome(inner)
-        answer.state = encode_transactional(transaction.id, shown)
-        if how == transactions.DEAD_LETTER or changes:
+        queue.require(lock, self._context.turn.now)
+        if settlement is None or settlement.kind == verbs.RELEASE:
+            raise NotImplementedByBroker(
+                "In a transaction a message is accepted, rejected or modified; other outcomes have no place there."
+            )
+        changes = settlement.changes()
+        if settlement.kind == verbs.DEAD_LETTER or changes:
             transaction.loading += 1
-            queue.load([lock.seq], _Changing(self, transaction, queue, lock, how, changes, answer))
+            queue.load([lock.seq], _Changing(self, transaction, queue, lock, settlement.kind, changes, then))
         else:
-            self.add(transaction, Settled(queue, lock, how))
-            answer.done(None)
+            self.add(transaction, Settled(queue, lock, settlement.kind))
+            then.done(None)
 
     def loaded(self, transaction: OpenTransaction) -> None:
         transaction.loading -= 1
@@ -208,27 +191,10 @@ class Transactions:
             then.done(TransactionRolledBack(f"The transaction was rolled back: {transaction.doomed.description}"))
             return
         try:
-            transactions.commit(self._client.context.namespace, transaction.id, transaction.steps, then)
+            transactions.commit(self._context.namespace, transaction.id, transaction.steps, then)
         except BusError as error:
             self._roll_back(transaction)
             then.done(TransactionRolledBack(f"The transaction was rolled back: {error.description}"))
-
-
-def _meaning(inner: Outcome) -> tuple[int, dict[str, object]]:
-    """(what becomes of the message, properties to change)."""
-    if inner.code == ACCEPTED_CODE:
-        return transactions.COMPLETE, {}
-    if inner.code == REJECTED_CODE:
-        reason, description, changes = dead_letter_words(inner.error)
-        if reason:
-            changes["DeadLetterReason"] = reason
-        if description:
-            changes["DeadLetterErrorDescription"] = description
-        return transactions.DEAD_LETTER, changes
-    if inner.code == MODIFIED_CODE:
-        changes, _ = properties_to_modify(inner)
-        return (transactions.DEFER if inner.undeliverable_here else transactions.ABANDON), changes
-    raise NotImplementedByBroker("In a transaction a message is accepted, rejected or modified; other outcomes have no place there.")
 
 
 class _Changing(Loaded):
@@ -267,101 +233,3 @@ class _Changing(Loaded):
         else:
             self._answer.done(None)
         self._transactions.loaded(self._transaction)
-
-
-class CoordinatorLink(LinkHandler):
-    """The link on which a client declares and discharges."""
-
-    def __init__(self, client: PeerConnection, all_: Transactions) -> None:
-        self._client = client
-        self._transactions = all_
-
-    def on_transfer(
-        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
-    ) -> None:
-        answer = _Answer(self._client, link.session, delivery_id, settled)
-        try:
-            code, fields = _request(payload)
-            if code == _DECLARE[0]:
-                answer.send(encode_declared(self._transactions.declare(link)))
-                return
-            id_, fail = _discharge_fields(fields)
-            self._transactions.discharge(id_, fail, answer)
-        except BusError as error:
-            answer.done(error)
-
-    def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        self._transactions.coordinator_gone(link)
-        self._client.link_gone(link)
-
-
-class _Answer(Effect):
-    """The word on a declare or discharge."""
-
-    __slots__ = ("_client", "_delivery_id", "_session", "_settled")
-
-    def __init__(self, client: PeerConnection, session: Session, delivery_id: int, settled: bool) -> None:
-        self._client = client
-        self._session = session
-        self._delivery_id = delivery_id
-        self._settled = settled
-
-    def send(self, state: bytes) -> None:
-        if not self._settled and not self._client.gone:
-            self._session.send_disposition(True, self._delivery_id, self._delivery_id, True, state)
-            self._client.touch()
-
-    def done(self, error: BaseException | None) -> None:
-        self.send(ACCEPTED if error is None else encode_rejected(self._client.error_of(error, "")))
-
-
-def _request(payload: bytes) -> tuple[int, list[object]]:
-    try:
-        message = decode_message(payload)
-        body = message.body
-    except DecodeError as error:
-        raise DecodeFailed(f"The request to the coordinator could not be decoded: {error.description}.") from error
-    if message.body_kind != VALUE or not isinstance(body, Described) or not isinstance(body.value, list):
-        raise DecodeFailed("A message to the coordinator holds one value: declare or discharge.")
-    if body.descriptor in _DECLARE:
-        return _DECLARE[0], body.value
-    if body.descriptor in _DISCHARGE:
-        return _DISCHARGE[0], body.value
-    raise NotImplementedByBroker(f"The coordinator knows declare and discharge, not {body.descriptor!r}.")
-
-
-def _discharge_fields(fields: list[object]) -> tuple[bytes, bool]:
-    id_ = fields[0] if fields else None
-    if not isinstance(id_, bytes):
-        raise DecodeFailed("A discharge names its transaction as binary.")
-    return id_, len(fields) > 1 and fields[1] is True
-
-
-def transaction_of(state: bytes) -> Outcome | None:
-    """The transactional state of a transfer; None when it has another."""
-    try:
-        outcome = decode_outcome(state)
-    except DecodeError as error:
-        raise DecodeFailed(f"The state of the transfer could not be decoded: {error.description}.") from error
-    return outcome if outcome.code == TRANSACTIONAL else None
-
-
-class SettleAnswer(Effect):
-    """The provisional answer to a settlement in a transaction."""
-
-    __slots__ = ("_client", "_delivery_id", "_link", "settled", "state")
-
-    def __init__(self, client: PeerConnection, link: SenderLink, delivery_id: int, settled: bool) -> None:
-        self._client = client
-        self._link = link
-        self._delivery_id = delivery_id
-        self.settled = settled
-        self.state = b""
-
-    def done(self, error: BaseException | None) -> None:
-        if self._client.gone or self.settled:
-            return
-        self._link.settle_locally(self._delivery_id)
-        state = self.state if error is None else encode_rejected(self._client.error_of(error, ""))
-        self._link.session.send_disposition(False, self._delivery_id, self._delivery_id, True, state)
-        self._client.touch()

@@ -12,10 +12,12 @@ from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.ports import Consumer
 from tandem.broker.queue.locks import Lock
 from tandem.broker.queue.queue import Queue
-from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMessage, Settlement
+from tandem.gateway import verbs
+from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMessage
 from tandem.gateway.translate import token_to_uuid
+from tandem.gateway.verbs import Settlement
 from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_possible
-from tandem.gateway.waiting import Durable, durable
+from tandem.gateway.waiting import durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import BusError, MessageNotFound, NotAllowed
@@ -41,11 +43,7 @@ class DataPlane:
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
         now = self._context.turn.begin()
         queue = self._context.namespace.resolve_sender(address)
-        taken = [self._context.translator.message(encode_http(message)) for message in messages]
-        queue.check_sends(taken)
-        for message in taken:
-            queue.enqueue(message, now)
-        queue.accessed_at = now
+        verbs.send_all(queue, [self._context.translator.message(encode_http(message)) for message in messages], now)
         await durable(queue)
 
     async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
@@ -90,18 +88,13 @@ class DataPlane:
     async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: Settlement) -> None:
         now = self._context.turn.begin()
         queue, lock = self._find(address, message, lock_token)
-        effect = Durable()
-        if how is Settlement.COMPLETE:
-            queue.complete(lock, now)
-            queue.when_durable(effect)
-        else:
-            queue.abandon(lock, now, 0, None, effect)
-        await effect.future
+        for effect in verbs.settle_all(queue, how, [lock], now):
+            await effect.future
 
     async def renew(self, address: Address, message: str, lock_token: uuid.UUID) -> int:
         now = self._context.turn.begin()
         queue, lock = self._find(address, message, lock_token)
-        return queue.renew(lock, now)
+        return verbs.renew(queue, [lock], now)[0]
 
 
 class _OneMessage(Consumer):

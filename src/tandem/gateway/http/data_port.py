@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tandem.gateway.verbs import Settlement
 from tandem.model.address import Address
 from tandem.model.entity import Right
 
 PropertyValue = str | int | float | bool | None
 """What a custom property may be, in HTTP headers and in JSON."""
-
-
-class Settlement(enum.Enum):
-    COMPLETE = "complete"
-    ABANDON = "abandon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

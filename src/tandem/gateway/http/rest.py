@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tandem.gateway.http.data_port import ReceivedMessage, Settlement
+from tandem.gateway import verbs
+from tandem.gateway.http.data_port import ReceivedMessage
 from tandem.gateway.http.properties import read_batch, read_single, write_headers
 from tandem.gateway.http.types import HttpNamespace, Reply, Request
 from tandem.model.address import Address, parse
@@ -114,7 +115,7 @@ class Rest:
         if request.method == "POST":
             await namespace.data.renew(address, target.message, target.lock_token)
         else:
-            how = Settlement.COMPLETE if request.method == "DELETE" else Settlement.ABANDON
+            how = verbs.COMPLETED if request.method == "DELETE" else verbs.ABANDONED
             await asyncio.shield(asyncio.ensure_future(namespace.data.settle(address, target.message, target.lock_token, how)))
         return Reply(status=200)
 

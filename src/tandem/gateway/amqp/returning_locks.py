@@ -1,4 +1,4 @@
-"""What a client holds, and what becomes of it when its connection breaks instead of being closed."""
+"""Locks that go back to their queue because nobody will settle them: their connection broke, or their transaction was rolled back."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
-    from tandem.gateway.amqp.connection import PeerConnection
+    from tandem.server.context import NamespaceContext
 
 _SWEEP_AT_LEAST: Final = 64
 
 
-def vanished(client: PeerConnection, connection: Connection, queue: Queue) -> bool:
+def locks_end_with(engine: Connection, queue: Queue, context: NamespaceContext) -> bool:
     """The connection is broken, and this entity's locks go with such."""
-    if not connection.broken:
+    if not engine.broken:
         return False
-    wish = queue.description.locks_outlive_connections
-    return not (client.context.namespace.locks_outlive_connections if wish is None else wish)
+    outlive = queue.description.locks_outlive_connections
+    return not (context.namespace.locks_outlive_connections if outlive is None else outlive)
 
 
-def give_back(client: PeerConnection, queue: Queue, locks: list[Lock], counts: bool = True) -> None:
+def return_locks(context: NamespaceContext, queue: Queue, locks: list[Lock], counts: bool = True) -> None:
     """To the front of the queue. `counts`: as if their time were over; else as if they had not been delivered."""
-    now = client.turn.now
+    now = context.turn.now
     try:
         for lock in locks:
             part = queue.part_of(lock.seq)
@@ -36,11 +36,11 @@ def give_back(client: PeerConnection, queue: Queue, locks: list[Lock], counts: b
             else:
                 part.give_up(lock, now)
     except Unavailable as down:
-        client.context.log(f"locks of '{queue.path}' are dropped with its store: {down.description}")
+        context.log(f"locks of '{queue.path}' are dropped with its store: {down.description}")
 
 
-class Holdings:
-    """Locks without a delivery: deferred messages that were received by their numbers."""
+class LocksWithoutDelivery:
+    """Of deferred messages that a connection received by their numbers: no link knows of them."""
 
     def __init__(self) -> None:
         self._locks: list[tuple[Queue, Lock]] = []
@@ -53,9 +53,9 @@ class Holdings:
             self._sweep_at = max(2 * (len(self._locks) + len(locks)), _SWEEP_AT_LEAST)
         self._locks += [(queue, lock) for lock in locks]
 
-    def drop(self, client: PeerConnection, connection: Connection) -> None:
+    def drop(self, context: NamespaceContext, engine: Connection) -> None:
         """The connection is over."""
         for queue, lock in self._locks:
-            if lock.session is None and vanished(client, connection, queue):
-                give_back(client, queue, [lock])
+            if lock.session is None and locks_end_with(engine, queue, context):
+                return_locks(context, queue, [lock])
         self._locks.clear()

@@ -1,0 +1,123 @@
+"""What a client may do to an entity, through whichever door: all is checked first, then done, counted and given to the disk.
+
+A verb returns, or tells the effect it was given, what has to be on disk before the client hears that it was done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tandem.broker.meters import RELEASED, SETTLE
+from tandem.broker.ports import Effect
+from tandem.broker.recovery.transactions import ABANDON as ABANDON
+from tandem.broker.recovery.transactions import COMPLETE as COMPLETE
+from tandem.broker.recovery.transactions import DEAD_LETTER as DEAD_LETTER
+from tandem.broker.recovery.transactions import DEFER as DEFER
+from tandem.gateway.waiting import Durable
+
+if TYPE_CHECKING:
+    from tandem.broker.queue.locks import Lock
+    from tandem.broker.queue.queue import Queue
+    from tandem.broker.recovery.cross_store import RowId
+    from tandem.model.message import Message
+
+RELEASE: Final = 4
+"""Given back as if it had not been delivered: a kind of settlement, beside COMPLETE, ABANDON, DEFER and DEAD_LETTER."""
+NOTHING: Final = Effect()
+"""Nobody waits: the disk is told all the same."""
+
+
+class Placed:
+    """Where a message went: its sequence number (0: accepted and dropped), the queue or fragment whose journal has it, and its rows there,
+    by which a fragment whose store fails is relieved of it. None: copies of it are in several stores."""
+
+    __slots__ = ("number", "part", "rows")
+
+    def __init__(self, number: int, part: Queue, rows: list[RowId] | None) -> None:
+        self.number = number
+        self.part = part
+        self.rows = rows
+
+
+def send(entity: Queue, message: Message, now: int) -> Queue:
+    """One message. Returns the queue or fragment whose journal has it."""
+    entity.enqueue(message, now)
+    entity.accessed_at = now
+    return entity.part_used
+
+
+def send_all(entity: Queue, messages: list[Message], now: int) -> list[Placed]:
+    """All of them or none: each is checked, and that they fit together."""
+    entity.check_sends(messages)
+    placed: list[Placed] = []
+    for message in messages:
+        number = entity.enqueue(message, now)
+        placed.append(Placed(number, entity.part_used, entity.rows_used))
+    entity.accessed_at = now
+    return placed
+
+
+class Settlement:
+    """What a receiver says about a message it holds."""
+
+    __slots__ = ("deliver_at", "description", "kind", "properties", "reason")
+
+    def __init__(
+        self, kind: int, properties: dict[str, object] | None = None, reason: str = "", description: str = "", deliver_at: int = 0
+    ) -> None:
+        self.kind: int = kind
+        self.properties: dict[str, object] = properties if properties is not None else {}
+        """Application properties to set."""
+        self.reason: str = reason
+        self.description: str = description
+        """Why it is dead-lettered."""
+        self.deliver_at: int = deliver_at
+        """Before which instant an abandoned message is not delivered again."""
+
+    def changes(self) -> dict[str, object]:
+        """Everything it changes in the message, the words of a dead-lettering among it."""
+        changes = dict(self.properties)
+        if self.reason:
+            changes["DeadLetterReason"] = self.reason
+        if self.description:
+            changes["DeadLetterErrorDescription"] = self.description
+        return changes
+
+
+COMPLETED: Final = Settlement(COMPLETE)
+ABANDONED: Final = Settlement(ABANDON)
+
+
+def settle(entity: Queue, settlement: Settlement, lock: Lock, now: int, then: Effect) -> None:
+    """One message. `then` is done once the disk knows. Raises what stands in the way, with nothing done."""
+    kind = settlement.kind
+    if kind == COMPLETE:
+        entity.complete(lock, now)
+        entity.when_durable(then)
+    elif kind == ABANDON:
+        entity.abandon(lock, now, settlement.deliver_at, settlement.properties, then)
+    elif kind == DEFER:
+        entity.defer(lock, now, settlement.properties, then)
+    elif kind == DEAD_LETTER:
+        entity.dead_letter(lock, settlement.reason, settlement.description, settlement.properties, now, then)
+    else:
+        entity.metered(SETTLE, RELEASED)
+        entity.give_up(lock, now)
+        entity.when_durable(then)
+
+
+def settle_all(entity: Queue, settlement: Settlement, locks: list[Lock], now: int) -> list[Durable]:
+    """All of them or none. Returns what to wait for."""
+    for lock in locks:
+        entity.require(lock, now)
+    waits = [Durable() for _ in locks]
+    for lock, then in zip(locks, waits, strict=True):
+        settle(entity, settlement, lock, now, then)
+    return waits
+
+
+def renew(entity: Queue, locks: list[Lock], now: int) -> list[int]:
+    """All of them or none. Returns the instants until which they are held."""
+    for lock in locks:
+        entity.require(lock, now)
+    return [entity.renew(lock, now) for lock in locks]

@@ -1,0 +1,27 @@
+"""A client's connection as the process around it sees it, whatever it speaks."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tandem.model.errors import BusError
+
+
+class ServedConnection(Protocol):
+    def look_after(self, now: int) -> None:
+        """Called a few times a second with the steady clock: heartbeats, silence, tokens that lapsed."""
+
+    def close(self, error: BusError) -> None:
+        """In an orderly way, with this reason."""
+
+    def cut(self) -> None:
+        """At once, as if the network had failed."""
+
+    def expire_tokens(self) -> None:
+        """Whatever was granted is over: links are detached."""
+
+    def drop_revoked(self) -> None:
+        """Whatever was granted by tokens that their issuer took back is over."""
+
+    def detach_links(self, entity: str, error: BusError) -> None:
+        """Those of this entity, in lower case; of all entities if it is empty."""
