@@ -45,6 +45,7 @@ HOT_MODULES = (
     "amqp/session.py",
     "amqp/connection.py",
     "model/message.py",
+    "model/histogram.py",
     "relay/frames.py",
     "broker/facts.py",
     "broker/ports.py",

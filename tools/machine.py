@@ -136,6 +136,11 @@ def lacks_maven() -> str:
     return f"{' and '.join(gone)} not here (on Debian: apt-get install maven default-jdk-headless)" if gone else ""
 
 
+def lacks_prometheus() -> str:
+    gone = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
+    return f"{' and '.join(gone)} not here (on Debian: apt-get install prometheus)" if gone else ""
+
+
 VENV = Need(lacks_venv, lambda: ["python3-venv"], "", "ten seconds")
 HEADERS = Need(lacks_headers, lambda: ["python3-dev"], "the hot modules are not compiled", "twenty seconds")
 JAVA = Need(java.missing_java, java_packages, "")
@@ -144,11 +149,13 @@ NODE = Need(lacks_node, node_packages, "tests with the JavaScript SDK are skippe
 GO = Need(lacks_go, go_packages, "tests with the Go SDK are skipped (tests/go)")
 MAVEN = Need(lacks_maven, lambda: ["maven", "default-jdk-headless"], "tests with the Java SDK are skipped (tests/java)", "a minute")
 
+PROMETHEUS = Need(lacks_prometheus, lambda: ["prometheus"], "tests of alert rules are skipped (tests/deploy)", "twenty seconds")
+
 
 def needs(command: str, small: bool) -> list[Need]:
     if command == "test":
         of_tests = [NODE] + [need for need, file in ((GO, "tests/go/go.mod"), (MAVEN, "tests/java/pom.xml")) if (ROOT / file).exists()]
-        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests]
+        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, PROMETHEUS]
     return [VENV, HEADERS] if small or command == "setup" else [VENV, HEADERS, JAVA]
 
 

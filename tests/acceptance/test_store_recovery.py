@@ -83,7 +83,7 @@ def test_a_torn_tail_is_cut_off_and_told_in_the_log_as_an_event_as_a_metric_and_
     events = json.loads(house.page("events"))["events"]
     assert [(event["subject"], event["cause"]) for event in events if event["state"] == "recovered"] == [("store-0", note)]
     metrics = house.page("metrics").splitlines()
-    assert [line.rpartition(" ")[2] for line in metrics if line.startswith("tandem_store_notes{")] == ["1", "0"]
+    assert [line.rpartition(" ")[2] for line in metrics if line.startswith("tandem_store_notes{")] == ["1.0", "0.0"]
     assert house.receive("first", 5) == 5
     assert f"store-0 has found and put in order: {note}" in house.stop()
     house.start()

@@ -13,9 +13,9 @@ const element = (name, text, data = {}) => {
 function counts(text) {
   const found = new Map();
   for (const line of text.split("\n")) {
-    const match = line.match(/^tandem_messages\{namespace="([^"]*)",entity="([^"]*)",state="([^"]*)"\} (\d+)$/);
+    const match = line.match(/^tandem_messages\{entity="([^"]*)",namespace="([^"]*)",state="([^"]*)"\} (\d+)(?:\.0)?$/);
     if (!match) continue;
-    const [, namespace, entity, state, value] = match;
+    const [, entity, namespace, state, value] = match;
     const key = `${namespace}\n${entity}`;
     if (!found.has(key)) found.set(key, { namespace, entity });
     found.get(key)[state] = Number(value);

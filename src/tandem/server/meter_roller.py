@@ -155,15 +155,11 @@ class MeterRoller:
             for (minute, path, operation, outcome, unit), (count, size) in sorted(found.items())
         ]
 
-    def samples(self) -> list[str]:
-        """Totals since the broker began, for Prometheus."""
+    def totals(self) -> dict[tuple[str, str, str], int]:
+        """Since the broker began, by path, operation and outcome."""
         totals: dict[tuple[str, str, str], int] = {}
         for tenant in self._namespace.stores:
             for slot, (count, _) in tenant.meters.totals.items():
                 path, operation, outcome, _ = describe(slot, tenant.meters.paths)
                 totals[path, operation, outcome] = totals.get((path, operation, outcome), 0) + count
-        lines = ["# TYPE tandem_operations_total counter"] if totals else []
-        for (path, operation, outcome), count in sorted(totals.items()):
-            label = f'namespace="{self._namespace.name}",entity="{path}",operation="{operation}",outcome="{outcome}"'
-            lines.append(f"tandem_operations_total{{{label}}} {count}")
-        return lines
+        return totals

@@ -111,6 +111,7 @@ class Server:
         self._driver.on_jump = self._clock_jumped
         self.clock_jumps = 0
         """How often the machine's clock was set while we ran."""
+        self.loop_lag = self._driver.loop_lag
 
     # -- life --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from tandem.broker.ports import Journal
 from tandem.broker.turn import Turn
 from tandem.model.clock import Clock
+from tandem.model.histogram import Histogram
 from tandem.server.backpressure import Backpressure
 from tandem.server.context import NamespaceContext
 
@@ -50,6 +51,9 @@ class TurnDriver:
         self._tick_seconds = 0.0
         self._ticks: asyncio.TimerHandle | None = None
         self._landing = False
+        self.loop_lag = Histogram()
+        """How late the loop came to a tick."""
+        self._tick_due = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -119,6 +123,10 @@ class TurnDriver:
     def _tick(self) -> None:
         assert self._loop is not None
         again = self._ticks is not None
+        now = self._loop.time()
+        if again:
+            self.loop_lag.observe((now - self._tick_due) * 1000)
+        self._tick_due = now + self._tick_seconds
         self._ticks = self._loop.call_later(self._tick_seconds, self._tick)
         if again:
             self.run_housekeeping()

@@ -10,6 +10,7 @@ from typing import Final
 from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
+from tandem.model.histogram import Histogram
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import BlockWriter, Group
@@ -84,6 +85,7 @@ class SegmentStore:
         self._trusted_number: int = 0
         self._stats: dict[int, SegmentStats] = {}
         self._workers_made = self._turn_asked = False
+        self.commit_times = Histogram()
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,12 +180,12 @@ class SegmentStore:
             self._stop(group.error, group.effects)
             return
         self._trust()
+        self.commit_times.observe(self._clock.steady_ms() - group.started_at)
         between_turns = self._next == self._flushed
         effects = group.effects
         if self._next == self._start:
             if self._waiters:
-                effects = effects + self._waiters
-                self._waiters = []
+                effects, self._waiters = effects + self._waiters, []
         elif self._waiters and between_turns:
             self._hand_over()
         run_effects(effects, None)
@@ -330,14 +332,12 @@ class SegmentStore:
             self._cause = str(error) or type(error).__name__
         refusal = self._refusal()
         refusal.__cause__ = error
-        waiting = effects
-        group = self._group
+        waiting, group = effects, self._group
         if group is not None:
             # It may still reach the disk; but whoever waited is told that nobody knows, and on reopening it is cut off.
             waiting = waiting + group.effects
             group.effects = []
-        waiting = waiting + self._waiters
-        self._waiters = []
+        waiting, self._waiters = waiting + self._waiters, []
         self._parts = []
         self._next = self._flushed = self._start
         run_effects(waiting, refusal)

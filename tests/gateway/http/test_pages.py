@@ -47,7 +47,7 @@ def test_health_names_every_store_and_its_state(bus: Bus) -> None:
 def test_metrics_count_messages_per_entity_and_state(bus: Bus) -> None:
     _, kind, text = get(bus, "$tandem/metrics")
     assert kind.startswith("text/plain")
-    assert 'entity="orders",state="active"} 1' in text
+    assert 'tandem_messages{entity="orders",namespace="tandem",state="active"} 1.0' in text
 
 
 def test_the_console_is_served_with_its_files_and_nothing_else(bus: Bus) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tandem.broker.entities.namespace import QueueEntity
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.ports import StoreState
 from tandem.gateway.http.types import PASSIVE, note_refused
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
 _CONSOLE_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
 _HEALTHY = (StoreState.UP, StoreState.DEGRADED)
-_STATE_NUMBERS = {StoreState.UP: 1, StoreState.DEGRADED: 2, StoreState.RECOVERING: 3, StoreState.DOWN: 0, StoreState.CORRUPT: -1}
 
 
 class OperatorPages:
@@ -82,13 +80,15 @@ class OperatorPages:
         return _json({"status": status, "namespaces": namespaces})
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
-        """Prometheus text format."""
+        """As Prometheus reads it, in OpenMetrics where it is asked for."""
         refusals: list[BusError] = []
         readable = await self._readable(request, refusals)
         if not readable:
             return self._who_are_you(request, refusals)
-        headers = PASSIVE | {"Content-Type": "text/plain; version=0.0.4"}
-        return web.Response(text="\n".join(self._samples(readable)) + "\n", headers=headers)
+        from tandem.gateway.http.metrics import exposition  # what only a scrape needs is not loaded before one comes
+
+        page, kind = exposition(self._server, readable, request.headers.get("Accept", ""))
+        return web.Response(body=page, headers=PASSIVE | {"Content-Type": kind})
 
     async def _readable(self, request: web.BaseRequest, refusals: list[BusError]) -> list[int]:
         """The namespaces whose details this request may see, and why it may not see the others."""
@@ -107,38 +107,6 @@ class OperatorPages:
         answer = _json({"error": missing.condition, "description": missing.description}, 401)
         answer.headers["WWW-Authenticate"] = 'Basic realm="Tandem", charset="UTF-8"'
         return answer
-
-    def _samples(self, readable: list[int]) -> list[str]:
-        lines = [
-            "# TYPE tandem_store_up gauge",
-            "# TYPE tandem_store_notes gauge",
-            "# TYPE tandem_messages gauge",
-            "# TYPE tandem_connections gauge",
-            "# TYPE tandem_clock_jumps_total counter",
-            f"tandem_clock_jumps_total {self._server.clock_jumps}",
-        ]
-        for place in readable:
-            context, supervisor = self._server.contexts[place], self._server.supervisors[place]
-            space = context.namespace.name
-            lines.append(f'tandem_connections{{namespace="{space}"}} {len(context.connections)}')
-            for number, health in enumerate(supervisor.health()):
-                label = f'namespace="{space}",store="{number}"'
-                lines.append(f"tandem_store_up{{{label}}} {_STATE_NUMBERS[health.state]}")
-                lines.append(f"tandem_store_notes{{{label}}} {len(health.notes)}")
-            if context.fault_points is not None:
-                lines.append(f'tandem_faults_active{{namespace="{space}"}} {len(context.fault_points.faults.active)}')
-            for entity in context.namespace.entities.values():
-                queues = (
-                    list(entity.queues.values()) if isinstance(entity, QueueEntity) else [s.queue for s in entity.subscriptions.values()]
-                )
-                for queue in queues:
-                    counts = queue.counts()
-                    for state in ("active", "locked", "deferred", "scheduled", "leased"):
-                        label = f'namespace="{space}",entity="{queue.path}",state="{state}"'
-                        lines.append(f"tandem_messages{{{label}}} {getattr(counts, state)}")
-        for place in readable:
-            lines.extend(self._server.meters[place].samples())
-        return lines
 
     async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """State changes so far, newest last; `?after=<number>` for what came since."""
