@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.model.catalog import Snapshot
 from tandem.model.entity import (
     AuthorizationRule,
     QueueDescription,
@@ -23,7 +24,7 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, StoreUnavailable
-from tandem.stores.metadata import MIGRATIONS, Metadata, Snapshot
+from tandem.stores.metadata import MIGRATIONS, Metadata
 
 KEY = AuthorizationRule(key_name="Root", primary_key="p", secondary_key="s", rights=frozenset(Right))
 

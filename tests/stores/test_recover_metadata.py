@@ -11,6 +11,7 @@ import pytest
 
 from tandem.broker.facts import ENDED, ENTITY, RULE
 from tandem.broker.recovery.entity_facts import EntityFacts, Roll
+from tandem.model.catalog import Snapshot
 from tandem.model.entity import (
     AuthorizationRule,
     CorrelationFilter,
@@ -24,7 +25,7 @@ from tandem.model.entity import (
 )
 from tandem.model.errors import ConfigurationError, Corrupt, StoreUnavailable
 from tandem.server.administration import NamespaceAdmin
-from tandem.stores.metadata import Metadata, Snapshot
+from tandem.stores.metadata import Metadata
 from tandem.stores.recover_metadata import recover_metadata
 from tandem.testing import Bus
 

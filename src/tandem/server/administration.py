@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from tandem.broker.entities import administration
 from tandem.broker.entities.namespace import QueueEntity
 from tandem.broker.entities.topic import Subscription
 from tandem.broker.rules.rules import compile_rule
 from tandem.model.address import SubQueue
+from tandem.model.catalog import Snapshot, StoredEntity
 from tandem.model.entity import (
     AuthorizationRule,
     CorrelationFilter,
@@ -23,9 +23,11 @@ from tandem.model.entity import (
     SubscriptionDescription,
     TopicDescription,
 )
+from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import EntityAlreadyExists, EntityNotFound
 from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
 from tandem.server.context import NamespaceContext
+from tandem.server.name_locks import NameLocks
 from tandem.server.relays import RelayAdministration
 from tandem.server.settings import NamespaceSettings
 
@@ -35,9 +37,9 @@ _T = TypeVar("_T")
 class Catalog(Protocol):
     """What a namespace consists of, on disk. Calls block: they run in a thread."""
 
-    def load(self) -> Any: ...
+    def load(self) -> Snapshot: ...
 
-    def put_entity(self, description: Any, *, store: int) -> Any: ...
+    def put_entity(self, description: EntityDescription, *, store: int) -> StoredEntity: ...
 
     def delete_entity(self, id_: int) -> None: ...
 
@@ -54,12 +56,6 @@ class Catalog(Protocol):
     def close(self) -> None: ...
 
 
-class _NameLock:
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
-
-
 class NamespaceAdmin:
     """Implements `AdminPort`."""
 
@@ -70,8 +66,9 @@ class NamespaceAdmin:
         self._namespace = context.namespace
         self._limits = context.limits
         self._catalog = catalog
-        self.relays = RelayAdministration(context.relays, catalog, self._changing, self._must_be_new, context.limits, context.turn.begin)
-        self._locks: dict[str, _NameLock] = {}
+        self._locks = NameLocks()
+        """Changes to one entity come one after another, subscriptions and rules with their topic; those to others share a sync."""
+        self.relays = RelayAdministration(context.relays, catalog, self._locks.hold, self._must_be_new, context.limits, context.turn.begin)
         self._opened_at = context.turn.now
         self._coming: dict[str, QueueDescription | TopicDescription] = {}
         """What the configuration asks for, while it is being created: entities may name each other in any order."""
@@ -111,20 +108,6 @@ class NamespaceAdmin:
 
     def close(self) -> None:
         self._catalog.close()
-
-    @contextlib.asynccontextmanager
-    async def _changing(self, name: str) -> AsyncIterator[None]:
-        """Changes to one entity come one after another, subscriptions and rules with their topic; those to others share a sync."""
-        key = name.casefold()
-        lock = self._locks.setdefault(key, _NameLock())
-        lock.users += 1
-        try:
-            async with lock.lock:
-                yield
-        finally:
-            lock.users -= 1
-            if not lock.users:
-                del self._locks[key]
 
     # -- claims ------------------------------------------------------------------------------
 
@@ -167,7 +150,7 @@ class NamespaceAdmin:
         return found
 
     async def delete_entity(self, name: str) -> None:
-        async with self._changing(name):
+        async with self._locks.hold(name):
             entity = self._namespace.find(name)
             if entity is None:
                 raise self._namespace.not_found(name)
@@ -178,7 +161,7 @@ class NamespaceAdmin:
             self._context.turn.schedule()
 
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        async with self._changing(description.name):
+        async with self._locks.hold(description.name):
             now = self._context.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
             self._must_be_new(kept.name)
@@ -189,7 +172,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        async with self._changing(description.name):
+        async with self._locks.hold(description.name):
             entity = self._queue(description.name)
             now = self._context.turn.begin()
             wish = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
@@ -207,7 +190,7 @@ class NamespaceAdmin:
         return _runtime(self._queue(name))
 
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
-        async with self._changing(description.name):
+        async with self._locks.hold(description.name):
             now = self._context.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
             self._must_be_new(kept.name)
@@ -218,7 +201,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_topic(self, description: TopicDescription) -> TopicDescription:
-        async with self._changing(description.name):
+        async with self._locks.hold(description.name):
             topic = self._namespace.topic(description.name)
             now = self._context.turn.begin()
             known = topic.topic_description
@@ -250,7 +233,7 @@ class NamespaceAdmin:
     # -- subscriptions and rules -------------------------------------------------------------
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        async with self._changing(description.topic):
+        async with self._locks.hold(description.topic):
             now = self._context.turn.begin()
             topic = self._namespace.topic(description.topic)
             kept = administration.validate_subscription(
@@ -263,7 +246,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        async with self._changing(description.topic):
+        async with self._locks.hold(description.topic):
             now = self._context.turn.begin()
             subscription = self._namespace.subscription(description.topic, description.name)
             wish = dataclasses.replace(description, name=subscription.description.name)
@@ -282,7 +265,7 @@ class NamespaceAdmin:
         return self._namespace.subscription(topic, name).description
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        async with self._changing(topic):
+        async with self._locks.hold(topic):
             subscription = self._namespace.subscription(topic, name)
             await self._write(lambda: self._catalog.delete_entity(subscription.entity.id))
             self._context.turn.begin()
@@ -302,7 +285,7 @@ class NamespaceAdmin:
         compile_rule(rule, self._limits)
 
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        async with self._changing(topic):
+        async with self._locks.hold(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             if administration.find_rule(rules, rule.name) is not None:
@@ -313,7 +296,7 @@ class NamespaceAdmin:
             return kept
 
     async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        async with self._changing(topic):
+        async with self._locks.hold(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             old = self._rule(found, rule.name)
@@ -332,7 +315,7 @@ class NamespaceAdmin:
         return self._rule(self._namespace.subscription(topic, subscription), name)
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        async with self._changing(topic):
+        async with self._locks.hold(topic):
             found = self._namespace.subscription(topic, subscription)
             old = self._rule(found, name)
             left = tuple(rule for rule in found.description.rules if rule is not old)

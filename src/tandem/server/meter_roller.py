@@ -6,39 +6,17 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tandem.broker.meters import CANCEL, EMPTY, LEASE, MINUTE_MS, OK, PEEK, PURGE, RULE, SESSION, MeterBook, Row, describe
-from tandem.model.errors import BusError, StoreUnavailable
+from tandem.broker.meters import MINUTE_MS, MeterBook, Row, describe
+from tandem.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.broker.entities.namespace import Namespace
-    from tandem.model.address import Address
 
 COLUMNS: Final = "minute_ms,namespace,store,entity,operation,outcome,unit,count,bytes,check"
 """`check` is unit + count + bytes: a reader that meets a line still being written drops it."""
 _FILE_BYTES_MAX: Final = 16_777_216
 _RETRY_MS: Final = 5_000
 _LOOK_EVERY_MS: Final = 1_000
-_NO_CONTENT: Final = 204
-
-_OPERATIONS: Final = {
-    "com.microsoft:peek-message": PEEK,
-    "com.microsoft:cancel-scheduled-message": CANCEL,
-    "com.microsoft:renew-session-lock": SESSION,
-    "com.microsoft:set-session-state": SESSION,
-    "com.microsoft:get-session-state": SESSION,
-    "com.microsoft:get-message-sessions": SESSION,
-    "com.microsoft:batch-delete-messages": PURGE,
-    "com.microsoft:add-rule": RULE,
-    "com.microsoft:remove-rule": RULE,
-    "com.microsoft:enumerate-rules": RULE,
-    "com.tandem:lease-batch": LEASE,
-    "com.tandem:renew-lease": LEASE,
-    "com.tandem:claim-lease": LEASE,
-    "com.tandem:settle-lease-part": LEASE,
-    "com.tandem:complete-lease": LEASE,
-    "com.tandem:abandon-lease": LEASE,
-}
-"""Requests that are operations of their own. Those about single messages are counted where the message is."""
 
 
 class MeterFiles(Protocol):
@@ -47,17 +25,6 @@ class MeterFiles(Protocol):
     def append(self, number: int, length: int, rows: bytes) -> int:
         """Make file `number` end at `length`, add the rows, and return its new length once all is durable."""
         ...
-
-
-def count_request(namespace: Namespace, address: Address, operation: str, status: int) -> None:
-    """A request to a management node was answered."""
-    kind = _OPERATIONS.get(operation)
-    if kind is None:
-        return
-    try:
-        namespace.resolve(address).metered(kind, EMPTY if status == _NO_CONTENT else OK)
-    except BusError:
-        return  # the entity went while it was being asked: there is nothing to count it on
 
 
 def text_of(namespace: str, store: int, book: MeterBook, rows: Iterable[Row]) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
+from tandem.model.catalog import Snapshot, StoredEntity
 from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import (
     EntityDescription,
@@ -46,27 +47,6 @@ ENTITY_ID_MAX: Final = (1 << 30) - 1
 """Journals write four times the id, plus the sub-queue, in 32 bits."""
 
 _WHAT_TO_DO: Final = "restore the file from a copy, or move it away and rebuild it: tandem store recover-metadata"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEntity:
-    """`id` is this entity's for ever: one that is deleted and created again gets another."""
-
-    id: int
-    description: EntityDescription
-    store: int
-    """Index of the messaging store that holds it (a partitioned entity: of its first)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Everything, topics before their subscriptions."""
-
-    entities: tuple[StoredEntity, ...]
-    authorization_rules: tuple[AuthorizationRule, ...]
-    highest_id: int = 0
-    """That was ever given to an entity."""
-    relays: tuple[HybridConnectionDescription, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from tandem.broker import facts
+from tandem.model.catalog import StoredEntity
 from tandem.model.entity import RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, kind_of, load_rule, load_without_keys, path_of
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import RECORD, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk, sync_name
 from tandem.stores.engines import METADATA, stores_in
-from tandem.stores.metadata import Metadata, StoredEntity
+from tandem.stores.metadata import Metadata
 from tandem.stores.segment_files import LOCK, segment_name
 from tandem.stores.segment_reader import SegmentReader, read_manifest
 

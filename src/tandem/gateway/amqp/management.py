@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from tandem.amqp.types import Array, Int, Symbol, Timestamp
+from tandem.broker.meters import CANCEL, EMPTY, LEASE, OK, PEEK, PURGE, RULE, SESSION
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from tandem.broker.queue.locks import Lock
 from tandem.broker.queue.queue import Queue
@@ -22,10 +23,12 @@ from tandem.gateway.waiting import durable, messages_of
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
-from tandem.server.meter_roller import count_request
 
 _LONG: Final = 0x81
 _TIMESTAMP: Final = 0x83
+_NO_CONTENT: Final = 204
+
+Operation = Callable[[dict[object, object]], Awaitable[Reply]]
 
 _LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
 """They carry messages: a client that asks and does not read must not have many of them kept for it."""
@@ -58,31 +61,32 @@ class ManagementNode(Requests):
         self._sessions = SessionOperations(connection, address)
         rules = RuleOperations(connection, address)
         leases = LeaseOperations(connection, address)
-        self._operations: dict[str, tuple[Right, Callable[[dict[object, object]], Awaitable[Reply]]]] = {
-            "com.microsoft:peek-message": (Right.LISTEN, self._peek),
-            "com.microsoft:renew-lock": (Right.LISTEN, self._renew_lock),
-            "com.microsoft:receive-by-sequence-number": (Right.LISTEN, self._receive_deferred),
-            "com.microsoft:update-disposition": (Right.LISTEN, self._update_disposition),
-            "com.microsoft:schedule-message": (Right.SEND, self._schedule),
-            "com.microsoft:cancel-scheduled-message": (Right.SEND, self._cancel_scheduled),
-            "com.microsoft:renew-session-lock": (Right.LISTEN, self._sessions.renew),
-            "com.microsoft:set-session-state": (Right.LISTEN, self._sessions.set_state),
-            "com.microsoft:get-session-state": (Right.LISTEN, self._sessions.get_state),
-            "com.microsoft:get-message-sessions": (Right.LISTEN, self._sessions.list),
-            "com.microsoft:batch-delete-messages": (Right.LISTEN, self._batch_delete),
-            "com.microsoft:add-rule": (Right.MANAGE, rules.add),
-            "com.microsoft:remove-rule": (Right.MANAGE, rules.remove),
-            "com.microsoft:enumerate-rules": (Right.LISTEN, rules.enumerate),
-            "com.tandem:explain-rules": (Right.LISTEN, rules.explain),
-            "com.tandem:message-counts": (Right.LISTEN, self._message_counts),
-            "com.tandem:lease-batch": (Right.LISTEN, leases.lease),
-            "com.tandem:read-lease": (Right.LISTEN, leases.read),
-            "com.tandem:renew-lease": (Right.LISTEN, leases.renew),
-            "com.tandem:settle-lease-part": (Right.LISTEN, leases.settle_part),
-            "com.tandem:claim-lease": (Right.LISTEN, leases.claim),
-            "com.tandem:complete-lease": (Right.LISTEN, leases.complete),
-            "com.tandem:abandon-lease": (Right.LISTEN, leases.abandon),
-            "com.tandem:list-leases": (Right.LISTEN, leases.list),
+        # What is None here is counted with the messages it is about, or not at all.
+        self._operations: dict[str, tuple[Right, int | None, Operation]] = {
+            "com.microsoft:peek-message": (Right.LISTEN, PEEK, self._peek),
+            "com.microsoft:renew-lock": (Right.LISTEN, None, self._renew_lock),
+            "com.microsoft:receive-by-sequence-number": (Right.LISTEN, None, self._receive_deferred),
+            "com.microsoft:update-disposition": (Right.LISTEN, None, self._update_disposition),
+            "com.microsoft:schedule-message": (Right.SEND, None, self._schedule),
+            "com.microsoft:cancel-scheduled-message": (Right.SEND, CANCEL, self._cancel_scheduled),
+            "com.microsoft:renew-session-lock": (Right.LISTEN, SESSION, self._sessions.renew),
+            "com.microsoft:set-session-state": (Right.LISTEN, SESSION, self._sessions.set_state),
+            "com.microsoft:get-session-state": (Right.LISTEN, SESSION, self._sessions.get_state),
+            "com.microsoft:get-message-sessions": (Right.LISTEN, SESSION, self._sessions.list),
+            "com.microsoft:batch-delete-messages": (Right.LISTEN, PURGE, self._batch_delete),
+            "com.microsoft:add-rule": (Right.MANAGE, RULE, rules.add),
+            "com.microsoft:remove-rule": (Right.MANAGE, RULE, rules.remove),
+            "com.microsoft:enumerate-rules": (Right.LISTEN, RULE, rules.enumerate),
+            "com.tandem:explain-rules": (Right.LISTEN, None, rules.explain),
+            "com.tandem:message-counts": (Right.LISTEN, None, self._message_counts),
+            "com.tandem:lease-batch": (Right.LISTEN, LEASE, leases.lease),
+            "com.tandem:read-lease": (Right.LISTEN, None, leases.read),
+            "com.tandem:renew-lease": (Right.LISTEN, LEASE, leases.renew),
+            "com.tandem:settle-lease-part": (Right.LISTEN, LEASE, leases.settle_part),
+            "com.tandem:claim-lease": (Right.LISTEN, LEASE, leases.claim),
+            "com.tandem:complete-lease": (Right.LISTEN, LEASE, leases.complete),
+            "com.tandem:abandon-lease": (Right.LISTEN, LEASE, leases.abandon),
+            "com.tandem:list-leases": (Right.LISTEN, None, leases.list),
         }
 
     @property
@@ -105,7 +109,7 @@ class ManagementNode(Requests):
             known = self._operations.get(str(operation))
             if known is None:
                 raise NotImplementedByBroker(f"The management operation {operation!r} is not known.")
-            right, method = known
+            right, meter, method = known
             self.connection.require(self._address, right)
             body = request.body
             if not isinstance(body, dict):
@@ -120,13 +124,20 @@ class ManagementNode(Requests):
             self._answer_error(request, refusal(error))
         else:
             text = "OK" if status == 200 else "No content"
-            count_request(self.connection.context.namespace, self._address, str(operation), status)
+            if meter is not None:
+                self._count(meter, status)
             self.reply(request, {"statusCode": Int(status), "statusDescription": text}, answer)
         finally:
             self._in_flight -= 1
             self.connection.touch()
 
-    async def _in_turn(self, method: Callable[[dict[object, object]], Awaitable[Reply]], wish: dict[object, object]) -> Reply:
+    def _count(self, meter: int, status: int) -> None:
+        try:
+            self._queue.metered(meter, EMPTY if status == _NO_CONTENT else OK)
+        except BusError:
+            return  # the entity went while it was being asked: there is nothing to count it on
+
+    async def _in_turn(self, method: Operation, wish: dict[object, object]) -> Reply:
         gate = self.connection.gate
         await gate.enter()
         try:

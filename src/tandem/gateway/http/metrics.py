@@ -14,8 +14,8 @@ from tandem.broker.ports import StoreState
 from tandem.model.histogram import BOUNDS_MS, Histogram
 
 if TYPE_CHECKING:
+    from tandem.gateway.http.operated_broker import OperatedBroker
     from tandem.server.context import NamespaceContext
-    from tandem.server.server import Server
 
 ENTITIES_MAX: Final = 2_000
 """With lines of their own; those behind them are added up as `other`: a scrape stays small whatever was created."""
@@ -30,7 +30,7 @@ _STATE_NUMBERS: Final = {
 _MESSAGE_STATES: Final = ("active", "locked", "deferred", "scheduled", "leased")
 
 
-def exposition(server: Server, readable: list[int], accept: str) -> tuple[bytes, str]:
+def exposition(server: OperatedBroker, readable: list[int], accept: str) -> tuple[bytes, str]:
     """The page, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(server, readable))
@@ -48,7 +48,7 @@ class _Timed(Protocol):
 class _Collector:
     """Everything of the namespaces that the reader may know."""
 
-    def __init__(self, server: Server, readable: list[int]) -> None:
+    def __init__(self, server: OperatedBroker, readable: list[int]) -> None:
         self._server = server
         self._readable = readable
 

@@ -20,8 +20,8 @@ from tandem.server.faults import FaultWish
 
 if TYPE_CHECKING:
     from tandem.gateway.http.front import HttpFront
+    from tandem.gateway.http.operated_broker import OperatedBroker
     from tandem.server.context import NamespaceContext
-    from tandem.server.server import Server
 
 _CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
 _CONSOLE_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
@@ -32,7 +32,7 @@ class OperatorPages:
     """Handlers for one server. Health says up or down to anybody; details, metrics and console need Listen on the namespace, by token or
     as user name and password (a development broker shows them freely); everything else needs Manage."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OperatedBroker) -> None:
         self._server = server
 
     def install(self, front: HttpFront) -> None:

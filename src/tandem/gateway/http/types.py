@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
@@ -95,25 +93,3 @@ def note_refused(request: web.BaseRequest, error: BusError) -> None:
     reason, colon, rest = error.description.partition(":")
     # The reason is one of our own words: lines of each are counted, and limited, on their own.
     audit.warning(f"%s %s of %s refused: {reason}%s", request.method, request.path[:100], request.remote, colon + rest)
-
-
-class NameLocks:
-    """One change at a time per name; different names do not wait for each other."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def hold(self, name: str) -> AsyncIterator[None]:
-        key = name.casefold()
-        lock, holders = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = (lock, holders + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, holders = self._locks[key]
-            if holders == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, holders - 1)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tandem.gateway.http.atom.entry import Wish, read_entry
 from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
 from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, SINCE_LARGE_MESSAGES, Writer
-from tandem.gateway.http.types import HttpNamespace, NameLocks, Reply, Request, check_if_match
+from tandem.gateway.http.types import HttpNamespace, Reply, Request, check_if_match
 from tandem.model.clock import Clock
 from tandem.model.entity import (
     DEFAULT_RULE_NAME,
@@ -28,6 +28,7 @@ from tandem.model.entity_json import dump_entity, dump_rule
 from tandem.model.errors import ArgumentRefused, EntityNotFound
 from tandem.model.limits import Limits
 from tandem.server.administration_port import AdminPort, Page
+from tandem.server.name_locks import NameLocks
 from tandem.server.tracking import Entropy
 
 _NEWEST: Final = "2024-05"

@@ -1,0 +1,29 @@
+"""What a namespace consists of, as its catalog keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.model.entity import AuthorizationRule, HybridConnectionDescription
+from tandem.model.entity_json import EntityDescription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEntity:
+    """`id` is this entity's for ever: one that is deleted and created again gets another."""
+
+    id: int
+    description: EntityDescription
+    store: int
+    """Index of the messaging store that holds it (a partitioned entity: of its first)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything, topics before their subscriptions."""
+
+    entities: tuple[StoredEntity, ...]
+    authorization_rules: tuple[AuthorizationRule, ...]
+    highest_id: int = 0
+    """That was ever given to an entity."""
+    relays: tuple[HybridConnectionDescription, ...] = ()
