@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import time
 import urllib.parse
 
 import pytest
@@ -177,3 +178,62 @@ async def test_an_answer_without_a_token_is_told(clock):
     with pytest.raises(TokenUnavailableError, match="usable"):
         await HttpIssuer(f"http://127.0.0.1:{runner.addresses[0][1]}/", "a", "b")(SCOPE)
     await runner.cleanup()
+
+
+async def test_a_token_is_renewed_in_the_background_from_half_of_its_life_on_and_a_little_later_for_some():
+    asked: list[float] = []
+    renewed = asyncio.Event()
+
+    async def issuer(scope: str) -> AccessToken:
+        asked.append(time.monotonic())
+        if len(asked) > 1:
+            renewed.set()
+        return AccessToken(f"token-{len(asked)}", int(time.time()) + 4)
+
+    credential = IssuerCredential(issuer, chance=lambda: 1.0)
+    first = await credential.get_token(SCOPE)
+    await asyncio.wait_for(renewed.wait(), 20)
+    life = first.expires_on - asked[0] - (time.time() - time.monotonic())
+    assert asked[1] - asked[0] >= life * 0.6 - 0.05, "half of its life, and a tenth for the dice"
+    await settle()
+    assert (await credential.get_token(SCOPE)).token == "token-2", "nobody had to ask for it"
+    await credential.close()
+
+
+async def test_while_the_issuer_is_down_it_is_asked_again_in_the_background_and_found_when_it_is_back():
+    issuer = Issuer(lambda: int(asyncio.get_running_loop().time() * 1000))
+    clock = issuer.clock
+    fallback = SasCredential("n", "k", now_ms=clock)
+    credential = IssuerCredential(issuer, fallback=fallback, now_ms=clock, retry_pause=0.02, retry_pause_max=0.02)
+    issuer.down = True
+    assert (await credential.get_token(SCOPE)).token.startswith("SharedAccessSignature")
+    async with asyncio.timeout(20):
+        while issuer.asked < 4:
+            await asyncio.sleep(0.01)
+        issuer.down = False
+        while not credential.issued:
+            await asyncio.sleep(0.01)
+    assert (await credential.get_token(SCOPE)).token.startswith("token-")
+    await credential.close()
+
+
+async def test_one_token_serves_all_entities_and_the_fallback_signs_for_each(clock):
+    issuer = Issuer(clock)
+    credential = IssuerCredential(issuer, scope="api://bus", fallback=SasCredential("n", "k", now_ms=clock), now_ms=clock)
+    assert await credential.get_token("sb://h/a") is await credential.get_token("sb://h/b")
+    assert issuer.asked == 1
+    issuer.down = True
+    clock.ms += 101_000
+    assert "sr=sb%3A%2F%2Fh%2Fb" in (await credential.get_token("sb://h/b")).token
+    await credential.close()
+
+
+async def test_a_token_that_nobody_wants_any_more_is_not_renewed(clock):
+    issuer = Issuer(clock)
+    credential = IssuerCredential(issuer, now_ms=clock)
+    await credential.get_token(SCOPE)
+    clock.ms += 700_000
+    credential._renew(SCOPE)
+    await settle()
+    assert issuer.asked == 1 and not credential._held
+    await credential.close()

@@ -158,11 +158,12 @@ class ClockedBroker:
     """The same server in a thread of this process, in memory. `jump` moves its clock, and only its clock: clients keep real time,
     so their own shortcuts ("this lock must have expired") do not hide what the broker says."""
 
-    def __init__(self, directory: Path, wanted: Mapping[str, int], connections_too: bool = False) -> None:
-        """`connections_too`: tokens age with the clock as well; then silence is forgiven, or every jump would hang up."""
+    def __init__(self, directory: Path, wanted: Mapping[str, int], connections_too: bool = False, more: tuple[str, ...] = ()) -> None:
+        """`connections_too`: tokens age with the clock as well; then silence is forgiven, or every jump would hang up. `more`: lines for
+        its configuration."""
         self.clock = JumpingClock()
         patience = ("[limits]", "idle_timeout_ms = 1_000_000_000", "drop_silent_peer_after_ms = 2_000_000_000") if connections_too else ()
-        flags = Flags(config=write_config(directory, wanted, *patience), memory=True, dev=True, port=(0,))
+        flags = Flags(config=write_config(directory, wanted, *patience, *more), memory=True, dev=True, port=(0,))
         settings = load(flags, {}, directory).server
         ring = keyring.KeyRing(directory / keyring.FILE_NAME)
         settings = replace(settings, namespaces=keyring.fill(settings.namespaces, ring, None, True))

@@ -17,6 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 
 from tests.cli.broker_process import BrokerProcess
+from tests.conformance.house import ClockedBroker
 from tests.conformance.raw import Raw, Refused, message
 from tests.tokens import minting
 from tests.tokens.minting import ISSUER, RECEIVER, SENDER, claims, ec_key, jwk, key_set, rsa_key, signed, tampered
@@ -295,3 +296,24 @@ def test_no_token_and_no_key_ever_stands_in_a_log(house: House) -> None:
     assert KEY not in text
     assert not re.search(r"eyJ[\w-]{20,}", text), "no part of any token, believed or not"
     assert json.dumps(good) not in text
+
+
+def test_a_link_is_cut_when_its_token_ends_and_not_before(tmp_path: Path) -> None:
+    directory = tmp_path / "aging"
+    directory.mkdir()
+    (directory / "jwks.json").write_bytes(minting.usual_keys())
+    trusted = ("[[trusted_issuer]]", f'issuer = "{ISSUER}"', 'jwks_file = "jwks.json"')
+    with ClockedBroker(directory, {"plain": 1}, connections_too=True, more=trusted) as broker, Raw(broker.port, user="") as raw:
+        ends = broker.clock.now_ms() // 1000 + 600
+        assert raw.put_token("plain-0", signed(claims(exp=ends)))[0] == 202
+        sender, receiver = raw.sender("plain-0"), raw.receiver("plain-0")
+        broker.jump(ends - 10 - broker.clock.now_ms() / 1000)
+        sender.send(message("in time"))
+        assert not receiver.end.gone
+        broker.jump(ends - broker.clock.now_ms() / 1000)
+        with pytest.raises(Refused) as cut:
+            sender.send(message("too late"))
+        assert (cut.value.condition, "has expired" in cut.value.description) == ("amqp:unauthorized-access", True)
+        raw.until(lambda: receiver.end.gone)
+        assert raw.put_token("plain-0", signed(claims(exp=ends + 600)))[0] == 202, "the connection itself goes on"
+        raw.sender("plain-0").send(message("renewed"))

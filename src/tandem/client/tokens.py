@@ -7,6 +7,8 @@ import base64
 import hashlib
 import hmac
 import logging
+import os
+import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,7 +24,19 @@ log = logging.getLogger("tandem.client.tokens")
 SAS_TYPE = b"servicebus.windows.net:sastoken"
 """Tells the SDK to ask for a token per entity. On the wire the service looks at the token itself."""
 
+SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
+"""What issuers of JSON Web Tokens are asked for."""
+
 Issue = Callable[[str], Awaitable[AccessToken]]
+
+_JITTER = 0.1
+"""Of a token's life, or of a pause: so much later, at most, than planned."""
+_IDLE_MS = 600_000
+
+
+def _chance() -> float:
+    """From 0 to 1; nobody can foresee it."""
+    return int.from_bytes(os.urandom(4), "big") / 0xFFFF_FFFF
 
 
 class TokenUnavailableError(Exception):
@@ -72,14 +86,16 @@ class SasCredential:
 @dataclass(slots=True)
 class _Held:
     token: AccessToken
+    life_ms: int
     refresh_at_ms: int
 
 
 class IssuerCredential:
     """Tokens from an issuer, fetched long before the old one ends, and kept in use while the issuer is down.
 
-    A token is renewed once `refresh_share` of its life has passed. If that fails the old one stays in use until it ends, and the issuer
-    is asked again after a pause that doubles. Past the end, `fallback` signs one, or TokenUnavailableError is raised.
+    A token is renewed once `refresh_share` of its life has passed: in the background, a little later for some than for others, and at
+    the latest when somebody asks. If that fails the old one stays in use until it ends, and the issuer is asked again after a pause
+    that doubles. Past the end, `fallback` signs one, or TokenUnavailableError is raised.
     """
 
     token_type = SAS_TYPE
@@ -88,6 +104,7 @@ class IssuerCredential:
         self,
         issue: Issue,
         *,
+        scope: str | None = None,
         fallback: SasCredential | None = None,
         refresh_share: float = 0.5,
         issue_timeout: float = 10.0,
@@ -95,10 +112,13 @@ class IssuerCredential:
         retry_pause_max: float = 300.0,
         scopes_max: int = 1_000,
         now_ms: Callable[[], int] | None = None,
+        chance: Callable[[], float] = _chance,
     ) -> None:
+        """`scope`: what the issuer is asked for, when one token is good for all entities; None: each entity's own address."""
         if not 0 < refresh_share < 1:
             raise ValueError("refresh_share must be between 0 and 1")
         self._issue = issue
+        self._scope = scope
         self._fallback = fallback
         self._share = refresh_share
         self._timeout = issue_timeout
@@ -108,8 +128,13 @@ class IssuerCredential:
         self._ask_again_ms = 0
         self._scopes_max = scopes_max
         self._now_ms = now_ms or SystemClock().now_ms
+        self._chance = chance
         self._held: dict[str, _Held] = {}
+        self._wanted: dict[str, int] = {}
+        """Scope -> when somebody last asked for it."""
         self._asking: dict[str, asyncio.Task[AccessToken]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._closed = False
         self.last_error: BaseException | None = None
         self.issued = 0
         self.signed_by_fallback = 0
@@ -118,14 +143,17 @@ class IssuerCredential:
         """A token that is valid now: the held one, a new one, or one signed by the fallback."""
         if not scopes:
             raise ValueError("a token is for a resource; none was named")
-        scope = scopes[0]
+        resource = scopes[0]
+        scope = self._scope or resource
         now = self._now_ms()
+        self._note_wanted(scope, now)
         held = self._held.get(scope)
         valid = held is not None and held.token.expires_on * 1000 > now
         if held is not None and valid and now < held.refresh_at_ms:
             return held.token
-        if now < self._ask_again_ms and (valid or self._fallback is not None):
-            return await self._without_issuer(scope, held.token if held is not None and valid else None)
+        known_down = now < self._ask_again_ms or (scope in self._asking and self.last_error is not None)
+        if known_down and (valid or self._fallback is not None):
+            return await self._without_issuer(resource, held.token if held is not None and valid else None)
         asking = self._ask(scope)
         if held is not None and valid:
             # Nobody waits for a refresh: the held token is good, and the new one is there for the next call.
@@ -134,8 +162,21 @@ class IssuerCredential:
             return await asyncio.shield(asking)
         except Exception as error:
             if self._fallback is None:
-                raise TokenUnavailableError(f"no token for {scope}: {error}") from error
-            return await self._without_issuer(scope, None)
+                raise TokenUnavailableError(f"no token for {resource}: {error}") from error
+            return await self._without_issuer(resource, None)
+
+    def _note_wanted(self, scope: str, now: int) -> None:
+        self._wanted.pop(scope, None)
+        while len(self._wanted) >= self._scopes_max:
+            self._forget(next(iter(self._wanted)))
+        self._wanted[scope] = now
+
+    def _forget(self, scope: str) -> None:
+        self._wanted.pop(scope, None)
+        self._held.pop(scope, None)
+        timer = self._timers.pop(scope, None)
+        if timer is not None:
+            timer.cancel()
 
     def _ask(self, scope: str) -> asyncio.Task[AccessToken]:
         """One request per scope at a time, however many ask."""
@@ -152,32 +193,57 @@ class IssuerCredential:
         life_ms = token.expires_on * 1000 - now
         if life_ms <= 0:
             raise TokenUnavailableError(f"the issuer gave a token for {scope} that is over already")
-        while len(self._held) >= self._scopes_max and scope not in self._held:
-            self._held.pop(next(iter(self._held)))
-        self._held[scope] = _Held(token, now + int(life_ms * self._share))
+        if scope in self._wanted:
+            self._held[scope] = _Held(token, life_ms, now + int(life_ms * self._share))
         return token
 
     def _answered(self, scope: str, task: asyncio.Task[AccessToken]) -> None:
         self._asking.pop(scope, None)
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or self._closed:
+            return
+        error = task.exception()
         self.last_error = error
-        if error is None:
+        held = self._held.get(scope)
+        if error is None and held is not None:
             self.issued += 1
             self._pause_ms = self._ask_again_ms = 0
+            # Not all at the same moment: a thousand clients were started together.
+            self._renew_after(scope, held.refresh_at_ms - self._now_ms() + int(held.life_ms * _JITTER * self._chance()))
             return
         self._pause_ms = min(self._pause_max_ms, self._pause_ms * 2 or self._pause_min_ms)
         self._ask_again_ms = self._now_ms() + self._pause_ms
+        self._renew_after(scope, self._pause_ms + int(self._pause_ms * _JITTER * self._chance()))
         log.warning("the token issuer did not answer for %s, asking again in %.3g s: %r", scope, self._pause_ms / 1000, error)
 
-    async def _without_issuer(self, scope: str, token: AccessToken | None) -> AccessToken:
+    def _renew_after(self, scope: str, delay_ms: int) -> None:
+        timer = self._timers.pop(scope, None)
+        if timer is not None:
+            timer.cancel()
+        self._timers[scope] = asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, self._renew, scope)
+
+    def _renew(self, scope: str) -> None:
+        """In the background: whoever asks next finds a token that is far from its end."""
+        self._timers.pop(scope, None)
+        held, now = self._held.get(scope), self._now_ms()
+        idle_ms = max(held.life_ms if held is not None else 0, _IDLE_MS)
+        if now - self._wanted.get(scope, now) > idle_ms:
+            self._forget(scope)
+        else:
+            self._ask(scope)
+
+    async def _without_issuer(self, resource: str, token: AccessToken | None) -> AccessToken:
         if token is not None:
             return token
         if self._fallback is None:
-            raise TokenUnavailableError(f"no token for {scope}: {self.last_error}")
+            raise TokenUnavailableError(f"no token for {resource}: {self.last_error}")
         self.signed_by_fallback += 1
-        return await self._fallback.get_token(scope)
+        return await self._fallback.get_token(resource)
 
     async def close(self) -> None:
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         for task in tuple(self._asking.values()):
             task.cancel()
 
@@ -191,13 +257,18 @@ class IssuerCredential:
 class HttpIssuer:
     """Asks an issuer over HTTP the OAuth 2.0 way: client credentials in, `access_token` and `expires_in` or `expires_on` out."""
 
-    def __init__(self, url: str, client_id: str, client_secret: str, *, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, url: str, client_id: str, client_secret: str, *, ca: str | None = None, now_ms: Callable[[], int] | None = None
+    ) -> None:
+        """`ca`: a file with what to trust for an issuer that the machine does not know."""
         self._url = url
         self._form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": client_secret}
+        self._tls: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca is not None else True
         self._now_ms = now_ms or SystemClock().now_ms
 
     async def __call__(self, scope: str) -> AccessToken:
-        async with aiohttp.ClientSession() as session, session.post(self._url, data={**self._form, "scope": scope}) as response:
+        form = {**self._form, "scope": scope}
+        async with aiohttp.ClientSession() as session, session.post(self._url, data=form, ssl=self._tls) as response:
             response.raise_for_status()
             answer = await response.json()
         try:
