@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import administration, create_queue, drain
 from tests.acceptance.test_paired import BACKLOG
@@ -18,7 +18,7 @@ from tests.acceptance.test_paired_outages import moved
 def of_size(total: int, **fields: str) -> ServiceBusMessage:
     """A message that is exactly so many bytes long on the wire."""
     message = ServiceBusMessage(b"x" * (total - 1_000), **fields)
-    return ServiceBusMessage(b"x" * (2 * total - 1_000 - len(encode_message(message))), **fields)
+    return ServiceBusMessage(b"x" * (2 * total - 1_000 - len(payload_from_message(message))), **fields)
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(None, (261_120, 261_121, 261_900, 262_144)), (8 * 1_024, (5_000_000, 8 * 1_048_576))])
@@ -32,7 +32,7 @@ async def test_what_the_primary_takes_passes_healthy_and_diverted(make_pair, wes
         for weather in ("healthy", "diverted"):
             for size in sizes:
                 message = of_size(size, message_id=f"{weather}-{size:07d}", session_id="s" * 100)
-                assert len(encode_message(message)) == size
+                assert len(payload_from_message(message)) == size
                 await sender.send_messages(message)
                 ids.append(message.message_id)
             await pair.fail_over("orders", hold=True)

@@ -19,11 +19,11 @@ from azure.servicebus.exceptions import (
 )
 
 from tandem.amqp import DecodedMessage, Symbol, Timestamp, decode_message
-from tandem.client.cutting import Cut
+from tandem.client.call_guard import CallGuard
 from tandem.client.errors import NamespaceClosedError
 from tandem.client.ping import CONTENT_TYPE
 from tandem.client.places import Place, place_of
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tandem.client.transport import Delivery
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class ScriptedSender:
         self.batch_bytes_max = 0
         self.lose_answers = 0
         self.closed = False
-        self._calls: dict[Cut, None] = {}
+        self._calls: dict[CallGuard, None] = {}
 
     async def open(self, timeout: float) -> None:
         self._learn(await self._namespace.meet("open", self.path, timeout))
@@ -205,13 +205,13 @@ class ScriptedSender:
         if isinstance(message, ServiceBusMessageBatch):
             payloads = [bytes(encoded) for encoded in message._message[5]]
         else:
-            payloads = [encode_message(single) for single in (message if isinstance(message, list) else [message])]
+            payloads = [payload_from_message(single) for single in (message if isinstance(message, list) else [message])]
         await self.send_payloads(payloads, timeout)
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         if self.closed:
             raise NamespaceClosedError("the sender is closed")
-        with Cut(self._calls):
+        with CallGuard(self._calls):
             entity = await self._namespace.meet("send", self.path, timeout)
         self._learn(entity)
         if sum(map(len, payloads)) > entity.message_bytes_max:
@@ -223,12 +223,12 @@ class ScriptedSender:
             raise ServiceBusConnectionError(message="the answer was lost")
 
     async def schedule(self, messages: Sequence[Single], at: datetime.datetime, timeout: float) -> list[int]:
-        with Cut(self._calls):
+        with CallGuard(self._calls):
             entity = await self._namespace.meet("schedule", self.path, timeout)
         numbers = []
         for message in messages:
             numbers.append(entity.next_sequence)
-            self._namespace.store(entity, encode_message(message))
+            self._namespace.store(entity, payload_from_message(message))
         return numbers
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], timeout: float) -> None:
@@ -237,7 +237,7 @@ class ScriptedSender:
 
     def interrupt(self) -> None:
         for call in tuple(self._calls):
-            call.cut()
+            call.interrupt()
 
     async def close(self) -> None:
         self.closed = True

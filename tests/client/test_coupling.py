@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tandem.client.coupling import Coupling, Side, SideState
+from tandem.client.coupling import Coupling, PairSide, SideState
 from tandem.client.errors import NamespaceClosedError, PairedNamespaceFaultedError
 from tests.client.scripted import ScriptedNamespace
 
@@ -16,13 +16,18 @@ class Pumps:
         self.stopped += 1
 
 
-def coupled(grace: float = 0.02) -> tuple[Side, Side, Pumps, list]:
-    primary, secondary, pumps, told = Side("primary", ScriptedNamespace("a")), Side("secondary", ScriptedNamespace("b")), Pumps(), []
+def coupled(grace: float = 0.02) -> tuple[PairSide, PairSide, Pumps, list]:
+    primary, secondary, pumps, told = (
+        PairSide("primary", ScriptedNamespace("a")),
+        PairSide("secondary", ScriptedNamespace("b")),
+        Pumps(),
+        [],
+    )
     Coupling(primary, secondary, pumps.stop, lambda *event: told.append(event[0]), grace)
     return primary, secondary, pumps, told
 
 
-async def until(side: Side, state: SideState) -> None:
+async def until(side: PairSide, state: SideState) -> None:
     async with asyncio.timeout(5):
         while side.state is not state:
             await asyncio.sleep(0.001)

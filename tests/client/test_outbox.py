@@ -19,8 +19,8 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBus
 from tandem.amqp import decode_message
 from tandem.client.errors import NamespaceClosedError
 from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
-from tandem.client.outbox_store import Entry, PostgresOutboxStore, SqliteOutboxStore
-from tandem.client.sdk_codec import encode_message
+from tandem.client.outbox_store import OutboxEntry, PostgresOutboxStore, SqliteOutboxStore
+from tandem.client.sdk_codec import payload_from_message
 from tests.client.scripted import ScriptedNamespace, raising
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +99,7 @@ async def test_a_message_is_delivered_as_it_was_sent(make_outbox, primary):
     await outbox.send("q", message)
     await outbox.flush(10)
     (stored,) = primary.entity("q").messages
-    assert decode_message(stored.payload) == decode_message(encode_message(message))
+    assert decode_message(stored.payload) == decode_message(payload_from_message(message))
     assert await outbox.pending() == 0
 
 
@@ -305,10 +305,10 @@ async def test_a_crash_between_acceptance_and_removal_doubles_the_message_under_
     store = SqliteOutboxStore(tmp_path / "outbox.db")
     store.open()
     message = ServiceBusMessage("x", message_id="m")
-    store.insert([Entry("q", None, "m", encode_message(message), 0)])
+    store.insert([OutboxEntry("q", None, "m", payload_from_message(message), 0)])
     store.close()
     primary.entity("q").duplicate_detection = True
-    primary.store(primary.entity("q"), encode_message(message))
+    primary.store(primary.entity("q"), payload_from_message(message))
     async with Outbox(tmp_path / "outbox.db", primary, settings=FAST) as outbox:
         await outbox.flush(10)
     assert primary.entity("q").ids == ["m"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandem.client.envelope import Destination
 from tandem.client.places import Place
-from tandem.client.precedence import DivertedMessage, SessionOrder, earlier
+from tandem.client.precedence import DivertedMessage, Precedence, earlier
 
 NOBODY = earlier([], True)
 
@@ -19,17 +19,17 @@ def numbers(messages: list[DivertedMessage]) -> list[int]:
 
 def test_once_a_message_waits_all_behind_it_in_its_session_do_and_other_sessions_go() -> None:
     mine = [message(1), message(2), message(3, "t"), message(4), message(5, None, None)]
-    go, wait = SessionOrder().divide(mine, NOBODY, {2})
+    go, wait = Precedence().divide(mine, NOBODY, {2})
     assert (numbers(go), numbers(wait)) == ([1, 3, 5], [2, 4])
 
 
 def test_a_session_with_earlier_messages_in_the_queue_waits_wholly() -> None:
-    go, wait = SessionOrder().divide([message(5), message(6, "t")], earlier([Place(1, 1, "orders", "s", "")], True), ())
+    go, wait = Precedence().divide([message(5), message(6, "t")], earlier([Place(1, 1, "orders", "s", "")], True), ())
     assert (numbers(go), numbers(wait)) == ([6], [5])
 
 
 def test_a_later_page_of_the_same_attempt_waits_for_what_waited_before() -> None:
-    order = SessionOrder()
+    order = Precedence()
     order.divide([message(7)], NOBODY, {7})
     go, wait = order.divide([message(6), message(8)], NOBODY, ())
     assert (numbers(go), numbers(wait)) == ([6], [8])
@@ -37,10 +37,10 @@ def test_a_later_page_of_the_same_attempt_waits_for_what_waited_before() -> None
 
 def test_a_fence_waits_for_whatever_of_its_path_waits() -> None:
     fence, elsewhere = message(9, None, None, fence=True), message(10, None, None, fence=True, path="other")
-    go, wait = SessionOrder().divide([message(8), fence, elsewhere], NOBODY, {8})
+    go, wait = Precedence().divide([message(8), fence, elsewhere], NOBODY, {8})
     assert (numbers(go), numbers(wait)) == ([10], [8, 9])
 
 
 def test_with_too_much_to_look_through_everything_in_order_waits() -> None:
-    go, wait = SessionOrder().divide([message(1), message(2, "t", None)], earlier([], False), ())
+    go, wait = Precedence().divide([message(1), message(2, "t", None)], earlier([], False), ())
     assert (numbers(go), numbers(wait)) == ([2], [1])

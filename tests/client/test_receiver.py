@@ -9,7 +9,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostEr
 from tandem.client.dedup import MemorySeenIds, SqliteSeenIds
 from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError
 from tandem.client.receiver import DuplicateSuppressingReceiver, ReceiverSettings
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tests.client.scripted import ScriptedNamespace, raising
 
 
@@ -43,7 +43,7 @@ async def make_receiver(west, east, clock):
 
 def put(namespace: ScriptedNamespace, message_id: str, body: str = "", **properties) -> None:
     message = ServiceBusMessage(body or message_id, message_id=message_id, **properties)
-    namespace.store(namespace.entity("q"), encode_message(message))
+    namespace.store(namespace.entity("q"), payload_from_message(message))
 
 
 def left(*namespaces: ScriptedNamespace) -> int:

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntit
 from tandem.amqp import decode_message
 from tandem.client.errors import NamespaceClosedError, classify
 from tandem.client.sdk import SdkNamespace, as_namespace
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tandem.client.sdk_pump import supports_pipelining
 from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
@@ -75,7 +75,7 @@ async def test_lists_batches_and_encoded_messages_can_be_sent_concurrently_too(n
     batch = new_batch()
     for _ in range(3):
         batch.add_message(ServiceBusMessage("b"))
-    payloads = [encode_message(ServiceBusMessage("p")) for _ in range(4)]
+    payloads = [payload_from_message(ServiceBusMessage("p")) for _ in range(4)]
     await asyncio.gather(
         sender.send(ServiceBusMessage("1"), 10),
         sender.send([ServiceBusMessage("l"), AmqpAnnotatedMessage(data_body=b"l")], 10),
@@ -94,7 +94,7 @@ async def test_the_bytes_of_a_received_message_keep_every_wire_type(namespace):
     )
     await sender.send(message, 10)
     (delivery,) = await receive(namespace, 1)
-    sent, received = decode_message(encode_message(message)), decode_message(delivery.payload)
+    sent, received = decode_message(payload_from_message(message)), decode_message(delivery.payload)
     assert received.body_sections == sent.body_sections
     assert {k: (type(v), v) for k, v in received.application_properties.items()} == {
         k: (type(v), v) for k, v in sent.application_properties.items()

@@ -8,12 +8,12 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
-from tandem.client.coupling import Side
+from tandem.client.coupling import PairSide
 from tandem.client.envelope import wrap_payload
 from tandem.client.events import Counters, EventHub
 from tandem.client.places import gaps, read_after, write_after
-from tandem.client.sdk_codec import encode_message
-from tandem.client.syphon import Syphon, SyphonSettings
+from tandem.client.sdk_codec import payload_from_message
+from tandem.client.syphon import ClientSyphonSettings, Syphon
 from tests.client.scripted import ScriptedNamespace, raising
 
 QUEUES = [f"contoso/x-servicebus-transfer/{number}" for number in range(3)]
@@ -37,8 +37,8 @@ async def until(condition) -> None:
 def make_syphon(primary, secondary, clock):
     def make() -> Syphon:
         return Syphon(
-            Side("primary", primary), Side("secondary", secondary), QUEUES, settings=SyphonSettings(retry_pause=0.01, retry_pause_max=0.05),
-            events=EventHub(clock), counters=Counters(), now_ms=clock,
+            PairSide("primary", primary), PairSide("secondary", secondary), QUEUES,
+            settings=ClientSyphonSettings(retry_pause=0.01, retry_pause_max=0.05), events=EventHub(clock), counters=Counters(), now_ms=clock
         )  # fmt: skip
 
     return make
@@ -166,7 +166,7 @@ async def test_a_queue_that_cannot_be_used_when_a_process_begins_is_looked_at_to
 
 
 def put(secondary: ScriptedNamespace, body: str, session: str, queue: int = 0, after: str | None = "") -> None:
-    payload = encode_message(ServiceBusMessage(body, session_id=session))
+    payload = payload_from_message(ServiceBusMessage(body, session_id=session))
     secondary.store(secondary.entity(QUEUES[queue]), wrap_payload(payload, "orders", secondary.now_ms(), after))
 
 

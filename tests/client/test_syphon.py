@@ -15,11 +15,11 @@ from azure.servicebus.exceptions import (
 )
 
 from tandem.amqp import DecodedMessage, decode_message
-from tandem.client.coupling import Side
+from tandem.client.coupling import PairSide
 from tandem.client.envelope import wrap_payload
 from tandem.client.events import Counters, EventHub
-from tandem.client.sdk_codec import encode_message
-from tandem.client.syphon import Syphon, SyphonSettings
+from tandem.client.sdk_codec import payload_from_message
+from tandem.client.syphon import ClientSyphonSettings, Syphon
 from tests.client.scripted import ScriptedAdministration, ScriptedNamespace, raising
 
 QUEUES = ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
@@ -28,10 +28,10 @@ QUEUES = ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
 @pytest.fixture
 def make_syphon(primary: ScriptedNamespace, secondary: ScriptedNamespace, clock):
     def make(**extra) -> Syphon:
-        settings = extra.pop("settings", SyphonSettings(retry_pause=0.01, retry_pause_max=0.05))
+        settings = extra.pop("settings", ClientSyphonSettings(retry_pause=0.01, retry_pause_max=0.05))
         events = EventHub(clock)
         syphon = Syphon(
-            Side("primary", primary), Side("secondary", secondary), QUEUES,
+            PairSide("primary", primary), PairSide("secondary", secondary), QUEUES,
             settings=settings, events=events, counters=Counters(), now_ms=clock, **extra,
         )  # fmt: skip
         return syphon
@@ -43,7 +43,7 @@ def make_syphon(primary: ScriptedNamespace, secondary: ScriptedNamespace, clock)
 
 def put(secondary: ScriptedNamespace, path: str, body: str, queue: int = 0, **properties) -> ServiceBusMessage:
     message = ServiceBusMessage(body, **properties)
-    secondary.store(secondary.entity(QUEUES[queue]), wrap_payload(encode_message(message), path, secondary.now_ms()))
+    secondary.store(secondary.entity(QUEUES[queue]), wrap_payload(payload_from_message(message), path, secondary.now_ms()))
     return message
 
 
@@ -64,7 +64,7 @@ async def test_messages_come_home_from_every_queue_as_they_were(make_syphon, pri
     syphon = make_syphon()
     assert await syphon.drain(0.01) == 2
     (stored,) = primary.entity("orders").messages
-    assert decode_message(stored.payload).application_properties == decode_message(encode_message(message)).application_properties
+    assert decode_message(stored.payload).application_properties == decode_message(payload_from_message(message)).application_properties
     assert stored.parts.properties["group-id"] == "s" and stored.parts.header["ttl"] == 60_000
     assert bodies(primary, "topic") == ["b"]
     assert empty(secondary)
@@ -129,7 +129,7 @@ async def test_messages_that_cannot_be_translated_are_dead_lettered_with_the_doc
 async def test_an_unknown_destination_is_dead_lettered_with_path_error_type_and_text(make_syphon, primary, secondary):
     put(secondary, "gone", "x")
     primary.behave("gone", raising(lambda: MessagingEntityNotFoundError(message="no such queue")))
-    await make_syphon(settings=SyphonSettings(destination_wait=0)).drain(0.01)
+    await make_syphon(settings=ClientSyphonSettings(destination_wait=0)).drain(0.01)
     ((_, reason, description),) = secondary.entity(QUEUES[0]).dead
     assert reason == "not retryable"
     assert "gone" in description and "MessagingEntityNotFoundError" in description and "no such queue" in description
@@ -149,7 +149,7 @@ async def test_a_destination_that_is_missing_disabled_or_full_is_waited_for_and_
         put(secondary, "orders", body)
     put(secondary, "other", "x")
     primary.behave("orders", raising(lambda: error))
-    syphon = make_syphon(settings=SyphonSettings(retry_pause=0.01, destination_wait=3_600))
+    syphon = make_syphon(settings=ClientSyphonSettings(retry_pause=0.01, destination_wait=3_600))
     for _ in range(3):
         await syphon.drain(0.01)
         await asyncio.sleep(0.05)
@@ -171,7 +171,7 @@ async def test_what_waited_for_its_destination_too_long_is_dead_lettered_and_com
     for body in "abc":
         put(secondary, "orders", body)
     primary.behave("orders", raising(lambda: MessagingEntityDisabledError(message="disabled")))
-    syphon = make_syphon(settings=SyphonSettings(retry_pause=0.01, destination_wait=60))
+    syphon = make_syphon(settings=ClientSyphonSettings(retry_pause=0.01, destination_wait=60))
     await syphon.drain(0.01)
     assert secondary.entity(QUEUES[0]).dead == []
     clock.ms += 60_000
@@ -195,7 +195,7 @@ async def test_an_outage_that_is_over_soon_is_bridged_with_the_batch_in_hand(mak
     primary.behave("orders", flap)
     primary.entity("orders")
     syphon = make_syphon()
-    syphon._moving["orders"] = None
+    syphon._took_lately["orders"] = None
     syphon.start()
     async with asyncio.timeout(5):
         while not empty(secondary):
@@ -286,7 +286,7 @@ async def test_time_in_the_backlog_can_count_against_the_time_to_live(make_sypho
     put(secondary, "orders", "short", time_to_live=datetime.timedelta(seconds=5))
     put(secondary, "orders", "long", time_to_live=datetime.timedelta(seconds=50))
     clock.ms += 10_000
-    await make_syphon(settings=SyphonSettings(subtract_time_in_backlog=True)).drain(0.01)
+    await make_syphon(settings=ClientSyphonSettings(subtract_time_in_backlog=True)).drain(0.01)
     (stored,) = primary.entity("orders").messages
     assert stored.parts.header["ttl"] == 40_000
     assert [reason for _, reason, _ in secondary.entity(QUEUES[0]).dead] == ["TTLExpiredException"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tandem.gateway import common_form, translate
 from tandem.gateway.common_form import read_common_form
 from tandem.gateway.translate import Translator
@@ -107,10 +107,10 @@ def test_the_official_sdk_is_recognised_at_a_glance() -> None:
         ServiceBusMessage(b"x" * 100, message_id="m"),
         ServiceBusMessage("text", message_id="m", application_properties={"a": 1}),
     ):
-        payload = encode_message(message)
+        payload = payload_from_message(message)
         translator.message(payload)
         assert read_common_form(payload) is not None
-    assert read_common_form(encode_message(ServiceBusMessage(b"x", message_id="m", session_id="s"))) is None
+    assert read_common_form(payload_from_message(ServiceBusMessage(b"x", message_id="m", session_id="s"))) is None
 
 
 def test_headers_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

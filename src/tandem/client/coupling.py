@@ -25,7 +25,7 @@ class SideState(enum.Enum):
     FAULTED = "faulted"
 
 
-class Side:
+class PairSide:
     """One namespace of a pair, with the state the coupling watches."""
 
     def __init__(self, name: str, namespace: Namespace) -> None:
@@ -33,7 +33,7 @@ class Side:
         self.namespace = namespace
         self.state = SideState.OPEN
         self.error: BaseException | None = None
-        self._watchers: list[Callable[[Side], None]] = []
+        self._watchers: list[Callable[[PairSide], None]] = []
 
     @property
     def host(self) -> str:
@@ -44,7 +44,7 @@ class Side:
         """Made here, and so closed here; false for a client the application made."""
         return getattr(self.namespace, "owned", True)
 
-    def watch(self, watcher: Callable[[Side], None]) -> None:
+    def watch(self, watcher: Callable[[PairSide], None]) -> None:
         self._watchers.append(watcher)
 
     def check(self) -> None:
@@ -82,8 +82,8 @@ class Coupling:
 
     def __init__(
         self,
-        primary: Side,
-        secondary: Side,
+        primary: PairSide,
+        secondary: PairSide,
         stop_pumps: Callable[[], Awaitable[None]],
         tell: Callable[[str, str, str, BaseException | None], object],
         grace: float = GRACE_SECONDS,
@@ -97,7 +97,7 @@ class Coupling:
         primary.watch(self._changed)
         secondary.watch(self._changed)
 
-    def _changed(self, side: Side) -> None:
+    def _changed(self, side: PairSide) -> None:
         partner = self._secondary if side is self._primary else self._primary
         if side.state is SideState.FAULTED:
             self._fault(partner, side)
@@ -119,11 +119,11 @@ class Coupling:
             log.warning("the secondary did not close: %s", describe(error))
             self._secondary.fault(PairedNamespaceFaultedError(f"its partner {self._primary.host} was closed"))
 
-    async def _fault_after_grace(self, partner: Side, gone: Side) -> None:
+    async def _fault_after_grace(self, partner: PairSide, gone: PairSide) -> None:
         await asyncio.sleep(self._grace)
         self._fault(partner, gone)
 
-    def _fault(self, partner: Side, gone: Side) -> None:
+    def _fault(self, partner: PairSide, gone: PairSide) -> None:
         if partner.state is not SideState.OPEN:
             return
         error = PairedNamespaceFaultedError(f"its partner {gone.host} is {gone.state.value}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem.amqp import DecodedMessage, DecodeError, Described, Symbol, Timestamp, UInt, decode_message
-from tandem.client.raw_envelope import Names, take_off
+from tandem.client.raw_envelope import EnvelopeNames, take_off
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage
@@ -66,7 +66,7 @@ _BROKER_ANNOTATIONS = frozenset(
 )
 _LOCK_TOKEN = "x-opt-lock-token"
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
-_NAMES = Names(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT, AFTER, FENCE)
+_NAMES = EnvelopeNames(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT, AFTER, FENCE)
 _DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,7}))?S)?)?$")
 
 

@@ -47,7 +47,7 @@ class BacklogSenders:
             await sender.close()
 
 
-class OrderedLetters:
+class OrderedMessages:
     """What is left to divert, grouped by the queue each session belongs to; the groups change when a queue fails."""
 
     def __init__(self, order: PathOrder, singles: Sequence[Single], now_ms: int) -> None:

@@ -14,9 +14,9 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tandem.client.errors import NamespaceClosedError, classify, describe
 from tandem.client.events import Callback, EventHub
-from tandem.client.outbox_store import Dead, Entry, Kept, OutboxStore, SqliteOutboxStore, enrol, insert_statement
+from tandem.client.outbox_store import Dead, Kept, OutboxEntry, OutboxStore, SqliteOutboxStore, enrol, insert_statement
 from tandem.client.sdk import as_namespace
-from tandem.client.sdk_codec import encode_message, ensure_message_id, message_from_payload
+from tandem.client.sdk_codec import ensure_message_id, message_from_payload, payload_from_message
 from tandem.client.verdicts import Verdict
 from tandem.model.clock import SystemClock
 
@@ -92,7 +92,7 @@ class Outbox:
         self._target = _Target(target, sdk_options)
         # One thread owns the database: the loop never waits for a disk, and all that arrives during one sync shares the next.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "tandem-outbox")
-        self._incoming: list[tuple[list[Entry], asyncio.Future[list[int]]]] = []
+        self._incoming: list[tuple[list[OutboxEntry], asyncio.Future[list[int]]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -141,13 +141,13 @@ class Outbox:
             self._writer = asyncio.ensure_future(self._write())
         return await waiting
 
-    def entry(self, entity: str, message: Single, key: str | None = None) -> Entry:
+    def entry(self, entity: str, message: Single, key: str | None = None) -> OutboxEntry:
         ensure_message_id(message)
         raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
         session = raw.properties.group_id if raw.properties is not None else None
         lane = key if session is None else str(session)
         message_id = raw.properties.message_id if raw.properties is not None else ""
-        return Entry(entity, lane, str(message_id), encode_message(message), self._now_ms())
+        return OutboxEntry(entity, lane, str(message_id), payload_from_message(message), self._now_ms())
 
     async def _write(self) -> None:
         """Group commit: whatever came while the last transaction was being synced goes into the next one."""

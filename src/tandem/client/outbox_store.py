@@ -16,7 +16,7 @@ _COLUMNS = "entity, lane, message_id, payload, enqueued_ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OutboxEntry:
     """A message to keep. `lane` is the session or key within which order is kept; None is in order with nobody."""
 
     entity: str
@@ -32,7 +32,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Kept:
     id: int
-    entry: Entry
+    entry: OutboxEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Dead:
     """A message the target refused for good."""
 
     id: int
-    entry: Entry
+    entry: OutboxEntry
     buried_ms: int
     error: str
 
@@ -53,7 +53,7 @@ class OutboxStore(Protocol):
         """Whether this process may deliver: one pump per outbox, the others wait for it to end."""
         ...
 
-    def insert(self, entries: Sequence[Entry]) -> list[int]: ...
+    def insert(self, entries: Sequence[OutboxEntry]) -> list[int]: ...
     def read(self, after_id: int, limit: int) -> list[Kept]: ...
     def remove(self, ids: Iterable[int]) -> None: ...
     def bury(self, id: int, buried_ms: int, error: str) -> None: ...
@@ -75,7 +75,7 @@ def is_postgres(connection: object) -> bool:
     return type(connection).__module__.partition(".")[0] == "psycopg"
 
 
-def enrol(connection: Any, entry: Entry) -> None:
+def enrol(connection: Any, entry: OutboxEntry) -> None:
     """Write the entry in the caller's own transaction (sqlite3 or psycopg); it exists if and when that commits."""
     statement = insert_statement("%s" if is_postgres(connection) else "?")
     connection.execute(statement, entry.row())
@@ -122,7 +122,7 @@ class SqliteOutboxStore:
         self._lock = handle
         return True
 
-    def insert(self, entries: Sequence[Entry]) -> list[int]:
+    def insert(self, entries: Sequence[OutboxEntry]) -> list[int]:
         statement = insert_statement("?")
         ids: list[int] = []
         self._db.execute("BEGIN IMMEDIATE")
@@ -137,7 +137,7 @@ class SqliteOutboxStore:
 
     def read(self, after_id: int, limit: int) -> list[Kept]:
         rows = self._db.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
-        return [Kept(row[0], Entry(*row[1:])) for row in rows]
+        return [Kept(row[0], OutboxEntry(*row[1:])) for row in rows]
 
     def remove(self, ids: Iterable[int]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -158,7 +158,7 @@ class SqliteOutboxStore:
 
     def dead(self, limit: int) -> list[Dead]:
         rows = self._db.execute(f"SELECT id, {_COLUMNS}, buried_ms, error FROM {DEAD_TABLE} ORDER BY id LIMIT ?", (limit,))
-        return [Dead(row[0], Entry(*row[1:6]), row[6], row[7]) for row in rows]
+        return [Dead(row[0], OutboxEntry(*row[1:6]), row[6], row[7]) for row in rows]
 
     def revive(self, ids: Sequence[int]) -> int:
         revived = 0
@@ -200,14 +200,14 @@ class PostgresOutboxStore:
         (got,) = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._LEADER,)).fetchone()
         return bool(got)
 
-    def insert(self, entries: Sequence[Entry]) -> list[int]:
+    def insert(self, entries: Sequence[OutboxEntry]) -> list[int]:
         statement = insert_statement("%s") + " RETURNING id"
         with self._connection.transaction():
             return [int(self._connection.execute(statement, entry.row()).fetchone()[0]) for entry in entries]
 
     def read(self, after_id: int, limit: int) -> list[Kept]:
         rows = self._connection.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > %s ORDER BY id LIMIT %s", (after_id, limit))
-        return [Kept(row[0], Entry(row[1], row[2], row[3], bytes(row[4]), row[5])) for row in rows]
+        return [Kept(row[0], OutboxEntry(row[1], row[2], row[3], bytes(row[4]), row[5])) for row in rows]
 
     def remove(self, ids: Iterable[int]) -> None:
         self._connection.execute(f"DELETE FROM {TABLE} WHERE id = ANY(%s)", (list(ids),))
@@ -226,7 +226,7 @@ class PostgresOutboxStore:
 
     def dead(self, limit: int) -> list[Dead]:
         rows = self._connection.execute(f"SELECT id, {_COLUMNS}, buried_ms, error FROM {DEAD_TABLE} ORDER BY id LIMIT %s", (limit,))
-        return [Dead(row[0], Entry(row[1], row[2], row[3], bytes(row[4]), row[5]), row[6], row[7]) for row in rows]
+        return [Dead(row[0], OutboxEntry(row[1], row[2], row[3], bytes(row[4]), row[5]), row[6], row[7]) for row in rows]
 
     def revive(self, ids: Sequence[int]) -> int:
         with self._connection.transaction():

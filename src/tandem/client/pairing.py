@@ -17,7 +17,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from tandem.client.backlog import Administration, Rotation, SdkAdministration, queue_name
-from tandem.client.coupling import Coupling, Side
+from tandem.client.coupling import Coupling, PairSide
 from tandem.client.errors import NamespaceClosedError, is_unreachable
 from tandem.client.events import Callback, Counters, Event, EventHub
 from tandem.client.paths import PathMonitor, PathSettings, PathStatus
@@ -25,7 +25,7 @@ from tandem.client.provisioning import Provisioner, Provisioning
 from tandem.client.sdk import SdkNamespace, as_namespace
 from tandem.client.sender import PairedSender
 from tandem.client.session_order import SessionOrder
-from tandem.client.syphon import Syphon, SyphonSettings
+from tandem.client.syphon import ClientSyphonSettings, Syphon
 from tandem.client.transport import namespace_label
 from tandem.model.clock import SystemClock
 
@@ -119,8 +119,8 @@ class PairedNamespaces:
             raise ValueError("give either options or single settings, not both")
         self.options = options or PairingOptions(**fields)
         self._sdk_options = sdk_options or {}
-        self.primary = Side("primary", as_namespace(primary, self._sdk_options))
-        self.secondary = Side("secondary", as_namespace(secondary, self._sdk_options))
+        self.primary = PairSide("primary", as_namespace(primary, self._sdk_options))
+        self.secondary = PairSide("secondary", as_namespace(secondary, self._sdk_options))
         if self.primary.host.casefold() == self.secondary.host.casefold():
             raise ValueError(f"primary and secondary are the same namespace, {self.primary.host}")
         self._secondary_string = secondary if isinstance(secondary, str) else None
@@ -182,7 +182,7 @@ class PairedNamespaces:
             if not namespace.owned:
                 self._unhook.append(namespace.on_close(partial(self._closed_by_application, side)))
 
-    async def _closed_by_application(self, side: Side) -> None:
+    async def _closed_by_application(self, side: PairSide) -> None:
         self.events.tell("namespace-closed", side.host, f"the application closed its client of the {side.name}")
         side.was_closed()
         if self.ends_with_primary and side is self.primary:
@@ -263,7 +263,7 @@ class PairedNamespaces:
             self.primary,
             self.secondary,
             [],
-            settings=SyphonSettings(
+            settings=ClientSyphonSettings(
                 retry_pause=seconds(self.options.syphon_retry_interval),
                 destination_wait=seconds(self.options.destination_wait),
                 subtract_time_in_backlog=self.options.subtract_time_in_backlog,

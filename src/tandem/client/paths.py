@@ -16,7 +16,7 @@ from tandem.client.health import PathHealth, PathState, Transition
 from tandem.client.ping import Pinger, PingResult, ping
 
 if TYPE_CHECKING:
-    from tandem.client.coupling import Side
+    from tandem.client.coupling import PairSide
     from tandem.client.events import Counters, EventHub, PathCounters
     from tandem.client.transport import Sender
 
@@ -59,7 +59,7 @@ class PathMonitor:
     def __init__(
         self,
         path: str,
-        primary: Side,
+        primary: PairSide,
         settings: PathSettings,
         events: EventHub,
         counters: Counters,
@@ -75,8 +75,8 @@ class PathMonitor:
         self._unreachable = unreachable
         self._loop = asyncio.get_running_loop()
         self.health = PathHealth(settings.failover_interval_ms, self.now())
-        self.sunny = True
-        """Healthy, the primary open, no session held: what nearly every send finds, in one look."""
+        self.on_primary = True
+        """Every send goes to the primary: the path is healthy, the primary open, no session held. One look says so to nearly every send."""
         self._holding = False
         self.counters: PathCounters = counters.path(path.casefold())
         self.senders: set[Sender] = set()
@@ -96,18 +96,18 @@ class PathMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._probe: asyncio.Task[None] | None = None
         self._pinger = Pinger(settings.ping_interval, self._ping_once, self._ping_cut_off)
-        primary.watch(self._look_at_the_sky)
-        self._look_at_the_sky(primary)
+        primary.watch(self._refresh_on_primary)
+        self._refresh_on_primary(primary)
 
-    def _look_at_the_sky(self, primary: Side) -> None:
-        self.sunny = self.health.state is PathState.HEALTHY and primary.state is SideState.OPEN and not self._holding
+    def _refresh_on_primary(self, primary: PairSide) -> None:
+        self.on_primary = self.health.state is PathState.HEALTHY and primary.state is SideState.OPEN and not self._holding
         if primary.state is not SideState.OPEN:
             self.stop()
 
     def hold(self, holding: bool) -> None:
         """Sessions of this path go on being diverted although it may be healthy."""
         self._holding = holding
-        self._look_at_the_sky(self._primary)
+        self._refresh_on_primary(self._primary)
 
     def now(self) -> int:
         return int(self._loop.time() * 1000)
@@ -158,7 +158,7 @@ class PathMonitor:
     def _apply(self, change: Transition | None, why: str) -> None:
         if change is None:
             return
-        self._look_at_the_sky(self._primary)
+        self._refresh_on_primary(self._primary)
         self._stop_timer()
         if change.after is PathState.SUSPECT:
             self._timer = self._loop.call_at(self.health.since / 1000 + self._probe_after, self._probe_due)

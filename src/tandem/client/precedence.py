@@ -138,7 +138,7 @@ def others(queue: str, all_queues: Sequence[str], marked: Iterable[DivertedMessa
     return wanted
 
 
-class SessionOrder:
+class Precedence:
     """Which messages of one attempt at a backlog queue may be sent home now."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class RawEnvelope:
         self.payload = payload
 
 
-class Names:
+class EnvelopeNames:
     """Which properties the envelope consists of, encoded as they stand in a payload."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Names:
         self.fence = fence.encode()
 
 
-def take_off(payload: bytes, names: Names) -> RawEnvelope | None:
+def take_off(payload: bytes, names: EnvelopeNames) -> RawEnvelope | None:
     """None when the message has anything that must be decoded to be put right."""
     try:
         return _take_off(payload, names)
@@ -59,7 +59,7 @@ def take_off(payload: bytes, names: Names) -> RawEnvelope | None:
         return None
 
 
-def _take_off(payload: bytes, names: Names) -> RawEnvelope | None:
+def _take_off(payload: bytes, names: EnvelopeNames) -> RawEnvelope | None:
     s = scan(payload)
     header = s.header_value
     unusual_header = header >= 0 and (payload[header] != 0xC0 or payload[header + 2] > _HEADER_FIELDS_KEPT)
@@ -82,7 +82,7 @@ def _take_off(payload: bytes, names: Names) -> RawEnvelope | None:
     return RawEnvelope(path, session, diverted, after, b"".join(out))
 
 
-def _application_properties(payload: bytes, at: int, names: Names) -> tuple[bytes, str, str | None] | None:
+def _application_properties(payload: bytes, at: int, names: EnvelopeNames) -> tuple[bytes, str, str | None] | None:
     """(section without the envelope, path, session id)."""
     count, at = elements_of(payload, at)
     kept: list[bytes] = []
@@ -114,7 +114,7 @@ def _application_properties(payload: bytes, at: int, names: Names) -> tuple[byte
     return _map_section(b"\x00\x53\x74", kept), path, session
 
 
-def _annotations(payload: bytes, at: int, names: Names) -> tuple[bytes, int | None, str | None] | None:
+def _annotations(payload: bytes, at: int, names: EnvelopeNames) -> tuple[bytes, int | None, str | None] | None:
     """(section without what the backlog's broker and the diverting client put there, when it was diverted, after what it must come)."""
     count, at = elements_of(payload, at)
     kept: list[bytes] = []

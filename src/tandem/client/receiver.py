@@ -32,13 +32,13 @@ _PASSING = (Verdict.UNREACHABLE, Verdict.BUSY)
 class Copy:
     """One copy of a message, under lock at one of the sources."""
 
-    source: Source
+    source: ReceiverSource
     delivery: Delivery
     id: str | None
 
 
 @dataclass(slots=True, eq=False)
-class Source:
+class ReceiverSource:
     """One of the namespaces listened to, and how it is doing."""
 
     receiver: Receiver
@@ -89,7 +89,7 @@ class DuplicateSuppressingReceiver:
         """`identify` names what both copies share: the message id, or for example a property of your own."""
         if not receivers:
             raise ValueError("at least one receiver is needed")
-        self._sources = [Source(receiver) for receiver in receivers]
+        self._sources = [ReceiverSource(receiver) for receiver in receivers]
         self._scope = receivers[0].path.casefold()
         self._seen: SeenIds = seen if seen is not None else MemorySeenIds()
         self._seen_is_ours = seen is None
@@ -165,7 +165,7 @@ class DuplicateSuppressingReceiver:
                 source.reading = None
                 await self._take(source, task)
 
-    async def _take(self, source: Source, task: asyncio.Task[list[Delivery]]) -> None:
+    async def _take(self, source: ReceiverSource, task: asyncio.Task[list[Delivery]]) -> None:
         try:
             deliveries = task.result()
         except Exception as error:

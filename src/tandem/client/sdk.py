@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 
 from tandem.client.errors import NamespaceClosedError
 from tandem.client.places import Place, place_of
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tandem.client.sdk_sender import GRACE_SECONDS, SdkSender, precise
 from tandem.client.transport import Delivery
 
@@ -203,7 +203,7 @@ class SdkReceiver:
     def _delivery(self, message: ServiceBusReceivedMessage) -> Delivery:
         payload = self._payloads.pop(message._delivery_id, None) if message._delivery_id is not None else None
         if payload is None:
-            payload = encode_message(message)
+            payload = payload_from_message(message)
         locked = message.locked_until_utc
         enqueued = message.enqueued_time_utc
         return Delivery(

@@ -33,7 +33,7 @@ _ids: list[str] = []
 os.register_at_fork(after_in_child=_ids.clear)
 
 
-def encode_message(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:
+def payload_from_message(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:
     """The message exactly as the SDK would put it on the wire."""
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     out = bytearray()
@@ -61,7 +61,7 @@ def ensure_message_id(message: ServiceBusMessage | AmqpAnnotatedMessage) -> None
 
 
 def message_from_payload(payload: bytes) -> AmqpAnnotatedMessage:
-    """A message to send again, from what `encode_message` or a receiver gave. Sending it writes the same types."""
+    """A message to send again, from what `payload_from_message` or a receiver gave. Sending it writes the same types."""
     message = decode_message(payload)
     sections: dict[str, Any] = {
         "annotations": _typed(message.message_annotations) or None,

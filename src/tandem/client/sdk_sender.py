@@ -22,7 +22,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from tandem.client.cutting import Watchdog
+from tandem.client.call_guard import Watchdog
 from tandem.client.errors import NamespaceClosedError, classify
 from tandem.client.sdk_encoded import send_encoded
 from tandem.client.sdk_pump import IN_FLIGHT_MAX, Job, LinkPump, supports_pipelining
@@ -56,7 +56,7 @@ def new_batch(bytes_max: int | None = None) -> ServiceBusMessageBatch:
     return ServiceBusMessageBatch(max_size_in_bytes=bytes_max, amqp_transport=PyamqpTransportAsync)
 
 
-class _Lone:
+class _OneSenderNamespace:
     """Stands in for a namespace where there is only one sender, which reopens itself and is not ours to close."""
 
     closed = False
@@ -81,7 +81,7 @@ class _Lone:
 class SdkSender:
     """Sends to one path over one SDK sender at a time; a broken one is replaced."""
 
-    def __init__(self, namespace: SdkNamespace | _Lone, path: str, sdk_options: dict[str, Any] | None = None) -> None:
+    def __init__(self, namespace: SdkNamespace | _OneSenderNamespace, path: str, sdk_options: dict[str, Any] | None = None) -> None:
         self._namespace = namespace
         self.path = path
         self._sdk_options = sdk_options or {}
@@ -91,14 +91,14 @@ class SdkSender:
         self._pump: asyncio.Task[None] | None = None
         self._closed = False
         self._watchdog = Watchdog()
-        self._lone_call = self._watchdog.lasting()
+        self._idle_link_call = self._watchdog.reusable()
         self.message_bytes_max = 0
         self.batch_bytes_max = 0
 
     @classmethod
     def around(cls, sender: ServiceBusSender) -> SdkSender:
         """Pipelining for a sender the application made; it stays the application's to close."""
-        made = cls(_Lone(sender), sender.entity_name)
+        made = cls(_OneSenderNamespace(sender), sender.entity_name)
         made._sender = sender
         return made
 
@@ -132,20 +132,15 @@ class SdkSender:
         if sender is None or not sender._running or self._busy or self._closed or self._namespace.closed:
             await self._exclusive(lambda sender, left: sender.send_messages(message, timeout=left), timeout)
             return
-        call = self._lone_call
-        call.task = task = asyncio.current_task()
-        if task is not None:
-            call.cancelling = task.cancelling()
-        call.deadline = monotonic() + timeout + GRACE_SECONDS
-        if self._watchdog.timer is None:
-            self._watchdog.watch()
+        call = self._idle_link_call
+        self._watchdog.begin(call, monotonic() + timeout + GRACE_SECONDS)
         self._busy = True
         try:
             await sender.send_messages(message, timeout=timeout)
-            call.task = None
+            call.done()
         except BaseException as error:  # noqa: BLE001 - raised again unless it is worth a second attempt
             deadline = call.deadline - GRACE_SECONDS
-            left = self._judge(call.end(error) or error, sender, True, deadline, timeout)
+            left = self._retry_or_raise(call.end(error) or error, sender, True, deadline, timeout)
             await self._attempt(lambda sender, left: sender.send_messages(message, timeout=left), deadline, left)
         finally:
             self._busy = False
@@ -173,14 +168,14 @@ class SdkSender:
         """Run one SDK call with the link to itself. Calls that come meanwhile queue up and are pipelined afterwards."""
         deadline = asyncio.get_running_loop().time() + timeout
         while self._busy:
-            await self._turn(deadline)
+            await self._wait_for_link(deadline)
         self._busy = True
         try:
             return await self._attempt(operation, deadline, timeout)
         finally:
             self._release()
 
-    async def _turn(self, deadline: float) -> None:
+    async def _wait_for_link(self, deadline: float) -> None:
         if asyncio.get_running_loop().time() >= deadline:
             raise OperationTimeoutError(message=f"another operation held the link to {self.path} for the whole timeout")
         await self._guarded(asyncio.sleep(0.005), deadline)
@@ -205,10 +200,10 @@ class SdkSender:
                 self._learn_limits(sender)
             return answer
         except BaseException as error:  # noqa: BLE001 - raised again unless it is worth a second attempt
-            left = self._judge(error, sender, was_open, deadline, timeout)
+            left = self._retry_or_raise(error, sender, was_open, deadline, timeout)
         return await self._attempt(operation, deadline, left)
 
-    def _judge(self, error: BaseException, sender: ServiceBusSender, was_open: bool, deadline: float, timeout: float) -> float:
+    def _retry_or_raise(self, error: BaseException, sender: ServiceBusSender, was_open: bool, deadline: float, timeout: float) -> float:
         """The time left for another attempt, if a link gone stale while idle may have been all that was wrong; raises otherwise."""
         if isinstance(error, TimeoutError):
             self._discard(sender)

@@ -21,8 +21,8 @@ from tandem.client.errors import (
     describe,
 )
 from tandem.client.health import PathState
-from tandem.client.ordered_diversion import BacklogSenders, OrderedLetters, session_of, sessions_of
-from tandem.client.sdk_codec import encode_message, ensure_message_id, new_message_id
+from tandem.client.ordered_diversion import BacklogSenders, OrderedMessages, session_of, sessions_of
+from tandem.client.sdk_codec import ensure_message_id, new_message_id, payload_from_message
 from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 
@@ -74,7 +74,7 @@ class PairedSender:
 
     async def send_messages(self, message: Any, *, timeout: float | None = None) -> None:
         """Send a message, a list of messages (one batch) or a batch. Returns once a namespace has stored it."""
-        if not self._monitor.sunny or timeout is not None or type(message) is not ServiceBusMessage or self._closed:
+        if not self._monitor.on_primary or timeout is not None or type(message) is not ServiceBusMessage or self._closed:
             outgoing = self._prepare(message)
             if outgoing is not None:
                 await self._route(self._primary.send, outgoing, self._seconds(timeout))
@@ -92,13 +92,13 @@ class PairedSender:
             cause = self._failed(error, number)
         else:
             self._path_counters.sent_primary += 1
-            if monitor.sunny:
+            if monitor.on_primary:
                 del unanswered[number]
                 monitor.answered_at = self._now()
             else:
                 monitor.succeeded(number)  # while this waited, others may have failed
             return
-        await self._give_way(message, started, self._timeout, cause)
+        await self._divert_or_raise(message, started, self._timeout, cause)
 
     async def schedule_messages(self, messages: Any, schedule_time_utc: datetime.datetime, *, timeout: float | None = None) -> list[int]:
         """Schedule messages; their sequence numbers. While failed over they are diverted, and **no number** is returned.
@@ -184,7 +184,7 @@ class PairedSender:
         return timeout
 
     def _prepare(self, message: Any) -> Outgoing | None:
-        """The message in a form that can be sent twice, checked as strictly on a sunny day as in an outage. None: nothing to send."""
+        """The message in a form that can be sent twice, checked as strictly as in an outage, always. None: nothing to send."""
         self._check_live()
         if isinstance(message, ServiceBusMessage):
             self._admit(message.raw_amqp_message)
@@ -233,7 +233,7 @@ class PairedSender:
         limit = self._limit(primary_limit or (MESSAGE_BYTES_DEFAULT if self._monitor.health.diverting else _MESSAGE_BYTES_CEILING))
         if primary_limit:
             self._small_bytes_max = max(limit - _HEADER_BYTES_MAX, 0)
-        if sum(map(len, raw.body)) + _HEADER_BYTES_MAX >= limit and len(encode_message(raw)) > limit:
+        if sum(map(len, raw.body)) + _HEADER_BYTES_MAX >= limit and len(payload_from_message(raw)) > limit:
             self._counters.refused += 1
             raise MessageSizeExceededError(message=f"the message is larger than {limit} bytes{self._limited_by(limit)}")
 
@@ -273,7 +273,7 @@ class PairedSender:
                 self._monitor.succeeded(number)
                 self._path_counters.sent_primary += 1
                 return answer
-        await self._give_way(outgoing, started, timeout, cause)
+        await self._divert_or_raise(outgoing, started, timeout, cause)
         return _DIVERTED
 
     def _failed(self, error: BaseException, number: int) -> BaseException:
@@ -292,7 +292,7 @@ class PairedSender:
             raise error
         return error
 
-    async def _give_way(self, outgoing: Outgoing, started: float, timeout: float, cause: BaseException | None) -> None:
+    async def _divert_or_raise(self, outgoing: Outgoing, started: float, timeout: float, cause: BaseException | None) -> None:
         health = self._monitor.health
         if health.state is PathState.POISONED and health.last_error is not None:
             self._count_failed()
@@ -354,7 +354,7 @@ class PairedSender:
 
     async def _divert_in_order(self, order: PathOrder, singles: list[Single], deadline: float, cause: BaseException | None) -> None:
         """Messages with a session: each into the queue where its session is, or into another that is told where the others are."""
-        letters = OrderedLetters(order, singles, self._pair.now_ms())
+        letters = OrderedMessages(order, singles, self._pair.now_ms())
         causes: list[BaseException] = [] if cause is None else [cause]
         tried: list[str] = []
         order.begin(letters.sessions)
@@ -371,7 +371,7 @@ class PairedSender:
 
     async def _send_group(
         self,
-        letters: OrderedLetters,
+        letters: OrderedMessages,
         queue: str,
         left: list[AmqpAnnotatedMessage],
         remaining: float,
@@ -460,7 +460,7 @@ def _chunk(messages: list[AmqpAnnotatedMessage], bytes_max: int) -> list[AmqpAnn
         return messages[:1]
     total = 1_024
     for count, message in enumerate(messages):
-        total += len(encode_message(message)) + 8
+        total += len(payload_from_message(message)) + 8
         if total > bytes_max and count:
             return messages[:count]
     return list(messages)

@@ -21,7 +21,7 @@ from tandem.client.places import Key, Place, write_after
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Rotation
-    from tandem.client.coupling import Side
+    from tandem.client.coupling import PairSide
     from tandem.client.events import Event, EventHub
     from tandem.client.paths import PathMonitor
 
@@ -43,7 +43,7 @@ _SESSIONS_MAX: Final = 100_000
 
 
 @dataclass(slots=True)
-class Held:
+class HeldSession:
     """A session with messages in the backlog."""
 
     queue: str
@@ -68,7 +68,7 @@ class PathOrder:
         self.path = path
         self._order = order
         self._monitor = monitor
-        self.sessions: dict[str, Held] = {}
+        self.sessions: dict[str, HeldSession] = {}
         self.everything: dict[str, int] = {}
         """Backlog queues that may hold messages of sessions we do not know of, with the round in which that became so; while there are
         some, every session is held."""
@@ -95,7 +95,7 @@ class PathOrder:
         self.everything.update((queue, self._round) for queue in unseen)
         for session, queues in found.items():
             first, *others = sorted(queues)
-            held = self.sessions.setdefault(session, Held(first))
+            held = self.sessions.setdefault(session, HeldSession(first))
             held.after.update({first, *others} - {held.queue})
             held.round = self._round
         self._monitor.hold(self.holding)
@@ -138,10 +138,10 @@ class PathOrder:
         if not self._monitor.health.diverting:
             self.bring_home()
 
-    def _held(self, session: str) -> Held:
+    def _held(self, session: str) -> HeldSession:
         held = self.sessions.get(session)
         if held is None:
-            held = self.sessions[session] = Held("", set(self.everything))
+            held = self.sessions[session] = HeldSession("", set(self.everything))
         return held
 
     def queue_for(self, session: str, tried: Collection[str]) -> tuple[str, str] | None:
@@ -246,7 +246,7 @@ class SessionOrder:
     """The held sessions of every path of a pair."""
 
     def __init__(
-        self, secondary: Side, rotation: Callable[[], Rotation], events: EventHub, new_id: Callable[[], str], now_ms: Callable[[], int]
+        self, secondary: PairSide, rotation: Callable[[], Rotation], events: EventHub, new_id: Callable[[], str], now_ms: Callable[[], int]
     ) -> None:
         self.secondary = secondary
         self.rotation = rotation

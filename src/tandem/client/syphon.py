@@ -15,11 +15,11 @@ from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.errors import describe, trouble_with
 from tandem.client.lanes import Lane
-from tandem.client.precedence import DivertedMessage, SessionOrder
+from tandem.client.precedence import DivertedMessage, Precedence
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration
-    from tandem.client.coupling import Side
+    from tandem.client.coupling import PairSide
     from tandem.client.events import Counters, EventHub
     from tandem.client.transport import Delivery, Receiver, Sender
 
@@ -30,7 +30,7 @@ _BEHIND_PAUSES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyphonSettings:
+class ClientSyphonSettings:
     poll: float = 900.0
     """Seconds one receive waits: 15 minutes, four receives per queue and hour while there is nothing to do."""
     batch_max: int = 100
@@ -59,7 +59,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Item(DivertedMessage):
+class LockedMessage(DivertedMessage):
     delivery: Delivery
 
 
@@ -73,7 +73,7 @@ class QueueMeasure:
 
 
 @dataclass(slots=True)
-class Round:
+class BatchOutcome:
     """What became of one batch."""
 
     moved: int = 0
@@ -96,11 +96,11 @@ class Syphon:
 
     def __init__(
         self,
-        primary: Side,
-        secondary: Side,
+        primary: PairSide,
+        secondary: PairSide,
         queues: Sequence[str],
         *,
-        settings: SyphonSettings,
+        settings: ClientSyphonSettings,
         events: EventHub,
         counters: Counters,
         now_ms: Callable[[], int],
@@ -121,7 +121,7 @@ class Syphon:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._resting: dict[asyncio.Event, None] = {}
-        self._moving: dict[str, None] = {}
+        self._took_lately: dict[str, None] = {}
         """Paths that took messages until they went away, if they did: worth a moment's wait."""
         self._destinations = Destinations(int(settings.destination_wait * 1000))
 
@@ -240,7 +240,7 @@ class Syphon:
                 reading.cancel()
                 await asyncio.wait((reading,), timeout=1.0)
 
-    def _next_count(self, count: int, outcome: Round) -> int:
+    def _next_count(self, count: int, outcome: BatchOutcome) -> int:
         """Messages that cannot move yet sit at the head and would come again and again: read further past them each time."""
         if not outcome.blocked:
             return self.settings.batch_max
@@ -261,18 +261,18 @@ class Syphon:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    async def _move(self, receiver: Receiver, deliveries: list[Delivery]) -> Round:
-        outcome = Round()
-        items: list[Item] = []
+    async def _move(self, receiver: Receiver, deliveries: list[Delivery]) -> BatchOutcome:
+        outcome = BatchOutcome()
+        items: list[LockedMessage] = []
         for delivery in sorted(deliveries, key=lambda one: one.sequence_number):
             try:
                 unwrapped = unwrap_payload(delivery.payload, self._now_ms() if self.settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
                 await self._dead_letter(receiver, delivery, error.reason, error.description, outcome)
                 continue
-            items.append(Item(delivery.sequence_number, delivery.enqueued_ms, unwrapped.destination, unwrapped.payload, delivery))
+            items.append(LockedMessage(delivery.sequence_number, delivery.enqueued_ms, unwrapped.destination, unwrapped.payload, delivery))
         go, wait = await self._divide(receiver, items)
-        lanes: dict[tuple[str, str | None], list[Item]] = {}
+        lanes: dict[tuple[str, str | None], list[LockedMessage]] = {}
         for item in go:
             if not item.fence:
                 lanes.setdefault((item.path, item.destination.session_id), []).append(item)
@@ -292,14 +292,14 @@ class Syphon:
         self._counters.syphon_returned += outcome.returned
         return outcome
 
-    async def _divide(self, receiver: Receiver, items: list[Item]) -> tuple[list[Item], list[Item]]:
+    async def _divide(self, receiver: Receiver, items: list[LockedMessage]) -> tuple[list[LockedMessage], list[LockedMessage]]:
         """(those that may go now, those that have to wait)."""
         if not any(item.in_order or item.fence for item in items):
             return items, []
         earlier, elsewhere = await look_around(self._secondary.namespace, receiver, self.queues, items)
-        return SessionOrder().divide(items, earlier, elsewhere)
+        return Precedence().divide(items, earlier, elsewhere)
 
-    async def _pass_fence(self, receiver: Receiver, fence: Item, outcome: Round) -> None:
+    async def _pass_fence(self, receiver: Receiver, fence: LockedMessage, outcome: BatchOutcome) -> None:
         """A fence goes when everything before it for its path has gone."""
         if fence.path in {path.casefold() for path in outcome.blocked}:
             outcome.behind += 1
@@ -308,7 +308,7 @@ class Syphon:
             await self._complete(receiver, fence, outcome)
             outcome.moved -= 1
 
-    async def _move_lane(self, receiver: Receiver, items: list[Item], outcome: Round) -> None:
+    async def _move_lane(self, receiver: Receiver, items: list[LockedMessage], outcome: BatchOutcome) -> None:
         """Messages of one path and session."""
         path = items[0].destination.path
         lane = Lane(path, items, self.settings.read_ahead_max)
@@ -333,14 +333,14 @@ class Syphon:
         sender = self._senders.get(path.casefold())
         return (sender.batch_bytes_max if sender is not None else 0) or 262_144
 
-    async def _send(self, path: str, items: list[Item]) -> BaseException | None:
+    async def _send(self, path: str, items: list[LockedMessage]) -> BaseException | None:
         try:
             sender = await self._sender(path)
             await sender.send_payloads([item.payload for item in items], self.settings.send_timeout)
         except Exception as error:  # noqa: BLE001 - the caller decides by its kind what becomes of the messages
             return error
         self._pauses.pop(path.casefold(), None)
-        self._moving[path.casefold()] = None
+        self._took_lately[path.casefold()] = None
         if self._destinations.took(path):
             self._counters.destinations_waiting = len(self._destinations.refusing)
             self._events.tell("destination-back", path, "takes messages again")
@@ -353,7 +353,7 @@ class Syphon:
         if sender is None:
             if len(self._senders) >= self.settings.senders_max:
                 oldest = next(iter(self._senders))
-                self._moving.pop(oldest, None)
+                self._took_lately.pop(oldest, None)
                 await self._senders.pop(oldest).close()
             sender = self._senders[key] = self._primary.namespace.sender(path)
         return sender
@@ -369,7 +369,7 @@ class Syphon:
             self._events.tell("destination-waiting", path, f"{patience}: {describe(error)}", error)
         return fate
 
-    async def _hold(self, items: list[Item], path: str, outcome: Round) -> bool:
+    async def _hold(self, items: list[LockedMessage], path: str, outcome: BatchOutcome) -> bool:
         """Keep the batch for a moment while its path is left alone, if nothing else in it could be moved; whether to try it now."""
         if any(item.in_order for item in items):
             return False  # whether it was their turn was asked before; it has to be asked again
@@ -378,9 +378,9 @@ class Syphon:
         while self._is_resting(path):
             safe = all(item.delivery.locked_until_ms - self._now_ms() > self.settings.lock_margin_ms for item in items)
             left = outcome.hold_until - now()
-            alone = path.casefold() in self._moving and all(map(self._is_resting, outcome.paths))
+            alone = path.casefold() in self._took_lately and all(map(self._is_resting, outcome.paths))
             if left <= 0 or not safe or self._stopping.is_set() or not self._tasks or not alone:
-                self._moving.pop(path.casefold(), None)
+                self._took_lately.pop(path.casefold(), None)
                 return False
             pause = self._pauses.get(path.casefold())
             # Woken when the path is healthy; a path that no sender here watches is tried when its pause is over.
@@ -398,7 +398,7 @@ class Syphon:
         settings = self.settings
         known = self._pauses.get(path.casefold())
         length = settings.retry_pause
-        if known is not None and path.casefold() not in self._moving:
+        if known is not None and path.casefold() not in self._took_lately:
             length = min(settings.retry_pause_max, known.seconds * 2)
         if len(self._pauses) >= settings.senders_max and known is None:
             self._pauses.pop(next(iter(self._pauses)))
@@ -407,7 +407,7 @@ class Syphon:
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    async def _keep_locks(self, receiver: Receiver, items: list[Item]) -> None:
+    async def _keep_locks(self, receiver: Receiver, items: list[LockedMessage]) -> None:
         soon = self._now_ms() + self.settings.lock_margin_ms
         for item in items:
             if 0 < item.delivery.locked_until_ms < soon:
@@ -417,7 +417,7 @@ class Syphon:
                     # It comes again, to us or to another syphon; sending it now could only double it.
                     log.info("lock of %s not renewed: %s", item.delivery.message_id, describe(error))
 
-    async def _complete(self, receiver: Receiver, item: Item, outcome: Round) -> None:
+    async def _complete(self, receiver: Receiver, item: LockedMessage, outcome: BatchOutcome) -> None:
         outcome.moved += 1
         try:
             await receiver.complete(item.delivery)
@@ -425,7 +425,7 @@ class Syphon:
             # The primary has it and the backlog still does: the second copy has the same id, which duplicate detection drops.
             self._events.tell("syphon-lock-lost", item.destination.path, f"{item.delivery.message_id} may arrive twice", error)
 
-    async def _give_back(self, receiver: Receiver, items: list[Item], path: str, outcome: Round) -> None:
+    async def _give_back(self, receiver: Receiver, items: list[LockedMessage], path: str, outcome: BatchOutcome) -> None:
         outcome.blocked.add(path)
         for item in items:
             outcome.returned += 1
@@ -434,7 +434,7 @@ class Syphon:
             except MessageLockLostError:
                 log.debug("%s was given back by the end of its lock", item.delivery.message_id)
 
-    async def _dead_letter(self, receiver: Receiver, delivery: Delivery, reason: str, description: str, outcome: Round) -> None:
+    async def _dead_letter(self, receiver: Receiver, delivery: Delivery, reason: str, description: str, outcome: BatchOutcome) -> None:
         outcome.dead_lettered += 1
         self._counters.syphon_dead_lettered += 1
         self._events.tell("dead-lettered", receiver.path, f"{delivery.message_id}: {reason}: {description}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tandem.client.events import Event
     from tandem.demo.view import View
-    from tandem.spark.analytics.page import Story
+    from tandem.spark.analytics.page import OutageStory
     from tandem.spark.syphon.progress import Progress
 
 PRIMARY: Final = "contoso"
@@ -211,7 +211,7 @@ class _Syphon:
         self._loop.call_soon_threadsafe(self._told.set)
 
 
-def _prove(spark: SparkSession, directory: Path, primary: BrokerProcess, secondary: BrokerProcess) -> Story:
+def _prove(spark: SparkSession, directory: Path, primary: BrokerProcess, secondary: BrokerProcess) -> OutageStory:
     from tandem.spark.analytics.report import tell
 
     return tell(
@@ -227,7 +227,7 @@ def _prove(spark: SparkSession, directory: Path, primary: BrokerProcess, seconda
     )
 
 
-def _verdict(story: Story, drained: float, report: Path) -> DemoVerdict:
+def _verdict(story: OutageStory, drained: float, report: Path) -> DemoVerdict:
     total = story.reconciliation.total
     outages = story.availability.outages if story.availability is not None else ()
     return DemoVerdict(

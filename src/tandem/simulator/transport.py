@@ -19,9 +19,9 @@ from azure.servicebus.exceptions import (
 )
 
 from tandem import amqp
-from tandem.client.cutting import Cut
+from tandem.client.call_guard import CallGuard
 from tandem.client.places import Place, place_of
-from tandem.client.sdk_codec import encode_message
+from tandem.client.sdk_codec import payload_from_message
 from tandem.client.transport import Delivery
 from tandem.simulator import amqp_client
 from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, PeerRefused
@@ -86,7 +86,7 @@ class SimSender(_Connected):
         self.message_bytes_max = 0
         self.batch_bytes_max = 0
         self._link: amqp_client.AmqpSender | None = None
-        self._calls: dict[Cut, None] = {}
+        self._calls: dict[CallGuard, None] = {}
 
     async def _ready(self) -> amqp_client.AmqpSender:
         if self._link is None or not self._link.link.attached:
@@ -102,7 +102,9 @@ class SimSender(_Connected):
         if isinstance(message, ServiceBusMessageBatch):
             payloads = [bytes(encoded) for encoded in message._message[5]]
         else:
-            payloads = [self._in_virtual_time(encode_message(single)) for single in (message if isinstance(message, list) else [message])]
+            payloads = [
+                self._in_virtual_time(payload_from_message(single)) for single in (message if isinstance(message, list) else [message])
+            ]
         await self.send_payloads(payloads, timeout)
 
     def _in_virtual_time(self, payload: bytes) -> bytes:
@@ -117,7 +119,7 @@ class SimSender(_Connected):
 
     async def send_payloads(self, payloads: Sequence[bytes], timeout: float) -> None:
         try:
-            with Cut(self._calls):
+            with CallGuard(self._calls):
                 await as_the_sdk(self._send(list(payloads)), timeout)
         except (TimeoutError, OperationTimeoutError, ServiceBusConnectionError):
             self._drop()
@@ -131,7 +133,7 @@ class SimSender(_Connected):
         due = amqp.Timestamp(int(at.timestamp() * 1000))
         wanted: list[Any] = []
         for message in messages:
-            parts = amqp.decode_message(encode_message(message))
+            parts = amqp.decode_message(payload_from_message(message))
             parts.message_annotations[amqp.Symbol("x-opt-scheduled-enqueue-time")] = due
             wanted.append({"message-id": str(parts.properties["message-id"]), "message": parts.encode()})
         body = await self._manage("com.microsoft:schedule-message", {"messages": wanted}, timeout)
@@ -148,7 +150,7 @@ class SimSender(_Connected):
 
     def interrupt(self) -> None:
         for call in tuple(self._calls):
-            call.cut()
+            call.interrupt()
 
 
 class SimReceiver(_Connected):

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 from tandem.spark.analytics.availability import Availability, Outage, PathAvailability
-from tandem.spark.analytics.page import Story, render
+from tandem.spark.analytics.page import OutageStory, render
 from tandem.spark.analytics.plots import column_plot, nice_ceiling, seconds_text, short
 from tandem.spark.analytics.reconcile import EntityCounts, Finding, Reconciliation
 from tandem.spark.analytics.series import Series
@@ -17,7 +17,7 @@ GOOD = Reconciliation(EntityCounts("", sent=15, delivered=15, diverted=5), (Enti
 OUTAGES = Availability(
     (Outage("web-1", "orders", NOON + 1_000, NOON + 1_200, NOON + 2_000, 1),), (), (PathAvailability("orders", 15, 5, 0, 1, 0.66, 0.99),)
 )
-STORY = Story("A <bold> outage", NOON + 5_000, GOOD, SERIES, OUTAGES)
+STORY = OutageStory("A <bold> outage", NOON + 5_000, GOOD, SERIES, OUTAGES)
 
 
 def test_page_refers_to_nothing_outside_itself() -> None:
@@ -44,7 +44,7 @@ def test_verdict_says_what_was_lost_and_names_it() -> None:
 
 def test_a_story_without_messages_can_be_told() -> None:
     nothing = Reconciliation(EntityCounts(""), (), ())
-    assert "No messages in this period." in render(Story("Quiet", NOON, nothing, Series()))
+    assert "No messages in this period." in render(OutageStory("Quiet", NOON, nothing, Series()))
 
 
 def test_numbers_are_short_and_axes_end_on_round_ones() -> None:

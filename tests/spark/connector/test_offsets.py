@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.spark.connector.offsets import Offset, Share, cut
+from tandem.spark.connector.offsets import BatchShare, Offset, cut
 
 
 def test_an_offset_comes_back_from_the_checkpoint() -> None:
-    offset = Offset("q", 3, {"orders": Share("orders", "q/3/0", 10, "1-9,12", (0, 5))})
+    offset = Offset("q", 3, {"orders": BatchShare("orders", "q/3/0", 10, "1-9,12", (0, 5))})
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
@@ -23,7 +23,7 @@ def test_an_offset_of_another_version_is_refused() -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 3_000))
 def test_tasks_cover_everything_once_in_parts_that_are_small_enough(count: int, per_task: int) -> None:
-    share = Share("e", "l", count, "", cut(count, per_task))
+    share = BatchShare("e", "l", count, "", cut(count, per_task))
     places = [place for start, end in share.fragments for place in range(start, end)]
     assert places == list(range(count))
     assert all(0 < end - start <= per_task for start, end in share.fragments)
@@ -32,7 +32,7 @@ def test_tasks_cover_everything_once_in_parts_that_are_small_enough(count: int, 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 100))
 def test_sessions_are_never_cut_apart(runs: list[int], per_task: int) -> None:
     count = sum(runs)
-    share = Share("e", "l", count, "", cut(count, per_task, runs))
+    share = BatchShare("e", "l", count, "", cut(count, per_task, runs))
     starts, at = set(), 0
     for run in runs:
         starts.add(at)

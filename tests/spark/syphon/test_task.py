@@ -15,46 +15,46 @@ from tandem.amqp import Symbol, decode_message, encode_message
 from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
 from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_encoding import encode_row
-from tandem.spark.connector.claims import Claims
+from tandem.spark.connector.claims import LeaseClaims
 from tandem.spark.connector.connections import drop
-from tandem.spark.connector.leased_batches import LeaseDesk
+from tandem.spark.connector.leased_batches import LeasedBatches
 from tandem.spark.connector.options import Where
-from tandem.spark.syphon.task import Mover, MoveSettings, Tally
+from tandem.spark.syphon.task import DestinationCount, SyphonTask, SyphonTaskSettings
 from tests.acceptance.brokers import Broker
 from tests.spark.conftest import where
 from tests.spark.house import EXACT, counts, create_queue, diverted, ids, send, take_all, verdict
 
 
-def settings(primary: Broker, secondary: Broker, timeout: int = 20, per_transfer: int = 50) -> MoveSettings:
-    return MoveSettings(
+def settings(primary: Broker, secondary: Broker, timeout: int = 20, per_transfer: int = 50) -> SyphonTaskSettings:
+    return SyphonTaskSettings(
         primary=where(primary, timeout), secondary=where(secondary, timeout), batch_messages=per_transfer, subtract_time_in_backlog=False
     )
 
 
 class Backlog:
-    """A backlog queue, its desk, and attempts at moving it."""
+    """A backlog queue, its batches, and attempts at moving it."""
 
     def __init__(self, primary: Broker, secondary: Broker, queue: str, timeout: int = 20, per_transfer: int = 50) -> None:
         self.settings = settings(primary, secondary, timeout, per_transfer)
         self.secondary = secondary
         self.queue = queue
-        self.desk = LeaseDesk(self.settings.secondary, 60, 60, 100_000)
+        self.batches = LeasedBatches(self.settings.secondary, 60, 60, 100_000)
         self.leases: list[tuple[str, int]] = []
         self.trouble = ""
 
     def lease(self) -> int:
-        share = self.desk.take(self.queue, len(self.leases), {self.queue: 50_000}, 10**8, 10.0)[self.queue]
+        share = self.batches.take(self.queue, len(self.leases), {self.queue: 50_000}, 10**8, 10.0)[self.queue]
         self.leases.append((share.lease, share.count))
         return share.count
 
-    def move(self, now_ms: int = 0, refusing: dict[str, int] | None = None) -> dict[str, Tally]:
-        mover = Mover(self.settings, self.queue, now_ms, refusing)
-        found = {tally.path: tally for tally in mover.run(self.leases)}
-        self.trouble = mover.trouble
+    def move(self, now_ms: int = 0, refusing: dict[str, int] | None = None) -> dict[str, DestinationCount]:
+        task = SyphonTask(self.settings, self.queue, now_ms, refusing)
+        found = {count.path: count for count in task.run(self.leases)}
+        self.trouble = task.trouble
         return found
 
     def close(self) -> None:
-        self.desk.close()
+        self.batches.close()
         drop(self.settings.primary)
         drop(self.settings.secondary)
 
@@ -75,8 +75,8 @@ def test_messages_arrive_once_in_order_and_as_they_were(west: Broker, east: Brok
     send(east, name, diverted(2_500, f"{name}-a", "a", sessions=7))
     send(east, name, diverted(2_500, f"{name}-b", "b"))
     backlog.lease()
-    tallies = backlog.move()
-    assert {path: tally.moved for path, tally in tallies.items()} == {f"{name}-a": 2_501, f"{name}-b": 2_500}
+    moved = backlog.move()
+    assert {path: count.moved for path, count in moved.items()} == {f"{name}-a": 2_501, f"{name}-b": 2_500}
     there = take_all(west, f"{name}-a")
     by_session: dict[str, list[int]] = {}
     for session, message_id in zip(there.column("session_id") or [], ids(there), strict=True):
@@ -141,9 +141,9 @@ def test_a_destination_that_is_disabled_or_missing_is_waited_for_as_long_as_the_
     send(east, name, diverted(5, f"{name}-up", "u"))
     backlog.settings = dataclasses.replace(backlog.settings, destination_wait_ms=60_000)
     backlog.lease()
-    tallies = backlog.move(now_ms=1_000_000)
-    assert tallies[f"{name}-up"].moved == 5
-    waiting = tallies[f"{name}-to"]
+    moved = backlog.move(now_ms=1_000_000)
+    assert moved[f"{name}-up"].moved == 5
+    waiting = moved[f"{name}-to"]
     assert (waiting.moved, waiting.waiting, waiting.dead_lettered, waiting.trouble) == (0, 30, 0, "destination")
     assert backlog.move(1_059_999, {f"{name}-to": 1_000_000})[f"{name}-to"].waiting == 30
     if how == "missing":
@@ -162,8 +162,8 @@ def test_one_refused_message_of_a_transfer_is_found_and_the_order_of_the_others_
     payloads = [wrap_payload(encode_row(b"", f"m{n}", session_id=None if n in (20, 77) else "s"), f"{name}-to", 1) for n in range(120)]
     send(east, name, payloads)
     backlog.lease()
-    tally = backlog.move()[f"{name}-to"]
-    assert (tally.moved, tally.dead_lettered, tally.waiting) == (118, 2, 0)
+    count = backlog.move()[f"{name}-to"]
+    assert (count.moved, count.dead_lettered, count.waiting) == (118, 2, 0)
     assert ids(take_all(west, f"{name}-to")) == [f"m{n}" for n in range(120) if n not in (20, 77)]
 
 
@@ -176,9 +176,9 @@ def test_a_wrong_key_for_the_primary_leaves_everything_waiting(west: Broker, eas
     backlog.settings = dataclasses.replace(backlog.settings, primary=wrong)
     try:
         backlog.lease()
-        tally = backlog.move()[f"{name}-to"]
-        assert (tally.moved, tally.dead_lettered, tally.waiting) == (0, 0, 5)
-        assert "unauthorized" in tally.reason
+        count = backlog.move()[f"{name}-to"]
+        assert (count.moved, count.dead_lettered, count.waiting) == (0, 0, 5)
+        assert "unauthorized" in count.reason
         assert counts(east, name)["leased"] == 5
     finally:
         backlog.close()
@@ -226,10 +226,10 @@ def test_secondary_killed_in_between_the_task_waits_and_goes_on(west: Broker, mo
         backlog.lease()
         reviver = threading.Thread(target=_kill_and_revive, args=(mortal, total))
         reviver.start()
-        tally = backlog.move()[name]
+        count = backlog.move()[name]
         reviver.join()
         assert backlog.trouble == ""
-        assert tally.waiting == 0
+        assert count.waiting == 0
         assert verdict((f"m{n}" for n in range(total)), ids(take_all(west, name))) == EXACT
         assert counts(mortal, "backlog")["total"] == 0
     finally:
@@ -247,7 +247,7 @@ def test_a_lapsed_lease_moves_nothing_and_says_so(west: Broker, east: Broker, ba
     create_queue(west, f"{name}-to")
     send(east, name, diverted(3, f"{name}-to"))
     backlog.lease()
-    backlog.desk.request(name, "com.tandem:abandon-lease", {"lease-id": backlog.leases[0][0]})
+    backlog.batches.request(name, "com.tandem:abandon-lease", {"lease-id": backlog.leases[0][0]})
     assert backlog.move() == {}
     assert "com.tandem:lease-lost" in backlog.trouble
     assert counts(east, name)["active"] == 3
@@ -270,8 +270,8 @@ def test_a_fence_goes_when_all_before_it_are_home_and_never_home_itself(west: Br
     create_queue(west, f"{name}-a")
     send(east, name, [*ordered(3, f"{name}-a", "a", "s"), fence(f"{name}-a"), *ordered(2, f"{name}-a", "b", "s"), fence(f"{name}-a")])
     backlog.lease()
-    tallies = backlog.move()
-    assert tallies[f"{name}-a"].moved == 5
+    moved = backlog.move()
+    assert moved[f"{name}-a"].moved == 5
     assert ids(take_all(west, f"{name}-a")) == ["a0", "a1", "a2", "b0", "b1"]
     assert counts(east, name)["active"] + counts(east, name)["leased"] == 0
 
@@ -281,7 +281,7 @@ def test_a_session_waits_for_what_another_syphon_has_of_it_and_its_fence_too(
 ) -> None:
     create_queue(west, f"{name}-a")
     send(east, name, [*ordered(2, f"{name}-a", "a", "s")])
-    other = LeaseDesk(backlog.settings.secondary, 60, 60, 100_000)
+    other = LeasedBatches(backlog.settings.secondary, 60, 60, 100_000)
     theirs = other.take(f"{name}-other", 0, {name: 1}, 10**8, 10.0)[name]
     send(east, name, [*ordered(1, f"{name}-a", "b", "t"), fence(f"{name}-a")])
     backlog.lease()
@@ -315,9 +315,9 @@ def test_a_session_that_changed_queues_waits_for_the_one_it_came_from(west: Brok
         found.close()
 
 
-def attempt(settings: MoveSettings, queue: str, leases: tuple[tuple[str, int], ...]) -> int:
+def attempt(settings: SyphonTaskSettings, queue: str, leases: tuple[tuple[str, int], ...]) -> int:
     """One attempt at a task, in a process of its own as Spark's are: how many messages it sent."""
-    return sum(tally.moved for tally in Mover(settings, queue, 0).run(leases))
+    return sum(count.moved for count in SyphonTask(settings, queue, 0).run(leases))
 
 
 def test_of_two_attempts_at_one_task_one_sends_and_the_other_waits(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
@@ -339,14 +339,14 @@ def test_a_dead_attempts_claim_is_taken_over_and_a_stalled_one_sends_nothing_whe
     send(east, name, diverted(300, f"{name}-a"))
     backlog.lease()
     ((lease, _),) = backlog.leases
-    stalled = Claims(backlog.settings.secondary, name, claim_ms=1_500)
+    stalled = LeaseClaims(backlog.settings.secondary, name, claim_ms=1_500)
     stalled._keeper = threading.Thread()  # a stopped process keeps nothing
     stalled.take(lease)
     stalled.check()
     began = time.monotonic()
     assert backlog.move()[f"{name}-a"].moved == 300
     assert time.monotonic() - began > 1, "only after the claim had lapsed"
-    backlog.desk.request(name, "com.tandem:complete-lease", {"lease-id": lease})
+    backlog.batches.request(name, "com.tandem:complete-lease", {"lease-id": lease})
     with pytest.raises(TransportError, match="lease"):
         stalled.check()
     assert verdict((f"m{n}" for n in range(300)), ids(take_all(west, f"{name}-a"))) == EXACT
@@ -356,7 +356,7 @@ def test_a_stalled_attempt_is_told_that_another_has_its_lease(west: Broker, east
     send(east, name, diverted(3, f"{name}-a"))
     backlog.lease()
     ((lease, _),) = backlog.leases
-    stalled, other = (Claims(backlog.settings.secondary, name, claim_ms=ms) for ms in (500, 30_000))
+    stalled, other = (LeaseClaims(backlog.settings.secondary, name, claim_ms=ms) for ms in (500, 30_000))
     stalled._keeper = threading.Thread()
     stalled.take(lease)
     other.take(lease)

@@ -55,7 +55,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleCost:
     """Backlog queues that nobody writes to, each polled by one receive at a time."""
 
     queues: int
@@ -87,7 +87,7 @@ class Cost:
     diverted: int
     measured_per_diverted: float | None
     """Operations that diverted messages took, as counted: those on the backlog queues, and two in the primary."""
-    idle: Idle
+    idle: IdleCost
     idle_measured_per_hour: float | None
     """Empty receives from backlog queues, as counted."""
     messages_per_month: float
@@ -121,10 +121,10 @@ class Month:
             raise ConfigurationError(f"minutes of outage in 30 days are 0 to {_HOURS_PER_MONTH * 60}")
 
 
-def idle_cost(queues: int, poll_minutes: float) -> Idle:
+def idle_cost(queues: int, poll_minutes: float) -> IdleCost:
     """One receive per queue and poll, whether it finds something or not."""
     per_hour = queues * 60 / poll_minutes
-    return Idle(queues, per_hour, per_hour * 24, per_hour * 24 * DAYS)
+    return IdleCost(queues, per_hour, per_hour * 24, per_hour * 24 * DAYS)
 
 
 def bill(counted: Counted, month: Month, prices: str | None = None) -> Cost:
@@ -174,7 +174,7 @@ def _length(minutes: int) -> str:
     return f"{minutes / 60:,.1f} hours" if minutes >= 120 else f"{minutes:,} minute{'' if minutes == 1 else 's'}"
 
 
-def _scenarios(prices: Prices, messages: float, paths: int, idle: Idle, month: Month) -> tuple[Scenario, ...]:
+def _scenarios(prices: Prices, messages: float, paths: int, idle: IdleCost, month: Month) -> tuple[Scenario, ...]:
     share = month.outage_minutes / (_HOURS_PER_MONTH * 60)
     diverted = messages * share
     pings = month.outage_minutes * paths

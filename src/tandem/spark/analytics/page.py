@@ -33,7 +33,7 @@ _BAD: Final = ("duplicated", "lost", "out_of_order")
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class OutageStory:
     """Everything the page tells."""
 
     title: str
@@ -48,7 +48,7 @@ def instant(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def render(story: Story) -> str:
+def render(story: OutageStory) -> str:
     parts = [
         f"<h1>{escape(story.title)}</h1>",
         f'<p class="sub">{_period(story.series)}</p>',
@@ -79,7 +79,7 @@ def _longest(outages: Sequence[Outage]) -> float | None:
     return max(known, default=None)
 
 
-def _verdict(story: Story) -> str:
+def _verdict(story: OutageStory) -> str:
     total = story.reconciliation.total
     if story.reconciliation.held:
         words = "<b>Nothing was lost, and nothing was delivered twice.</b>"
@@ -96,7 +96,7 @@ def _verdict(story: Story) -> str:
     return f'<p class="verdict{"" if story.reconciliation.held else " bad"}">{words}{more}</p>'
 
 
-def _tiles(story: Story) -> str:
+def _tiles(story: OutageStory) -> str:
     total = story.reconciliation.total
     tiles = [
         ("sent", f"{total.sent:,}", ""),
@@ -112,7 +112,7 @@ def _tiles(story: Story) -> str:
     return f'<div class="tiles">{inner}</div>'
 
 
-def _bands(story: Story) -> list[Band]:
+def _bands(story: OutageStory) -> list[Band]:
     if story.availability is None or not story.series.sent:
         return []
     start = story.series.start_ms
@@ -127,7 +127,7 @@ def _bands(story: Story) -> list[Band]:
     return [Band((began - start) / 1000, (healed - start) / 1000, "outage", "the primary cannot be reached") for began, healed in merged]
 
 
-def _outages(story: Story) -> str:
+def _outages(story: OutageStory) -> str:
     found = story.availability
     if found is None or not (found.outages or found.stores) or not story.series.sent:
         return ""
@@ -165,7 +165,7 @@ def _outages(story: Story) -> str:
     )
 
 
-def _throughput(story: Story) -> str:
+def _throughput(story: OutageStory) -> str:
     series = story.series
     if not series.sent:
         return ""
@@ -181,7 +181,7 @@ def _throughput(story: Story) -> str:
     )
 
 
-def _backlog(story: Story) -> str:
+def _backlog(story: OutageStory) -> str:
     series = story.series
     if not any(series.backlog):
         return ""
@@ -194,7 +194,7 @@ def _backlog(story: Story) -> str:
     )
 
 
-def _latency(story: Story) -> str:
+def _latency(story: OutageStory) -> str:
     latency = story.reconciliation.latency_ms
     if not story.series.latency:
         return ""

@@ -12,7 +12,7 @@ from tandem.model.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PriceStep:
     up_to_operations: int | None
     """None: everything above the step before."""
     per_million: float
@@ -23,7 +23,7 @@ class Prices:
     name: str
     currency: str
     base_per_month: float
-    steps: tuple[Step, ...]
+    steps: tuple[PriceStep, ...]
     billable: dict[str, int]
     """Operation -> how many billed operations one of it is, for each started 64 KB; 0 is free. What is not named is billed once."""
 
@@ -58,7 +58,8 @@ def load_prices(path: str | None = None) -> Prices:
 
 def _prices(given: dict[str, Any]) -> Prices:
     steps = tuple(
-        Step(None if one["up_to_operations"] is None else int(one["up_to_operations"]), float(one["per_million"])) for one in given["steps"]
+        PriceStep(None if one["up_to_operations"] is None else int(one["up_to_operations"]), float(one["per_million"]))
+        for one in given["steps"]
     )
     if not steps or steps[-1].up_to_operations is not None:
         raise ValueError("the last step must have up_to_operations null")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tandem.spark.analytics.availability import availability
 from tandem.spark.analytics.cost import cost
 from tandem.spark.analytics.ledgers import gather, load_ledger
-from tandem.spark.analytics.page import Story, render
+from tandem.spark.analytics.page import OutageStory, render
 from tandem.spark.analytics.reconcile import judge, summarize
 from tandem.spark.analytics.series import draw_series
 
@@ -29,7 +29,7 @@ def tell(
     title: str = "Outage report",
     delayed_after_ms: int = 60_000,
     target: float = 0.999,
-) -> Story:
+) -> OutageStory:
     """Everything the page says. Journals are those of both namespaces; whatever else is given makes it richer."""
     evidence = gather(spark, journals, load_ledger(spark, sent) if sent else None, load_ledger(spark, received) if received else None)
     messages = judge(evidence, delayed_after_ms)
@@ -39,7 +39,7 @@ def tell(
     finally:
         messages.unpersist()
         evidence.release()
-    return Story(
+    return OutageStory(
         title=title,
         made_at_ms=now_ms,
         reconciliation=reconciliation,
@@ -49,5 +49,5 @@ def tell(
     )
 
 
-def write_report(story: Story, file: Path) -> None:
+def write_report(story: OutageStory, file: Path) -> None:
     file.write_text(render(story), encoding="utf-8")

@@ -20,7 +20,7 @@ CLAIM_MS: Final = 30_000
 _LOOK_SECONDS: Final = 0.5
 
 
-class Claims:
+class LeaseClaims:
     """Held for as long as this attempt lives; a stopped process loses them after half a minute and notices when it goes on."""
 
     def __init__(self, where: Where, queue: str, claim_ms: int = CLAIM_MS) -> None:

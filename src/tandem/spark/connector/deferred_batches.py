@@ -9,7 +9,7 @@ from typing import Any
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_rows import MARK, mark_of, sequence_number_of, state_of
 from tandem.model.ranges import pack_ranges, unpack_ranges
-from tandem.spark.connector.offsets import Share, cut
+from tandem.spark.connector.offsets import BatchShare, cut
 from tandem.spark.connector.options import Where
 from tandem.spark.connector.peek import peek_from
 
@@ -21,7 +21,7 @@ _DELETE_MAX = 250
 _NOT_FOUND = ("com.microsoft:message-not-found", "amqp:not-found")
 
 
-class DeferDesk:
+class DeferredBatches:
     """Every deferred message is marked with the query's id, so that a query that died before it logged a batch finds its orphans."""
 
     def __init__(self, where: Where, messages_per_task: int) -> None:
@@ -45,7 +45,7 @@ class DeferDesk:
     def close(self) -> None:
         self.lost()
 
-    def begin(self, entities: Sequence[str], query: str, known: Sequence[Share]) -> None:
+    def begin(self, entities: Sequence[str], query: str, known: Sequence[BatchShare]) -> None:
         """One look at everything deferred: ours that no offset knows go into the next batch."""
         for entity in entities:
             logged = {number for share in known if share.entity == entity for number in unpack_ranges(share.ranges)}
@@ -60,9 +60,11 @@ class DeferDesk:
                 log.warning("%d messages of %s were deferred by this query and never logged: they come next", len(found), entity)
                 self._orphans[entity] = found
 
-    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0) -> dict[str, Share]:
+    def take(
+        self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0
+    ) -> dict[str, BatchShare]:
         """`by` cannot be asked of such a broker: what is available now is counted instead."""
-        shares: dict[str, Share] = {}
+        shares: dict[str, BatchShare] = {}
         wait = max(0.05, wait_seconds / max(1, len(budgets)))
         for entity, most in budgets.items():
             numbers = self._orphans.pop(entity, [])[:most]
@@ -75,7 +77,7 @@ class DeferDesk:
                 wait = 0.05
             if numbers:
                 ranges = pack_ranges(sorted(numbers))
-                shares[entity] = Share(entity, "", len(numbers), ranges, cut(len(numbers), self._messages_per_task))
+                shares[entity] = BatchShare(entity, "", len(numbers), ranges, cut(len(numbers), self._messages_per_task))
                 wait = 0.05
         return shares
 
@@ -93,10 +95,10 @@ class DeferDesk:
             numbers += [sequence_number_of(payload) for _, payload in part]
         return numbers, sum(len(payload) for _, payload in received)
 
-    def secure(self, shares: Sequence[Share]) -> None:
+    def secure(self, shares: Sequence[BatchShare]) -> None:
         """Deferred messages stay where they are until somebody asks for them by number."""
 
-    def complete(self, shares: Iterable[Share]) -> None:
+    def complete(self, shares: Iterable[BatchShare]) -> None:
         for share in shares:
             for part in _parts(unpack_ranges(share.ranges), _DELETE_MAX):
                 self._delete(share.entity, part)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tandem.engine_client.blocking import BlockingClient, Pending, TransportError
 from tandem.spark.connector.connections import unreachable
-from tandem.spark.connector.offsets import Share, cut
+from tandem.spark.connector.offsets import BatchShare, cut
 from tandem.spark.connector.options import Where
 
 log = logging.getLogger("tandem.spark")
@@ -73,7 +73,7 @@ class Renewer(threading.Thread):
             self.forget(lease)
 
 
-class LeaseDesk:
+class LeasedBatches:
     """One connection; one outstanding long poll per entity, kept between plans so that an idle trigger costs nothing."""
 
     def __init__(self, where: Where, lease_seconds: int, wait_seconds: int, messages_per_task: int) -> None:
@@ -110,7 +110,7 @@ class LeaseDesk:
 
     # -- taking ------------------------------------------------------------------------------
 
-    def begin(self, entities: Sequence[str], query: str, known: Sequence[Share]) -> None:
+    def begin(self, entities: Sequence[str], query: str, known: Sequence[BatchShare]) -> None:
         """Leases of this query that no checkpoint knows were granted to a driver that died before it could log them: give them back."""
         leases = {share.lease for share in known}
         for entity in entities:
@@ -120,7 +120,9 @@ class LeaseDesk:
                 if found.startswith(f"{query}/") and found not in leases:
                     self.request(entity, "com.tandem:abandon-lease", {"lease-id": found})
 
-    def take(self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0) -> dict[str, Share]:
+    def take(
+        self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0
+    ) -> dict[str, BatchShare]:
         """Lease for these entities (entity -> messages at most); what has come after at most `wait_seconds`.
 
         With `by`, an instant of the broker's, no messages that came later. A negative wait asks without waiting in the broker;
@@ -159,8 +161,8 @@ class LeaseDesk:
         while not all(pending.done() for _, pending in self._waiting.values()) and client.pump(_GRACE_SECONDS):
             pass
 
-    def _collect(self) -> dict[str, Share]:
-        found: dict[str, Share] = {}
+    def _collect(self) -> dict[str, BatchShare]:
+        found: dict[str, BatchShare] = {}
         for entity, (lease, pending) in list(self._waiting.items()):
             if not pending.done():
                 continue
@@ -171,22 +173,22 @@ class LeaseDesk:
                 self.renewer.hold(entity, lease)
         return found
 
-    def _share(self, entity: str, lease: str, answer: dict[str, Any]) -> Share:
+    def _share(self, entity: str, lease: str, answer: dict[str, Any]) -> BatchShare:
         count = int(answer["message-count"])
         runs = answer.get("sessions")
         cuts = cut(count, self._messages_per_task, None if runs is None else [int(run) for run in runs.values])
-        return Share(entity, lease, count, str(answer["ranges"]), cuts)
+        return BatchShare(entity, lease, count, str(answer["ranges"]), cuts)
 
     # -- what was taken before ---------------------------------------------------------------
 
-    def secure(self, shares: Iterable[Share]) -> None:
+    def secure(self, shares: Iterable[BatchShare]) -> None:
         """These are about to be read, perhaps long after they were planned: alive, or taken again with the very same messages."""
         for share in shares:
             if not self._renewed(share):
                 self._take_again(share)
             self.renewer.hold(share.entity, share.lease)
 
-    def _renewed(self, share: Share) -> bool:
+    def _renewed(self, share: BatchShare) -> bool:
         try:
             self.request(share.entity, "com.tandem:renew-lease", {"lease-id": share.lease, "duration-ms": self._lease_seconds * 1000})
         except TransportError as error:
@@ -195,11 +197,11 @@ class LeaseDesk:
             return False
         return True
 
-    def _take_again(self, share: Share) -> None:
+    def _take_again(self, share: BatchShare) -> None:
         body: dict[str, object] = {"lease-id": share.lease, "ranges": share.ranges, "duration-ms": self._lease_seconds * 1000}
         self.request(share.entity, "com.tandem:lease-batch", body)
 
-    def complete(self, shares: Iterable[Share]) -> None:
+    def complete(self, shares: Iterable[BatchShare]) -> None:
         """Spark has committed these: their messages leave the queue. Again is no harm."""
         for share in shares:
             self.renewer.forget(share.lease)
@@ -210,10 +212,10 @@ class LeaseDesk:
                     raise
                 self._complete_late(share)
 
-    def _complete(self, share: Share) -> None:
+    def _complete(self, share: BatchShare) -> None:
         self.request(share.entity, "com.tandem:complete-lease", {"lease-id": share.lease})
 
-    def _complete_late(self, share: Share) -> None:
+    def _complete_late(self, share: BatchShare) -> None:
         """Its lease lapsed before it was completed. What nobody else has taken meanwhile need not come again."""
         try:
             self._take_again(share)

@@ -10,7 +10,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BatchShare:
     """The messages of one entity in one batch. `ranges` are their sequence numbers, `cuts` the places where tasks begin."""
 
     entity: str
@@ -24,7 +24,7 @@ class Share:
         return {"lease": self.lease, "count": self.count, "ranges": self.ranges, "cuts": list(self.cuts)}
 
     @classmethod
-    def from_json(cls, entity: str, value: Mapping[str, Any]) -> Share:
+    def from_json(cls, entity: str, value: Mapping[str, Any]) -> BatchShare:
         return cls(entity, str(value["lease"]), int(value["count"]), str(value["ranges"]), tuple(int(cut) for cut in value["cuts"]))
 
     @property
@@ -39,7 +39,7 @@ class Offset:
 
     query: str
     number: int
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, BatchShare] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         shares = {entity: share.to_json() for entity, share in self.shares.items()}
@@ -49,7 +49,7 @@ class Offset:
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
         if value.get("v") != VERSION:
             raise ValueError(f"the checkpoint holds an offset of version {value.get('v')!r}, this reader knows {VERSION}")
-        shares = {entity: Share.from_json(entity, share) for entity, share in value["entities"].items()}
+        shares = {entity: BatchShare.from_json(entity, share) for entity, share in value["entities"].items()}
         return cls(str(value["query"]), int(value["number"]), shares)
 
 

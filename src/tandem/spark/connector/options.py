@@ -10,7 +10,7 @@ from typing import Final
 from tandem.engine_client.blocking import Endpoint
 
 MODES: Final = ("auto", "lease", "defer", "peek")
-SUB_QUEUES: Final = {"": "", "deadletter": "/$DeadLetterQueue", "transferdeadletter": "/$Transfer/$DeadLetterQueue"}
+SUB_QUEUES: Final = {"": "", "deadletter": "/$DeadLetterQueue", "transferdeadletter": "/$PendingTransfer/$DeadLetterQueue"}
 
 
 class OptionError(ValueError):

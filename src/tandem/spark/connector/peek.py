@@ -9,7 +9,7 @@ from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_rows import sequence_number_of
 from tandem.model.ranges import unpack_ranges
 from tandem.spark.connector.connections import patiently
-from tandem.spark.connector.offsets import Share
+from tandem.spark.connector.offsets import BatchShare
 from tandem.spark.connector.options import Where
 
 _PEEK = "com.microsoft:peek-message"
@@ -34,7 +34,7 @@ def peek_from(where: Where, entity: str, start: int = 0) -> Iterator[list[tuple[
         start = sequence_number_of(page[-1]) + 1
 
 
-def peek_deferred(where: Where, share: Share, start: int, end: int) -> Iterator[list[tuple[Any, bytes]]]:
+def peek_deferred(where: Where, share: BatchShare, start: int, end: int) -> Iterator[list[tuple[Any, bytes]]]:
     """The messages at these places of a share, each exactly once; one that is gone is an error, never a shorter batch."""
     wanted = sorted(unpack_ranges(share.ranges)[start:end])
     missing = dict.fromkeys(wanted)

@@ -30,7 +30,7 @@ from tandem.engine_client.message_encoding import encode_row
 from tandem.engine_client.property_text import parse
 from tandem.spark.connector.options import OptionError, SinkOptions
 from tandem.spark.connector.schema import COLUMNS
-from tandem.spark.connector.task_sender import Outlet, Refusal
+from tandem.spark.connector.task_sender import Refusal, TaskSender
 
 _TEXT: Final = (
     "message_id",
@@ -149,7 +149,7 @@ class _Task:
         self._options = options
         self._job = f"{job}-{partition}"
         self._rows = _Rows(options, names, self._job)
-        self._outlet = Outlet(options.where, options.max_in_flight, options.batch_messages)
+        self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages)
         self._table: list[pa.RecordBatch] = []
         self._refused = 0
 
@@ -157,17 +157,17 @@ class _Task:
         for batch in batches:
             for path, payload, at in self._rows.messages(batch):
                 if isinstance(payload, ValueError):
-                    self._outlet.refused.append(Refusal(path, (batch, at), "com.tandem:row", str(payload)))
+                    self._sender.refused.append(Refusal(path, (batch, at), "com.tandem:row", str(payload)))
                 else:
-                    self._outlet.send(path, payload, (batch, at))
+                    self._sender.send(path, payload, (batch, at))
             self._refuse()
-        self._outlet.drain()
+        self._sender.drain()
         self._refuse()
         self._write_table()
-        return Written(self._outlet.accepted, self._refused)
+        return Written(self._sender.accepted, self._refused)
 
     def _refuse(self) -> None:
-        refused, self._outlet.refused = self._outlet.refused, []
+        refused, self._sender.refused = self._sender.refused, []
         if not refused:
             return
         self._refused += len(refused)

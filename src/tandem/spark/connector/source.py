@@ -17,10 +17,10 @@ from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_rows import MessageRows
 from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from tandem.spark.connector.connections import PAUSE_SECONDS, unreachable
-from tandem.spark.connector.deferred_batches import DeferDesk
+from tandem.spark.connector.deferred_batches import DeferredBatches
 from tandem.spark.connector.lease_reading import read_lease
-from tandem.spark.connector.leased_batches import LeaseDesk
-from tandem.spark.connector.offsets import Offset, Share
+from tandem.spark.connector.leased_batches import LeasedBatches
+from tandem.spark.connector.offsets import BatchShare, Offset
 from tandem.spark.connector.options import OptionError, SourceOptions
 from tandem.spark.connector.peek import peek_deferred, peek_from
 from tandem.spark.connector.schema import record_batch
@@ -28,15 +28,15 @@ from tandem.spark.connector.schema import record_batch
 log = logging.getLogger("tandem.spark")
 
 
-class Desk(Protocol):
+class Batches(Protocol):
     """How messages are set aside for a batch: by lease, or deferred."""
 
-    def begin(self, entities: Sequence[str], query: str, known: Sequence[Share]) -> None: ...
+    def begin(self, entities: Sequence[str], query: str, known: Sequence[BatchShare]) -> None: ...
     def take(
         self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0
-    ) -> dict[str, Share]: ...
-    def secure(self, shares: Sequence[Share]) -> None: ...
-    def complete(self, shares: Sequence[Share]) -> None: ...
+    ) -> dict[str, BatchShare]: ...
+    def secure(self, shares: Sequence[BatchShare]) -> None: ...
+    def complete(self, shares: Sequence[BatchShare]) -> None: ...
     def counts(self, entity: str) -> dict[str, int]: ...
     def lost(self) -> None: ...
     def close(self) -> None: ...
@@ -46,7 +46,7 @@ class Desk(Protocol):
 class Fragment(InputPartition):  # type: ignore[misc]
     """What one task reads."""
 
-    share: Share
+    share: BatchShare
     start: int
     end: int
 
@@ -90,7 +90,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._live_desk: Desk | None = None
+        self._live_batches: Batches | None = None
         self._begun = False
         self._completed: set[str] = set()
         self._targets: dict[str, int] | None = None
@@ -116,48 +116,48 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
     def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = Offset.from_json(start)
         try:
-            desk = self._desk()
-            self._begin(desk, offset)
-            self._complete(desk, offset)
-            shares = self._take(desk, offset, limit)
+            batches = self._batches()
+            self._begin(batches, offset)
+            self._complete(batches, offset)
+            shares = self._take(batches, offset, limit)
         except TransportError as error:
             if not self._begun or not unreachable(error):
                 raise explained(error, self.options) from error
             log.warning("no batch planned, the broker cannot be reached: %s", error)
-            desk.lost()
+            batches.lost()
             return start
         if not shares:
             return start
         return Offset(offset.query, offset.number + 1, shares).to_json()
 
-    def _desk(self) -> Desk:
-        if self._live_desk is None:
-            self._live_desk = open_desk(self.options)
-        return self._live_desk
+    def _batches(self) -> Batches:
+        if self._live_batches is None:
+            self._live_batches = open_batches(self.options)
+        return self._live_batches
 
-    def _begin(self, desk: Desk, *offsets: Offset) -> None:
+    def _begin(self, batches: Batches, *offsets: Offset) -> None:
         """Once per run: what a driver that died had set aside and never logged is given back."""
         if self._begun:
             return
         known = [share for offset in offsets for share in offset.shares.values()]
-        desk.begin(self.options.entities, offsets[-1].query, known)
+        batches.begin(self.options.entities, offsets[-1].query, known)
         if self._targets is not None:
             # Whatever is there now, in whoever's hands, is what "available now" means.
             for entity in self.options.entities:
-                counts = desk.counts(entity)
+                counts = batches.counts(entity)
                 mine = sum(share.count for share in known if share.entity == entity)
                 self._targets[entity] = counts["active"] + counts["leased"] - mine
                 self._available_by = counts["at"]
         self._begun = True
 
-    def _complete(self, desk: Desk, offset: Offset) -> None:
+    def _complete(self, batches: Batches, offset: Offset) -> None:
         """Spark has logged this offset as done before it asks for the next: settle it now, not one batch later."""
         shares = [share for share in offset.shares.values() if f"{offset.number}/{share.entity}" not in self._completed]
         if shares:
-            desk.complete(shares)
+            batches.complete(shares)
             self._completed = {f"{offset.number}/{share.entity}" for share in offset.shares.values()}
 
-    def _take(self, desk: Desk, offset: Offset, limit: ReadLimit) -> dict[str, Share]:
+    def _take(self, batches: Batches, offset: Offset, limit: ReadLimit) -> dict[str, BatchShare]:
         options = self.options
         per_entity, bytes_max = options.max_messages, options.max_bytes
         if isinstance(limit, ReadMaxRows):
@@ -166,21 +166,21 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
             bytes_max = min(bytes_max, max(1, int(limit.max_bytes) // len(options.entities)))
         if self._targets is None:
             budgets = dict.fromkeys(options.entities, per_entity)
-            return desk.take(offset.query, offset.number + 1, budgets, bytes_max, options.poll_ms / 1000)
+            return batches.take(offset.query, offset.number + 1, budgets, bytes_max, options.poll_ms / 1000)
         wanted = {entity: min(per_entity, target) for entity, target in self._targets.items() if target > 0}
         if not wanted:
             return {}
-        shares = self._take_available(desk, offset, wanted, bytes_max)
+        shares = self._take_available(batches, offset, wanted, bytes_max)
         for entity, share in shares.items():
             self._targets[entity] -= share.count
         return shares
 
-    def _take_available(self, desk: Desk, offset: Offset, wanted: dict[str, int], bytes_max: int) -> dict[str, Share]:
+    def _take_available(self, batches: Batches, offset: Offset, wanted: dict[str, int], bytes_max: int) -> dict[str, BatchShare]:
         """What is there; while it is in the hands of others, who may be dead, wait for it to return."""
         left = self.options.return_wait_seconds
         while True:
-            shares = desk.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0, self._available_by)
-            if shares or left <= 0 or not any(counts["locked"] + counts["leased"] for counts in map(desk.counts, wanted)):
+            shares = batches.take(offset.query, offset.number + 1, wanted, bytes_max, -1.0, self._available_by)
+            if shares or left <= 0 or not any(counts["locked"] + counts["leased"] for counts in map(batches.counts, wanted)):
                 return shares
             time.sleep(1.0)
             left -= 1
@@ -196,21 +196,21 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         self._secure(Offset.from_json(start), offset, shares)
         return [Fragment(share, *places) for share in shares for places in share.fragments]
 
-    def _secure(self, start: Offset, end: Offset, shares: Sequence[Share]) -> None:
+    def _secure(self, start: Offset, end: Offset, shares: Sequence[BatchShare]) -> None:
         """The batch is logged and must be read: a broker that is away is waited for, as long as an operation may take."""
         deadline = time.monotonic() + self.options.where.timeout_seconds
         while True:
             try:
-                desk = self._desk()
-                self._begin(desk, start, end)
-                desk.secure(shares)
+                batches = self._batches()
+                self._begin(batches, start, end)
+                batches.secure(shares)
                 return
             except TransportError as error:
                 if not unreachable(error) or time.monotonic() > deadline:
                     raise explained(error, self.options) from error
                 log.warning("the batch cannot be read yet: %s", error)
-                if self._live_desk is not None:
-                    self._live_desk.lost()
+                if self._live_batches is not None:
+                    self._live_batches.lost()
             time.sleep(PAUSE_SECONDS)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -226,34 +226,34 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         """Late and perhaps again: `plan` has usually completed it before."""
         self.note_planned(end)
         try:
-            self._complete(self._desk(), Offset.from_json(end))
+            self._complete(self._batches(), Offset.from_json(end))
         except TransportError as error:
             if not unreachable(error):
                 raise
             log.warning("batch not completed yet, the broker cannot be reached: %s", error)
-            self._desk().lost()
+            self._batches().lost()
 
     def stop(self) -> None:
-        if self._live_desk is not None:
-            self._live_desk.close()
-            self._live_desk = None
+        if self._live_batches is not None:
+            self._live_batches.close()
+            self._live_batches = None
 
 
-def open_desk(options: SourceOptions) -> Desk:
+def open_batches(options: SourceOptions) -> Batches:
     """By lease where the broker knows leases, else by deferring."""
     mode = options.mode
     if mode == "peek":
         raise OptionError("mode", "a stream takes messages: lease, defer or auto")
     if mode != "defer":
-        desk = LeaseDesk(options.where, options.lease_seconds, options.wait_seconds, options.fragment_messages)
+        batches = LeasedBatches(options.where, options.lease_seconds, options.wait_seconds, options.fragment_messages)
         try:
-            desk.counts(options.entities[0])
-            return desk
+            batches.counts(options.entities[0])
+            return batches
         except TransportError as error:
-            desk.close()
+            batches.close()
             if mode == "lease" or error.condition != "amqp:not-implemented":
                 raise
-    return DeferDesk(options.where, options.fragment_messages)
+    return DeferredBatches(options.where, options.fragment_messages)
 
 
 class ServiceBusReader(DataSourceReader):  # type: ignore[misc]

@@ -18,7 +18,7 @@ log = logging.getLogger("tandem.spark")
 
 
 @dataclass(slots=True)
-class Transfer:
+class PendingTransfer:
     """Messages of one destination that travel, and are accepted or refused, together."""
 
     path: str
@@ -31,9 +31,9 @@ class Transfer:
         self.payloads.append(payload)
         self.size_bytes += len(payload) + MESSAGE_BYTES
 
-    def singles(self) -> Iterator[Transfer]:
+    def singles(self) -> Iterator[PendingTransfer]:
         for context, payload in zip(self.contexts, self.payloads, strict=True):
-            yield Transfer(self.path, [context], [payload])
+            yield PendingTransfer(self.path, [context], [payload])
 
     def post(self, sender: BlockingSender) -> None:
         post(sender, self.payloads, self)
@@ -86,7 +86,7 @@ class Senders:
         return list(self._by_path.values())
 
 
-class Outlet:
+class TaskSender:
     """One task's way out. `accepted` counts messages; `refused` are for the caller to deal with; anything else raises."""
 
     def __init__(self, where: Where, max_in_flight: int, batch_messages: int) -> None:
@@ -95,17 +95,17 @@ class Outlet:
         self._where = where
         self._transfers_in_flight = max(1, max_in_flight // batch_messages)
         self._batch_messages = batch_messages
-        self._filling: dict[str, Transfer] = {}
-        self._unanswered: dict[int, Transfer] = {}
+        self._filling: dict[str, PendingTransfer] = {}
+        self._unanswered: dict[int, PendingTransfer] = {}
         self._senders: Senders | None = None
 
     def send(self, path: str, payload: bytes, context: object) -> None:
         transfer = self._filling.get(path)
         if transfer is None:
-            transfer = self._filling[path] = Transfer(path)
+            transfer = self._filling[path] = PendingTransfer(path)
         elif transfer.size_bytes + len(payload) + MESSAGE_BYTES > self._bytes_max(path):
             self._post(transfer)
-            transfer = self._filling[path] = Transfer(path)
+            transfer = self._filling[path] = PendingTransfer(path)
         transfer.add(payload, context)
         if len(transfer.payloads) >= self._batch_messages:
             del self._filling[path]
@@ -127,7 +127,7 @@ class Outlet:
         except TransportError:
             return 262_144  # posting finds out what is wrong
 
-    def _post(self, transfer: Transfer) -> None:
+    def _post(self, transfer: PendingTransfer) -> None:
         """On a lost connection it is sent again with everything else that has no answer."""
         self._unanswered[id(transfer)] = transfer
 
@@ -197,16 +197,16 @@ class Outlet:
     def _collect(self) -> None:
         if self._senders is None:
             return
-        again: list[Transfer] = []
+        again: list[PendingTransfer] = []
         for sender in self._senders.all():
             answered, sender.answered = sender.answered, []
             for context in answered:
-                assert isinstance(context, Transfer)
+                assert isinstance(context, PendingTransfer)
                 if self._unanswered.pop(id(context), None) is not None:
                     self.accepted += len(context.payloads)
             failed, sender.failed = sender.failed, []
             for context, error in failed:
-                assert isinstance(context, Transfer)
+                assert isinstance(context, PendingTransfer)
                 if self._unanswered.pop(id(context), None) is None:
                     continue
                 if classify_condition(error.condition) is not Verdict.REFUSED:
@@ -219,6 +219,6 @@ class Outlet:
             self._unanswered[id(transfer)] = transfer
             transfer.post(self._sender(transfer.path))
 
-    def _refuse(self, transfer: Transfer, condition: str, description: str) -> None:
+    def _refuse(self, transfer: PendingTransfer, condition: str, description: str) -> None:
         self._unanswered.pop(id(transfer), None)
         self.refused.extend(Refusal(transfer.path, context, condition, description) for context in transfer.contexts)

@@ -20,8 +20,8 @@ from tandem.model.clock import SystemClock
 from tandem.spark.connector.connections import unreachable
 from tandem.spark.connector.options import OptionError, Where
 from tandem.spark.session import open_session
-from tandem.spark.syphon.progress import Meter, Progress, write_metrics
-from tandem.spark.syphon.refusing_destinations import Refusing
+from tandem.spark.syphon.progress import Progress, ProgressMeter, write_metrics
+from tandem.spark.syphon.refusing_destinations import RefusingDestinations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,13 +98,13 @@ def run(
     stop = stop or threading.Event()
     sides = _sides(primary, secondary, settings)
     queues = find_queues(sides["secondary"], sides["primary"], settings)
-    meter = Meter(sides["secondary"], queues)
+    meter = ProgressMeter(sides["secondary"], queues)
     with contextlib.ExitStack() as stack:
         place = str(checkpoint) if checkpoint is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-syphon-"))
         session = spark if spark is not None else stack.enter_context(open_session("tandem syphon", master))
         state = _Run(meter.begin())
         refusing_file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-syphon-"))) / "refusing.json"
-        refusing = Refusing(refusing_file)
+        refusing = RefusingDestinations(refusing_file)
         options = _spark_options(sides, queues, settings) | {"refusingFile": str(refusing_file)}
 
         def told(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -234,11 +234,11 @@ class _Job:
         import json
 
         offset = last["sources"][0].get("endOffset")
-        standing = json.loads(offset) if isinstance(offset, str) else offset
+        offset = json.loads(offset) if isinstance(offset, str) else offset
         where = Where(connection_string=self._options["secondary"], ca_file=self._options["secondaryCaFile"] or None, timeout_seconds=10)
         try:
             with BlockingClient(where.endpoint, timeout=10) as client:
-                for queue, leases in (standing or {}).get("queues", {}).items():
+                for queue, leases in (offset or {}).get("queues", {}).items():
                     for lease, _ in leases:
                         client.request(queue, "com.tandem:abandon-lease", {"lease-id": lease})
         except TransportError as error:

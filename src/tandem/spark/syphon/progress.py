@@ -44,7 +44,7 @@ class Progress:
     finished: bool = False
 
 
-class Meter:
+class ProgressMeter:
     """Adds up the rows of batches and asks the secondary what is left."""
 
     def __init__(self, secondary: Where, queues: Sequence[str], clock: Clock | None = None) -> None:

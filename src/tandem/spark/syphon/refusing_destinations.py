@@ -14,7 +14,7 @@ from tandem.client.destinations import Trouble
 log = logging.getLogger("tandem.spark.syphon")
 
 
-class Refusing:
+class RefusingDestinations:
     """A small file on the driver's machine: Spark plans batches in a process of its own there."""
 
     def __init__(self, place: str | Path) -> None:

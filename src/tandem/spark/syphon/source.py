@@ -18,11 +18,11 @@ from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.model.clock import SystemClock
 from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
 from tandem.spark.connector.connections import unreachable
-from tandem.spark.connector.leased_batches import LEASE_LOST, LeaseDesk
-from tandem.spark.connector.offsets import Share
+from tandem.spark.connector.leased_batches import LEASE_LOST, LeasedBatches
+from tandem.spark.connector.offsets import BatchShare
 from tandem.spark.connector.options import OptionError, Options, Where
-from tandem.spark.syphon.refusing_destinations import Refusing
-from tandem.spark.syphon.task import Mover, MoveSettings, Tally
+from tandem.spark.syphon.refusing_destinations import RefusingDestinations
+from tandem.spark.syphon.task import DestinationCount, SyphonTask, SyphonTaskSettings
 
 log = logging.getLogger("tandem.spark.syphon")
 
@@ -52,7 +52,7 @@ _ANSWER_SECONDS: Final = 1.0
 class SyphonOptions:
     """Everything the planner and the tasks need, as it travels through Spark's options."""
 
-    move: MoveSettings
+    move: SyphonTaskSettings
     queues: tuple[str, ...]
     max_messages: int
     max_bytes: int
@@ -78,7 +78,7 @@ class SyphonOptions:
                 timeout_seconds=options.number("operationTimeoutSeconds", 30, 1, 3_600),
             )
 
-        move = MoveSettings(
+        move = SyphonTaskSettings(
             primary=where("primary"),
             secondary=where("secondary"),
             batch_messages=options.number("messagesPerTransfer", 250, 1, 4_500),
@@ -101,39 +101,39 @@ class SyphonOptions:
 
 
 @dataclass
-class Moving(InputPartition):  # type: ignore[misc]
+class LeasePartition(InputPartition):  # type: ignore[misc]
     queue: str
     leases: tuple[tuple[str, int], ...]
     refusing: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """An offset: open leases of every queue, oldest first, and the queues to try now; `number` grows with each attempt, `query` begins
-    the ids of the leases."""
+class SyphonOffset:
+    """Open leases of every queue, oldest first; `number` grows with each attempt, `query` begins the ids of the leases."""
 
     query: str
     number: int
     leases: Mapping[str, tuple[tuple[str, int], ...]]
-    tried: tuple[str, ...] = ()
+    attempted: tuple[str, ...] = ()
+    """The queues that this batch is an attempt at."""
 
     def to_json(self) -> dict[str, Any]:
         queues = {queue: [list(lease) for lease in leases] for queue, leases in self.leases.items()}
-        return {"v": 1, "query": self.query, "number": self.number, "queues": queues, "tried": list(self.tried)}
+        return {"v": 1, "query": self.query, "number": self.number, "queues": queues, "tried": list(self.attempted)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Standing:
+    def from_json(cls, value: Mapping[str, Any]) -> SyphonOffset:
         leases = {queue: tuple((str(one), int(count)) for one, count in leases) for queue, leases in value["queues"].items()}
         return cls(str(value["query"]), int(value["number"]), leases, tuple(value["tried"]))
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """One backlog queue between attempts."""
+class _QueueBackoff:
+    """One backlog queue between attempts at it: how long to leave it alone."""
 
     left: int = 0
     """In its leases when last planned: fewer after an attempt means that something moves."""
-    tried: bool = False
+    attempting: bool = False
     moved: bool = False
     pause: float = 0.0
     not_before: float = 0.0
@@ -143,12 +143,12 @@ class _Waiting:
 
     def attempted(self, left: int, now: float, first_pause: float) -> None:
         """What came of the last attempt, if there was one."""
-        if self.tried:
+        if self.attempting:
             self.moved = left < self.left
             self.pause = 0.0 if self.moved or not left else min(RETRY_SECONDS_MAX, self.pause * 2 or first_pause)
             self.not_before = now + self.pause
             self.ask_after = now + min(self.pause, first_pause)
-        self.tried = False
+        self.attempting = False
         self.left = left
 
     def due(self, now: float) -> bool:
@@ -160,10 +160,10 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
 
     def __init__(self, options: SyphonOptions) -> None:
         self.options = options
-        self._live_desk: LeaseDesk | None = None
+        self._live_batches: LeasedBatches | None = None
         self._begun = False
         self._once = False
-        self._queues = {queue: _Waiting() for queue in options.queues}
+        self._queues = {queue: _QueueBackoff() for queue in options.queues}
         self._ended: set[str] = set()
         self._stuck_since = 0.0
         self._primary_gone = False
@@ -175,7 +175,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         self.__init__(state["options"])  # type: ignore[misc]
 
     def started(self) -> dict[str, Any]:
-        return Standing(uuid.uuid4().hex, 0, {}).to_json()
+        return SyphonOffset(uuid.uuid4().hex, 0, {}).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._once = True
@@ -183,102 +183,102 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
     # -- planning ----------------------------------------------------------------------------
 
     def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        standing = Standing.from_json(start)
+        offset = SyphonOffset.from_json(start)
         while True:
             try:
-                planned = self._plan(standing)
+                planned = self._plan(offset)
             except TransportError as error:
                 if not unreachable(error):
                     raise _explained(error, self.options) from error
                 log.warning("no batch planned, the secondary cannot be reached: %s", error)
                 self._lost()
                 time.sleep(self.options.retry_ms / 1000)
-                planned = None if self._once and not self._given_up() else standing
+                planned = None if self._once and not self._given_up() else offset
             if planned is not None:
                 return planned.to_json()
 
-    def _plan(self, standing: Standing) -> Standing | None:
+    def _plan(self, offset: SyphonOffset) -> SyphonOffset | None:
         """The next offset, the same when there is nothing to do; None: ask again (once, and something may still come)."""
-        desk = self._desk(standing)
+        batches = self._batches(offset)
         now = time.monotonic()
-        self._ended &= {lease for leases in standing.leases.values() for lease, _ in leases}
+        self._ended &= {lease for leases in offset.leases.values() for lease, _ in leases}
         open_leases: dict[str, list[tuple[str, int]]] = {}
-        for queue, waiting in self._queues.items():
-            kept = self._kept(desk, queue, standing.leases.get(queue, ()))
-            waiting.attempted(sum(left for _, _, left in kept), now, self.options.retry_ms / 1000)
+        for queue, backoff in self._queues.items():
+            kept = self._kept(batches, queue, offset.leases.get(queue, ()))
+            backoff.attempted(sum(left for _, _, left in kept), now, self.options.retry_ms / 1000)
             if kept:
                 open_leases[queue] = [(lease, count) for lease, count, _ in kept]
-        if any(waiting.moved for waiting in self._queues.values()):
+        if any(backoff.moved for backoff in self._queues.values()):
             self._stuck_since = 0.0
         self._look_for_the_primary(now)
-        shares = self._take(desk, standing, now)
+        shares = self._take(batches, offset, now)
         for queue, share in shares.items():
             open_leases.setdefault(queue, []).append((share.lease, share.count))
             self._queues[queue].left += share.count
             self._stuck_since = 0.0
         now = time.monotonic()
-        tried = tuple(queue for queue, waiting in self._queues.items() if queue in shares or waiting.due(now))
-        if not tried and standing.number == 0 and not self._once:
+        attempted = tuple(queue for queue, backoff in self._queues.items() if queue in shares or backoff.due(now))
+        if not attempted and offset.number == 0 and not self._once:
             # An attempt at nothing: whatever has to be loaded and started for the first one is there when there is something to carry.
-            tried = self.options.queues[:1]
-        if not tried:
-            return self._nothing_to_do(desk, standing)
-        for queue in tried:
-            self._queues[queue].tried = True
+            attempted = self.options.queues[:1]
+        if not attempted:
+            return self._nothing_to_do(batches, offset)
+        for queue in attempted:
+            self._queues[queue].attempting = True
         leases = {queue: tuple(found) for queue, found in open_leases.items()}
-        return Standing(standing.query, standing.number + 1, leases, tried)
+        return SyphonOffset(offset.query, offset.number + 1, leases, attempted)
 
-    def _kept(self, desk: LeaseDesk, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    def _kept(self, batches: LeasedBatches, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int, int]]:
         """(lease, messages, left) of those with something left; the others are ended."""
         if all(lease in self._ended for lease, _ in leases):
             return []
-        answer = desk.request(queue, "com.tandem:list-leases", {})
+        answer = batches.request(queue, "com.tandem:list-leases", {})
         found = {str(one["lease-id"]): int(one["remaining"]) for one in (answer["leases"] if answer is not None else [])}
         kept = []
         for lease, count in leases:
             left = found.get(lease)
             if not left:
-                self._end(desk, queue, lease)
+                self._end(batches, queue, lease)
             else:
                 kept.append((lease, count, left))
-                desk.renewer.hold(queue, lease)
+                batches.renewer.hold(queue, lease)
         return kept
 
-    def _end(self, desk: LeaseDesk, queue: str, lease: str) -> None:
+    def _end(self, batches: LeasedBatches, queue: str, lease: str) -> None:
         """Nothing is left in it, or it has lapsed."""
-        desk.renewer.forget(lease)
+        batches.renewer.forget(lease)
         self._ended.add(lease)
         try:
-            desk.request(queue, "com.tandem:complete-lease", {"lease-id": lease})
+            batches.request(queue, "com.tandem:complete-lease", {"lease-id": lease})
         except TransportError as error:
             if error.condition != LEASE_LOST:
                 raise
 
-    def _take(self, desk: LeaseDesk, standing: Standing, now: float) -> dict[str, Share]:
+    def _take(self, batches: LeasedBatches, offset: SyphonOffset, now: float) -> dict[str, BatchShare]:
         """New leases: for queues where nothing waits or something moves; past what waits, now and then, while the primary is there."""
         options = self.options
         budgets = {}
-        for queue, waiting in self._queues.items():
-            past_waiting = waiting.left < options.parked_max and now >= waiting.ask_after and (waiting.moved or self._primary_answers())
-            if waiting.left == 0 or past_waiting:
+        for queue, backoff in self._queues.items():
+            past_waiting = backoff.left < options.parked_max and now >= backoff.ask_after and (backoff.moved or self._primary_answers())
+            if backoff.left == 0 or past_waiting:
                 budgets[queue] = options.max_messages
         # What waits is tried again as soon as it may be, whether or not anything new comes.
         wait = options.poll_ms / 1000
-        soonest = min((waiting.not_before for waiting in self._queues.values() if waiting.left), default=now + wait)
+        soonest = min((backoff.not_before for backoff in self._queues.values() if backoff.left), default=now + wait)
         wait = min(wait, max(0.0, soonest - now))
         if budgets:
-            return desk.take(standing.query, standing.number + 1, budgets, options.max_bytes, -1.0 if self._once else wait)
+            return batches.take(offset.query, offset.number + 1, budgets, options.max_bytes, -1.0 if self._once else wait)
         time.sleep(wait)
         return {}
 
     def _look_for_the_primary(self, now: float) -> None:
         """When it is back, what waits is tried at once, however long the pauses have become."""
-        if not any(waiting.left for waiting in self._queues.values()):
+        if not any(backoff.left for backoff in self._queues.values()):
             return
         answers = self._primary_answers()
         if answers and self._primary_gone:
-            for waiting in self._queues.values():
-                waiting.pause, waiting.not_before = 0.0, now
+            for backoff in self._queues.values():
+                backoff.pause, backoff.not_before = 0.0, now
         self._primary_gone = not answers
 
     def _primary_answers(self) -> bool:
@@ -289,16 +289,16 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         except TransportError:
             return False
 
-    def _nothing_to_do(self, desk: LeaseDesk, standing: Standing) -> Standing | None:
+    def _nothing_to_do(self, batches: LeasedBatches, offset: SyphonOffset) -> SyphonOffset | None:
         """Once: over when the queues are empty, also of what others hold; a stream: Spark asks again."""
         if not self._once:
-            return standing
-        if not any(waiting.left for waiting in self._queues.values()):
-            counts = [desk.counts(queue) for queue in self.options.queues]
+            return offset
+        if not any(backoff.left for backoff in self._queues.values()):
+            counts = [batches.counts(queue) for queue in self.options.queues]
             if not any(count["active"] + count["leased"] for count in counts):
-                return standing
+                return offset
         if self._given_up():
-            return standing
+            return offset
         time.sleep(min(0.25, self.options.retry_ms / 1000))
         return None
 
@@ -307,47 +307,47 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         self._stuck_since = self._stuck_since or time.monotonic()
         return patience > 0 and time.monotonic() - self._stuck_since > patience
 
-    def _desk(self, standing: Standing) -> LeaseDesk:
-        if self._live_desk is None:
+    def _batches(self, offset: SyphonOffset) -> LeasedBatches:
+        if self._live_batches is None:
             options = self.options
-            self._live_desk = LeaseDesk(options.move.secondary, options.lease_seconds, options.wait_seconds, options.max_messages)
+            self._live_batches = LeasedBatches(options.move.secondary, options.lease_seconds, options.wait_seconds, options.max_messages)
         if not self._begun:
-            known = [Share(queue, lease, count, "", ()) for queue, leases in standing.leases.items() for lease, count in leases]
-            self._live_desk.begin(self.options.queues, standing.query, known)
+            known = [BatchShare(queue, lease, count, "", ()) for queue, leases in offset.leases.items() for lease, count in leases]
+            self._live_batches.begin(self.options.queues, offset.query, known)
             self._begun = True
-        return self._live_desk
+        return self._live_batches
 
     def _lost(self) -> None:
-        if self._live_desk is not None:
-            self._live_desk.lost()
+        if self._live_batches is not None:
+            self._live_batches.lost()
 
     # -- a planned batch ---------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task per queue: order holds within a queue, so a queue is never split."""
         self.note_planned(end)
-        standing = Standing.from_json(end)
-        if standing.number == Standing.from_json(start).number:
+        offset = SyphonOffset.from_json(end)
+        if offset.number == SyphonOffset.from_json(start).number:
             return []
         try:
-            desk = self._desk(standing)
-            for queue, leases in standing.leases.items():
+            batches = self._batches(offset)
+            for queue, leases in offset.leases.items():
                 for lease, _ in leases:
-                    desk.renewer.hold(queue, lease)
+                    batches.renewer.hold(queue, lease)
         except TransportError as error:
             if not unreachable(error):
                 raise _explained(error, self.options) from error
             self._lost()
-        refusing = tuple(Refusing(self.options.refusing_file).read().items())
-        return [Moving(queue, standing.leases.get(queue, ()), refusing) for queue in standing.tried]
+        refusing = tuple(RefusingDestinations(self.options.refusing_file).read().items())
+        return [LeasePartition(queue, offset.leases.get(queue, ()), refusing) for queue in offset.attempted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
-        assert isinstance(partition, Moving)
-        mover = Mover(self.options.move, partition.queue, SystemClock().now_ms(), dict(partition.refusing))
-        tallies = mover.run(partition.leases)
-        if mover.trouble:
-            tallies.append(Tally("", reason=mover.trouble))
+        assert isinstance(partition, LeasePartition)
+        task = SyphonTask(self.options.move, partition.queue, SystemClock().now_ms(), dict(partition.refusing))
+        counts = task.run(partition.leases)
+        if task.trouble:
+            counts.append(DestinationCount("", reason=task.trouble))
         rows = [
             {
                 "queue": partition.queue,
@@ -359,7 +359,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
                 "reason": one.reason,
                 "trouble": one.trouble,
             }
-            for one in tallies
+            for one in counts
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
 
@@ -368,9 +368,9 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         self.note_planned(end)
 
     def stop(self) -> None:
-        if self._live_desk is not None:
-            self._live_desk.close()
-            self._live_desk = None
+        if self._live_batches is not None:
+            self._live_batches.close()
+            self._live_batches = None
 
 
 def _explained(error: TransportError, options: SyphonOptions) -> Exception:

@@ -11,12 +11,12 @@ from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.lanes import Lane
 from tandem.client.precedence import DivertedMessage
 from tandem.engine_client.blocking import BlockingClient, BlockingSender, Pending, TransportError
-from tandem.spark.connector.claims import Claims
+from tandem.spark.connector.claims import LeaseClaims
 from tandem.spark.connector.connections import connection, drop, patiently, unreachable
 from tandem.spark.connector.lease_reading import Message, read_lease
 from tandem.spark.connector.options import Where
 from tandem.spark.connector.task_sender import Senders, post
-from tandem.spark.syphon.session_order import BacklogOrder
+from tandem.spark.syphon.precedence import BacklogPrecedence
 
 log = logging.getLogger("tandem.spark.syphon")
 
@@ -26,7 +26,7 @@ _WORDS_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveSettings:
+class SyphonTaskSettings:
     """Pickled into every task."""
 
     primary: Where
@@ -37,7 +37,7 @@ class MoveSettings:
 
 
 @dataclass(slots=True)
-class Tally:
+class DestinationCount:
     """What became of the messages of one destination."""
 
     path: str
@@ -51,7 +51,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Outcome:
+class PageSettlement:
     """Of one chunk: what to tell the backlog."""
 
     completed: list[int] = field(default_factory=list)
@@ -61,18 +61,18 @@ class Outcome:
         self.dead_lettered.append({"sequence-number": seq, "reason": reason, "description": description[:_WORDS_MAX]})
 
 
-class Mover:
+class SyphonTask:
     """Messages of one backlog queue, in the order they lie there. Order holds per destination: at most one transfer to each is under way,
     and once a message has to wait, all behind it with the same destination wait too, in their lease, until the next attempt."""
 
-    def __init__(self, settings: MoveSettings, queue: str, now_ms: int, refusing: Mapping[str, int] | None = None) -> None:
+    def __init__(self, settings: SyphonTaskSettings, queue: str, now_ms: int, refusing: Mapping[str, int] | None = None) -> None:
         """`refusing`: destinations that refused everything in earlier attempts, and since when."""
         self._settings = settings
         self._queue = queue
         self._now_ms = now_ms
-        self._claims = Claims(settings.secondary, queue)
-        self._order = BacklogOrder(settings.secondary, queue)
-        self._tallies: dict[str, Tally] = {}
+        self._claims = LeaseClaims(settings.secondary, queue)
+        self._order = BacklogPrecedence(settings.secondary, queue)
+        self._counts: dict[str, DestinationCount] = {}
         self._blocked: set[str] = set()
         self._destinations = Destinations(settings.destination_wait_ms, refusing)
         self._primary_gone = ""
@@ -81,7 +81,7 @@ class Mover:
         self.trouble = ""
         """What kept the backlog itself from being read or settled; empty when nothing did."""
 
-    def run(self, leases: Iterable[tuple[str, int]]) -> list[Tally]:
+    def run(self, leases: Iterable[tuple[str, int]]) -> list[DestinationCount]:
         try:
             for lease, count in leases:
                 self._move_lease(lease, count)
@@ -91,7 +91,7 @@ class Mover:
             drop(self._settings.secondary)
         finally:
             self._claims.release()
-        return list(self._tallies.values())
+        return list(self._counts.values())
 
     def _move_lease(self, lease: str, count: int) -> None:
         try:
@@ -111,22 +111,22 @@ class Mover:
 
     # -- one page ----------------------------------------------------------------------------
 
-    def _move_page(self, page: list[Message]) -> Outcome:
-        outcome = Outcome()
+    def _move_page(self, page: list[Message]) -> PageSettlement:
+        outcome = PageSettlement()
         messages: list[DivertedMessage] = []
         for (seq, enqueued_at, _, _), payload in page:
             try:
                 unwrapped = unwrap_payload(payload, self._now_ms if self._settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
                 outcome.dead_letter(seq, error.reason, error.description)
-                self._tally("").dead_lettered += 1
+                self._count_of("").dead_lettered += 1
                 continue
             messages.append(DivertedMessage(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
         go, wait = self._order.divide(messages)
         for message in wait:
-            tally = self._tally(message.destination.path)
-            tally.waiting += 1
-            tally.reason = tally.reason or "earlier messages of its session go first"
+            count = self._count_of(message.destination.path)
+            count.waiting += 1
+            count.reason = count.reason or "earlier messages of its session go first"
         self._move_lanes(self._lanes(go), outcome)
         return outcome
 
@@ -139,12 +139,12 @@ class Mover:
         for key, found in by_path.items():
             path = found[0].destination.path
             if key in self._blocked or self._primary_gone:
-                self._tally(path).waiting += len(found)
+                self._count_of(path).waiting += len(found)
             else:
                 lanes[key] = Lane(path, found, self._settings.batch_messages)
         return lanes
 
-    def _move_lanes(self, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome) -> None:
+    def _move_lanes(self, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement) -> None:
         """All destinations at once, each strictly in order."""
         try:
             for key in list(lanes):
@@ -166,9 +166,9 @@ class Mover:
         drop(self._settings.primary)
         self._senders = None
         for lane in lanes.values():
-            tally = self._tally(lane.path)
-            tally.waiting += len(lane.left())
-            tally.reason = str(error)
+            count = self._count_of(lane.path)
+            count.waiting += len(lane.left())
+            count.reason = str(error)
         lanes.clear()
 
     def _sender(self, path: str) -> BlockingSender:
@@ -176,7 +176,7 @@ class Mover:
             self._senders = Senders(self._client(), 5_000)
         return self._senders.of(path)
 
-    def _next(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome) -> None:
+    def _next(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement) -> None:
         """Send the next transfer of this lane; a destination that refuses the link itself refuses all its messages."""
         lane = lanes[key]
         self._claims.check()
@@ -200,7 +200,7 @@ class Mover:
         sender = self._sender(lane.path)
         return bool(sender.answered or sender.failed)
 
-    def _look(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome) -> None:
+    def _look(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement) -> None:
         lane = lanes[key]
         sender = self._sender(lane.path)
         answered, sender.answered = sender.answered, []
@@ -208,10 +208,10 @@ class Mover:
         if not lane.under_way:
             return
         if answered:
-            tally = self._tally(lane.path)
+            count = self._count_of(lane.path)
             for message in lane.accepted():
-                tally.moved += 1
-                tally.size_bytes += len(message.payload)
+                count.moved += 1
+                count.size_bytes += len(message.payload)
                 outcome.completed.append(message.sequence_number)
             self._destinations.took(lane.path)
             self._next(key, lanes, outcome)
@@ -227,18 +227,18 @@ class Mover:
                 self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
 
     def _refused(
-        self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: Outcome, condition: str, description: str, whole_lane: bool
+        self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement, condition: str, description: str, whole_lane: bool
     ) -> None:
         lane = lanes[key]
         said = f"{lane.path}: {condition}: {description}"
-        tally = self._tally(lane.path)
+        count = self._count_of(lane.path)
         trouble = trouble_of_condition(condition)
         dead = lane.refused(self._destinations.judge(trouble, lane.path, self._now_ms), whole_lane)
         if dead is None:
             self._blocked.add(key)
-            tally.trouble = trouble.value
-            tally.waiting += len(lane.left())
-            tally.reason = said
+            count.trouble = trouble.value
+            count.waiting += len(lane.left())
+            count.reason = said
             del lanes[key]
             return
         for message in dead:
@@ -246,18 +246,18 @@ class Mover:
                 outcome.completed.append(message.sequence_number)
             else:
                 outcome.dead_letter(message.sequence_number, NOT_RETRYABLE, said)
-                tally.dead_lettered += 1
+                count.dead_lettered += 1
         self._next(key, lanes, outcome)
 
-    def _tally(self, path: str) -> Tally:
-        found = self._tallies.get(path.casefold())
+    def _count_of(self, path: str) -> DestinationCount:
+        found = self._counts.get(path.casefold())
         if found is None:
-            found = self._tallies[path.casefold()] = Tally(path)
+            found = self._counts[path.casefold()] = DestinationCount(path)
         return found
 
     # -- settling ----------------------------------------------------------------------------
 
-    def _settle(self, lease: str, outcome: Outcome) -> None:
+    def _settle(self, lease: str, outcome: PageSettlement) -> None:
         """Ask for it and go on with the next page; the answer is looked at before the one after."""
         self._finish_settling()
         if not outcome.completed and not outcome.dead_lettered:

@@ -8,16 +8,16 @@ from types import TracebackType
 CHECK_SECONDS = 0.5
 
 
-class Cut:
-    """`with Cut(calls): await …` raises TimeoutError in the body once `cut()` was called; it stands in `calls` meanwhile.
+class CallGuard:
+    """`with CallGuard(calls): await …` raises TimeoutError in the body once `interrupt()` was called; it stands in `calls` meanwhile.
 
-    Whoever makes the same call over and over keeps one in `calls`, sets `task`, `cancelling` and `deadline` before the call, and calls
-    `end` when it fails, or sets `task` to None when it does not.
+    Whoever makes the same call over and over keeps one (`Watchdog.reusable`): `Watchdog.begin` before each call, then `done`, or `end`
+    with the error it failed with.
     """
 
     __slots__ = ("_calls", "_was_cut", "cancelling", "deadline", "task")
 
-    def __init__(self, calls: dict[Cut, None], deadline: float = 0.0) -> None:
+    def __init__(self, calls: dict[CallGuard, None], deadline: float = 0.0) -> None:
         self._calls = calls
         self._was_cut = False
         self.deadline = deadline
@@ -25,10 +25,14 @@ class Cut:
         """None: nothing is under way."""
         self.cancelling = 0
 
-    def cut(self) -> None:
+    def interrupt(self) -> None:
         if not self._was_cut and self.task is not None:
             self._was_cut = True
             self.task.cancel()
+
+    def done(self) -> None:
+        """The call has returned."""
+        self.task = None
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """What the body ended with, seen from outside: TimeoutError if it was cut short."""
@@ -58,22 +62,31 @@ class Watchdog:
     """Cuts short what outstays its deadline, within half a second: one timer for any number of calls, none while there are none."""
 
     def __init__(self) -> None:
-        self._calls: dict[Cut, None] = {}
+        self._calls: dict[CallGuard, None] = {}
         self.timer: asyncio.TimerHandle | None = None
 
-    def lasting(self) -> Cut:
-        """For one call after the other; `watch` has to be called before each while there is no timer."""
-        cut = Cut(self._calls)
-        self._calls[cut] = None
-        return cut
+    def reusable(self) -> CallGuard:
+        """For one call after the other; see `begin`."""
+        guard = CallGuard(self._calls)
+        self._calls[guard] = None
+        return guard
 
-    def guard(self, deadline: float) -> Cut:
+    def begin(self, reusable: CallGuard, deadline: float) -> None:
+        """The next call of a reusable guard is made by this task, from now on."""
+        reusable.task = task = asyncio.current_task()
+        if task is not None:
+            reusable.cancelling = task.cancelling()
+        reusable.deadline = deadline
+        if self.timer is None:
+            self._arm()
+
+    def guard(self, deadline: float) -> CallGuard:
         """For the body of a `with`; `deadline` in the loop's time."""
         if self.timer is None:
-            self.watch()
-        return Cut(self._calls, deadline)
+            self._arm()
+        return CallGuard(self._calls, deadline)
 
-    def watch(self) -> None:
+    def _arm(self) -> None:
         self.timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
@@ -82,14 +95,14 @@ class Watchdog:
         under_way = [call for call in self._calls if call.task is not None]
         for call in under_way:
             if now >= call.deadline:
-                call.cut()
+                call.interrupt()
         if under_way:
-            self.watch()
+            self._arm()
 
     def interrupt(self) -> None:
         """All that is under way is cut short now."""
         for call in tuple(self._calls):
-            call.cut()
+            call.interrupt()
 
     def stop(self) -> None:
         if self.timer is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.amqp import decode_message
 from tandem.client.places import ANYWHERE, Place, place_of
-from tandem.client.precedence import PAGE, DivertedMessage, Earlier, GapSearch, OtherQueue, SessionOrder, others
+from tandem.client.precedence import PAGE, DivertedMessage, Earlier, GapSearch, OtherQueue, Precedence, others
 from tandem.engine_client.blocking import TransportError
 from tandem.spark.connector.connections import connection, drop, unreachable
 
@@ -18,7 +18,7 @@ _SEQUENCE_NUMBER = "x-opt-sequence-number"
 _ENQUEUED = "x-opt-enqueued-time"
 
 
-class BacklogOrder:
+class BacklogPrecedence:
     """Of one attempt at one backlog queue."""
 
     def __init__(self, secondary: Where, queue: str) -> None:
@@ -26,7 +26,7 @@ class BacklogOrder:
         self._queue = queue
         self._seen: set[int] = set()
         """Sequence numbers this attempt has taken."""
-        self._order = SessionOrder()
+        self._order = Precedence()
 
     def divide(self, page: Sequence[DivertedMessage]) -> tuple[list[DivertedMessage], list[DivertedMessage]]:
         """(those that may go now, those that have to wait), each in order."""

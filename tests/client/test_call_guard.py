@@ -4,47 +4,47 @@ import asyncio
 
 import pytest
 
-from tandem.client.cutting import Cut, Watchdog
+from tandem.client.call_guard import CallGuard, Watchdog
 
 
 async def test_a_body_that_ends_by_itself_is_left_alone():
-    calls: dict[Cut, None] = {}
-    with Cut(calls):
+    calls: dict[CallGuard, None] = {}
+    with CallGuard(calls):
         assert len(calls) == 1
         await asyncio.sleep(0)
     assert not calls
 
 
 async def test_a_cut_raises_a_timeout_in_the_body_and_the_task_goes_on():
-    calls: dict[Cut, None] = {}
-    asyncio.get_running_loop().call_soon(lambda: [call.cut() for call in calls])
-    with pytest.raises(TimeoutError), Cut(calls):
+    calls: dict[CallGuard, None] = {}
+    asyncio.get_running_loop().call_soon(lambda: [call.interrupt() for call in calls])
+    with pytest.raises(TimeoutError), CallGuard(calls):
         await asyncio.sleep(60)
     await asyncio.sleep(0)
     assert not calls
 
 
 async def test_a_cancellation_from_elsewhere_is_not_swallowed():
-    calls: dict[Cut, None] = {}
+    calls: dict[CallGuard, None] = {}
 
     async def work() -> None:
-        with Cut(calls):
+        with CallGuard(calls):
             await asyncio.sleep(60)
 
     task = asyncio.ensure_future(work())
     await asyncio.sleep(0)
     (call,) = calls
-    call.cut()
+    call.interrupt()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 async def test_an_error_of_the_body_is_not_hidden_by_a_cut():
-    calls: dict[Cut, None] = {}
+    calls: dict[CallGuard, None] = {}
 
     async def work() -> None:
-        with Cut(calls):
+        with CallGuard(calls):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -52,7 +52,7 @@ async def test_an_error_of_the_body_is_not_hidden_by_a_cut():
 
     task = asyncio.ensure_future(work())
     await asyncio.sleep(0)
-    next(iter(calls)).cut()
+    next(iter(calls)).interrupt()
     with pytest.raises(ZeroDivisionError):
         await task
 
@@ -102,20 +102,18 @@ async def test_an_interruption_cuts_all_that_is_under_way_and_what_comes_later_i
     watchdog.stop()
 
 
-async def test_a_lasting_cut_serves_one_call_after_the_other():
+async def test_a_reusable_guard_serves_one_call_after_the_other():
     watchdog = Watchdog()
-    call = watchdog.lasting()
+    call = watchdog.reusable()
 
     async def work(seconds: float) -> BaseException | None:
-        call.task = asyncio.current_task()
-        call.deadline = asyncio.get_running_loop().time()
-        if watchdog.timer is None:
-            watchdog.watch()
+        watchdog.begin(call, asyncio.get_running_loop().time())
         try:
             await asyncio.sleep(seconds)
         except BaseException as error:
             return call.end(error)
-        return call.end(None)
+        call.done()
+        return None
 
     assert await work(0) is None
     assert isinstance(await work(60), TimeoutError)  # the watchdog
