@@ -69,6 +69,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 STORES_MAY_IMPORT_OF_BROKER = frozenset({"ports", "facts"})
 DOORS = ("gateway/amqp/", "gateway/http/")
 """They do not import each other: what both need stands beside them."""
+COMPOSITION = "server/server.py"
+"""The only file that knows both doors."""
 STANDARD_LIBRARY_ONLY = ("model", "amqp", "broker")
 ALWAYS_ALLOWED = frozenset({"mypy_extensions", "typing_extensions"})
 
@@ -146,6 +148,10 @@ def test_room_imports_only_what_it_may(path: Path) -> None:
         door = next((door for door in DOORS if name_of(path).startswith(door)), "")
         if door and "/".join(parts[1:3]) + "/" in set(DOORS) - {door}:
             wrong.append(f"line {line}: one door does not import the other")
+        if room == "server" and name_of(path) != COMPOSITION and "/".join(parts[1:3]) + "/" in DOORS:
+            wrong.append(f"line {line}: only {COMPOSITION} opens the doors")
+        if room == "gateway" and "/".join(parts[1:3]) + ".py" == COMPOSITION:
+            wrong.append(f"line {line}: a door is opened by {COMPOSITION} and does not know it")
         if len(parts) < 2 or parts[1] in (room, "__version__"):
             continue
         other = parts[1]
@@ -349,6 +355,14 @@ def test_rules_themselves_catch_what_they_are_for(tmp_path: Path, monkeypatch: p
     door.write_text("from tandem.gateway.amqp.sending import Sending\n")
     with pytest.raises(AssertionError, match="one door does not import the other"):
         test_room_imports_only_what_it_may(door)
+    (tmp_path / "server").mkdir()
+    door.write_text("from tandem.server.server import Server\n")
+    with pytest.raises(AssertionError, match="does not know it"):
+        test_room_imports_only_what_it_may(door)
+    chore = tmp_path / "server" / "bad.py"
+    chore.write_text("from tandem.gateway.http import rest\n")
+    with pytest.raises(AssertionError, match="opens the doors"):
+        test_room_imports_only_what_it_may(chore)
     store = tmp_path / "stores" / "bad.py"
     store.write_text("from tandem.broker.queue.queue import Queue\n")
     with pytest.raises(AssertionError, match="stores may import only"):

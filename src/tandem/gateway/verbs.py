@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker.meters import RELEASED, SETTLE
 from tandem.broker.ports import Effect
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from tandem.broker.recovery.transactions import ABANDON as ABANDON
 from tandem.broker.recovery.transactions import COMPLETE as COMPLETE
 from tandem.broker.recovery.transactions import DEAD_LETTER as DEAD_LETTER
 from tandem.broker.recovery.transactions import DEFER as DEFER
-from tandem.gateway.waiting import Durable
+from tandem.gateway.waiting import Durable, durable, messages_of
+from tandem.model.errors import MessageNotFound
 
 if TYPE_CHECKING:
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.cross_store import RowId
+    from tandem.model.address import Address
     from tandem.model.message import Message
+    from tandem.server.context import NamespaceContext
 
 RELEASE: Final = 4
 """Given back as if it had not been delivered: a kind of settlement, beside COMPLETE, ABANDON, DEFER and DEAD_LETTER."""
@@ -121,3 +125,58 @@ def renew(entity: Queue, locks: list[Lock], now: int) -> list[int]:
     for lock in locks:
         entity.require(lock, now)
     return [entity.renew(lock, now) for lock in locks]
+
+
+# -- by sequence number ----------------------------------------------------------------------
+
+
+async def peek(context: NamespaceContext, address: Address, start: int, most: int, session: str | None) -> list[bytes]:
+    """Messages from this number on, encoded as deliveries that nobody holds; as many as fit into an answer."""
+    while True:
+        entity = context.namespace.resolve(address)
+        seqs = entity.peek(start, most, session, context.turn.now)
+        found = await _shown(context, entity, seqs)
+        if found or not seqs:
+            return found
+        # All of them left while they were read; nothing here would mean that nothing follows either.
+        start = seqs[-1] + 1
+
+
+async def _shown(context: NamespaceContext, entity: Queue, seqs: list[int]) -> list[bytes]:
+    found: list[bytes] = []
+    size = 0
+    for seq, message in zip(seqs, await messages_of(entity, seqs), strict=True):
+        index = entity.part_of(seq).index
+        state = index.state(seq)
+        if message is None or not state:
+            continue
+        shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
+        payload = context.translator.delivery(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown)
+        size += len(payload)
+        found.append(payload)
+        if size > entity.message_bytes_max:
+            break
+    return found
+
+
+async def receive_deferred(
+    context: NamespaceContext, entity: Queue, seqs: list[int], session: str | None, peek_lock: bool
+) -> list[tuple[Lock, bytes]]:
+    """All of them or none, encoded as deliveries: held under a lock, or removed and gone from the disk."""
+    locks: list[Lock] = entity.receive_deferred(seqs, session, context.turn.now)
+    found: list[tuple[Lock, bytes]] = []
+    for lock, message in zip(locks, await messages_of(entity, seqs), strict=True):
+        if message is None:
+            raise MessageNotFound(f"A message left '{entity.path}' while it was being received.")
+        index = entity.part_of(lock.seq).index
+        token = lock.token if peek_lock else None
+        payload = context.translator.delivery(
+            message, lock.seq, index.enqueued_at(lock.seq), lock.count, index.expires_at(lock.seq), token, lock.locked_until, 1
+        )
+        found.append((lock, payload))
+    if not peek_lock:
+        now = context.turn.begin()
+        for lock in locks:
+            entity.complete(lock, now)
+        await durable(entity)
+    return found

@@ -9,7 +9,6 @@ from typing import Any
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.turn import Turn
-from tandem.gateway.lease_claims import LeaseClaims
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock
 from tandem.model.entity import AuthorizationRule
@@ -18,6 +17,7 @@ from tandem.relay.entity import Relays
 from tandem.server.administration_port import AdminPort
 from tandem.server.authority import Authority
 from tandem.server.fault_points import FaultPoints
+from tandem.server.lease_claims import LeaseClaims
 from tandem.server.served_connection import ServedConnection
 from tandem.server.tracking import Tracker
 

@@ -10,10 +10,10 @@ from tandem.amqp.types import Array, Int, Timestamp
 from tandem.broker.ports import LeaseWaiter
 from tandem.broker.queue.leases import Lease
 from tandem.gateway.amqp.requests import Reply, need
-from tandem.gateway.lease_claims import CLAIM_MS_MAX
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import ArgumentRefused, LeaseLost
 from tandem.model.ranges import pack_ranges, unpack_ranges
+from tandem.server.lease_claims import CLAIM_MS_MAX
 
 if TYPE_CHECKING:
     from tandem.broker.queue.queue import Queue

@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 from tandem.amqp.types import Array, Int, Symbol, Timestamp
 from tandem.broker.meters import CANCEL, EMPTY, LEASE, OK, PEEK, PURGE, RULE, SESSION
-from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from tandem.broker.queue.locks import Lock
 from tandem.broker.queue.queue import Queue
 from tandem.gateway import verbs
@@ -19,10 +18,10 @@ from tandem.gateway.amqp.rules import RuleOperations
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, SessionOperations
 from tandem.gateway.translate import refusal, token_to_uuid
 from tandem.gateway.verbs import Settlement
-from tandem.gateway.waiting import durable, messages_of
+from tandem.gateway.waiting import durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotImplementedByBroker, ServerBusy
+from tandem.model.errors import ArgumentRefused, BusError, NotImplementedByBroker, ServerBusy
 
 _LONG: Final = 0x81
 _TIMESTAMP: Final = 0x83
@@ -166,63 +165,22 @@ class ManagementNode(Requests):
         start = max(need(body, "from-sequence-number", int), 0)
         most = min(need(body, "message-count", int), self.connection.context.limits.peek_messages_max)
         session = self._sessions.looked_at(body)
-        while True:
-            queue = self._queue
-            seqs = queue.peek(start, most, session, self.connection.turn.now)
-            found = await self._shown(queue, seqs)
-            if found or not seqs:
-                return (200, {"messages": found}) if found else (204, {})
-            # All of them left while they were read; nothing here would mean that nothing follows either.
-            start = seqs[-1] + 1
-
-    async def _shown(self, queue: Queue, seqs: list[int]) -> list[object]:
-        """These messages as a peek shows them, as many as fit into an answer."""
-        found: list[object] = []
-        size = 0
-        for seq, message in zip(seqs, await messages_of(queue, seqs), strict=True):
-            index = queue.part_of(seq).index
-            state = index.state(seq)
-            if message is None or not state:
-                continue
-            shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
-            payload = self.connection.translator.delivery(
-                message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown
-            )
-            size += len(payload)
-            found.append({"message": payload})
-            if size > queue.message_bytes_max:
-                break
-        return found
+        found: list[object] = [{"message": one} for one in await verbs.peek(self.connection.context, self._address, start, most, session)]
+        return (200, {"messages": found}) if found else (204, {})
 
     async def _receive_deferred(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         seqs = _many(body, "sequence-numbers", int)
-        mode = need(body, "receiver-settle-mode", int)
+        peek_lock = need(body, "receiver-settle-mode", int) == 1
         in_session = queue.has_sessions and self._sessions.looked_at(body) is not None
         session = self._sessions.held_by(body) if in_session else None
-        locks: list[Lock] = queue.receive_deferred(seqs, session, self.connection.turn.now)
-        messages = await messages_of(queue, seqs)
-        if any(message is None for message in messages):
-            raise MessageNotFound(f"A message left '{queue.path}' while it was being received.")
-        found: list[object] = []
-        for lock, message in zip(locks, messages, strict=True):
-            index = queue.part_of(lock.seq).index
-            token = lock.token if mode == 1 else None
-            assert message is not None
-            payload = self.connection.translator.delivery(
-                message, lock.seq, index.enqueued_at(lock.seq), lock.count, index.expires_at(lock.seq), token, lock.locked_until, 1
-            )
-            entry: dict[object, object] = {"message": payload}
-            if mode == 1:
-                entry["lock-token"] = uuid.UUID(bytes=token_to_uuid(lock.token))
-            found.append(entry)
-        if mode == 1:
-            self.connection.locks_without_delivery.add(queue, locks)
-        else:
-            for lock in locks:
-                queue.complete(lock, self.connection.turn.begin())
-            await durable(queue)
-        return 200, {"messages": found}
+        received = await verbs.receive_deferred(self.connection.context, queue, seqs, session, peek_lock)
+        if not peek_lock:
+            return 200, {"messages": [{"message": payload} for _, payload in received]}
+        self.connection.locks_without_delivery.add(queue, [lock for lock, _ in received])
+        return 200, {
+            "messages": [{"message": payload, "lock-token": uuid.UUID(bytes=token_to_uuid(lock.token))} for lock, payload in received]
+        }
 
     # -- locks and settlement ----------------------------------------------------------------
 
