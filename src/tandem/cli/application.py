@@ -31,6 +31,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "purge": ("tandem.cli.operations.purge", "purge", "Drop every message of an entity."),
     "dead-letter": ("tandem.cli.operations.dead_letter", "app", "Look at dead letters, send them again, or drop them."),
     "session": ("tandem.cli.operations.sessions", "app", "Sessions of an entity, and their states."),
+    "connection": ("tandem.cli.operations.connections", "app", "Who is connected; close a connection."),
+    "top": ("tandem.cli.operations.top", "top", "Watch a broker live."),
     "context": ("tandem.cli.operations.contexts", "app", "Connection strings under a name."),
     "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
     "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),

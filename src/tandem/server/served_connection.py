@@ -25,3 +25,12 @@ class ServedConnection(Protocol):
 
     def detach_links(self, entity: str, error: BusError) -> None:
         """Those of this entity, in lower case; of all entities if it is empty."""
+
+    @property
+    def peer(self) -> str:
+        """Where it comes from: address:port."""
+        ...
+
+    def describe(self, now: int) -> dict[str, object]:
+        """For operators; `now` is on the steady clock."""
+        ...

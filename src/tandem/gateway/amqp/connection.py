@@ -30,6 +30,9 @@ from tandem.server.context import NamespaceContext
 
 _LARGE_ANSWERS_MAX: Final = 16
 _LOOK_EVERY_MS: Final = 1_000
+_LINKS_SHOWN_MAX: Final = 100
+_PRODUCT: Final = ("product", "version", "user-agent")
+"""What SDKs say of themselves in their open."""
 _FIRST_DELIVERY_ID: Final = 0x40000000
 """Away from the client's own ids: its sender links take a disposition for either."""
 
@@ -258,6 +261,23 @@ class PeerConnection(ConnectionHandler, Flushed):
     def error_of(self, error: BaseException, entity: str) -> AmqpError:
         fault = refusal(error)
         return AmqpError(fault.condition, self.context.tracker.describe(fault, entity, self.turn.now))
+
+    def describe(self, now: int) -> dict[str, object]:
+        engine = self.engine
+        told = engine.remote_properties
+        links: list[object] = []
+        for link, (address, right) in list(self.links.items())[:_LINKS_SHOWN_MAX]:
+            links.append({"entity": address.path, "role": "receives" if right is Right.LISTEN else "sends", "name": link.name})
+        return {
+            "peer": self.peer,
+            "container_id": engine.remote_container_id,
+            "client": " ".join([str(told[name]) for name in _PRODUCT if name in told]),
+            "open_seconds": (now - self.opened_at) // 1000,
+            "authenticated": self.authenticated,
+            "reads_slowly": not self.writable,
+            "links": links,
+            "link_count": len(self.links),
+        }
 
     def log_presettled_refusal(self, error: BusError) -> None:
         """Its sender chose not to hear, so the operator does."""

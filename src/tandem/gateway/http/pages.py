@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from aiohttp import web
 
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.ports import StoreState
+from tandem.gateway.http.connections import close_connection, describe_connections
 from tandem.gateway.http.types import PASSIVE, note_refused
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, Unauthorized
@@ -42,6 +44,7 @@ class OperatorPages:
         front.mount("events", self.events)
         front.mount("console", self.console)
         front.mount("meters", self.meters)
+        front.mount("connections", self.connections)
 
     async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """The web page: static files that know only the HTTP API."""
@@ -125,6 +128,16 @@ class OperatorPages:
         minutes = int(request.query.get("minutes", "60"))
         since = self._server.turn.begin() // MINUTE_MS - minutes + 1
         return {"namespace": self._server.contexts[number].namespace.name, "rows": self._server.meters[number].rows(since)}
+
+    async def connections(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """GET lists, DELETE `/<address:port>` closes."""
+        return await self._authorized(request, lambda r: self._connections(r, rest))
+
+    async def _connections(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
+        context = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))]
+        if request.method == "DELETE":
+            return close_connection(context, unquote("/".join(rest)))
+        return describe_connections(context)
 
     async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists, POST injects, DELETE heals all or `/<id>`."""
