@@ -1,11 +1,24 @@
-"""Two scripted namespaces and a wall clock the test moves."""
+"""Two scripted namespaces and a wall clock the test moves; loops do not wait."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from tandem.client.pairing import PairedNamespaces
 from tests.client.scripted import ScriptedAdministration, ScriptedNamespace
+from tests.virtual_time import VirtualTimeLoop
+
+IN_REAL_TIME = ("test_sdk.py", "test_sync.py", "test_tokens.py")
+"""They talk to somebody outside of the loop: a broker, or a thread that has a loop of its own."""
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.path.name in IN_REAL_TIME:
+        return {"real time": asyncio.new_event_loop}
+    return {"virtual time": VirtualTimeLoop}
 
 
 class Clock:
