@@ -21,6 +21,22 @@ def test_small_demo_survives_its_own_kill_and_says_so() -> None:
     assert (done.returncode, json.loads(done.stdout)) == (0, {"sent": 20, "delivered": 20, "lost": 0, "duplicated": 0})
 
 
+def test_the_story_of_the_issuer_shows_who_goes_on_how_long() -> None:
+    command = [sys.executable, "-m", "tandem", "demo", "--story", "issuer", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["held"] and verdict["sent_without_issuer"] > 0 and verdict["sent_past_the_end"] == 0
+
+
+def test_a_story_that_nobody_knows_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tandem", "demo", "--story", "flood"], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "allowed is broker or issuer" in done.stderr
+
+
 def test_verdict_counts_what_is_missing_and_what_came_twice() -> None:
     assert judge(["a", "b", "c"], ["a", "b", "b"]) == {"sent": 3, "delivered": 2, "lost": 1, "duplicated": 1}
 

@@ -2,7 +2,7 @@
 
 What a fence means:
 
-    bash        typed into a terminal that stays open for the whole page; if it ends with `tandem serve`, in a terminal of its own
+    bash        typed into a terminal that stays open for the whole page; if it ends with a `serve`, in a terminal of its own
     console     lines after `$ ` are typed, the rest is what must be printed
     python      typed into one interpreter that stays open for the whole page
     toml        the file tandem.toml; it has to be a configuration that a broker accepts
@@ -112,7 +112,7 @@ class Reader:
             self._console(block)
         elif block.language == "python":
             self._python(block)
-        elif re.search(r"^(\S*/)?tandem serve[^\n]*\n\Z", block.text, re.MULTILINE):
+        elif re.search(r"^(\S*/)?tandem (issuer )?serve[^\n]*\n\Z", block.text, re.MULTILINE):
             self._serve(block)
         else:
             self._bash(block, block.text)

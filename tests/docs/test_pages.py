@@ -30,6 +30,7 @@ SAYS = {
     "outbox.md": "2 delivered, 0 pending",
     "pipelined-sending.md": "1000 accepted",
     "tokens.md": "signed by ourselves: 1",
+    "issuer.md": "with an issued token",
     "testing.md": "2 passed",
     "rest.md": "hello",
     "operate.md": "sent 100",
@@ -100,6 +101,6 @@ def text_fences(page: Path) -> int:
 
 def test_every_page_on_the_decision_table_is_run_to_its_last_word() -> None:
     pages = {block.name for block in PAGES}
-    for name in ("paired-namespaces.md", "replication.md", "outbox.md", "pipelined-sending.md", "tokens.md"):
+    for name in ("paired-namespaces.md", "replication.md", "outbox.md", "pipelined-sending.md", "tokens.md", "issuer.md"):
         assert name in pages and name in SAYS
         assert f"]({name})" in (ROOT / "docs" / "guide" / "which-defence.md").read_text()

@@ -15,6 +15,8 @@ import typer
 from tandem.model.errors import ConfigurationError
 from tandem.spark.java import missing_java
 
+STORIES = ("broker", "issuer")
+
 
 def demo(
     rate: Annotated[float, typer.Option(help="Messages a second, over both queues.", min=1.0, max=2_000.0)] = 100.0,
@@ -23,6 +25,9 @@ def demo(
     report: Annotated[Path, typer.Option(help="The page to write at the end.")] = Path("tandem-demo.html"),
     keep: Annotated[Path | None, typer.Option(help="Keep journals, meters, ledgers and events in this directory.")] = None,
     master: Annotated[str | None, typer.Option(help="Spark master; this machine unless given.")] = None,
+    story: Annotated[
+        str, typer.Option(help="What fails: `broker` (the primary is killed), or `issuer` (no more tokens; no Spark).")
+    ] = "broker",
     small: Annotated[bool, typer.Option("--small", help="One broker, no Spark: kill it half way and count.")] = False,
     messages: Annotated[int, typer.Option(help="With --small: how many messages to send.", min=2, max=100_000)] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and nothing else.")] = False,
@@ -31,6 +36,12 @@ def demo(
 
     Example: tandem demo --outage 20
     """
+    if story not in STORIES:
+        raise ConfigurationError(f"--story: found {story!r}; allowed is {' or '.join(STORIES)}")
+    if story == "issuer":
+        from tandem.demo.issuer import issuer_demo
+
+        return issuer_demo(as_json)
     if small:
         from tandem.demo.small import small_demo
 

@@ -213,7 +213,9 @@ class IssuerCredential:
         self._pause_ms = min(self._pause_max_ms, self._pause_ms * 2 or self._pause_min_ms)
         self._ask_again_ms = self._now_ms() + self._pause_ms
         self._renew_after(scope, self._pause_ms + int(self._pause_ms * _JITTER * self._chance()))
-        log.warning("the token issuer did not answer for %s, asking again in %.3g s: %r", scope, self._pause_ms / 1000, error)
+        log.warning(
+            "the token issuer did not answer for %s, asking again in %.3g s: %s", scope, self._pause_ms / 1000, error or repr(error)
+        )
 
     def _renew_after(self, scope: str, delay_ms: int) -> None:
         timer = self._timers.pop(scope, None)
