@@ -90,6 +90,7 @@ HOT_MODULES = (
     "server/meter_roller.py",
     "stores/blocks.py",
     "stores/effects.py",
+    "stores/guard.py",
     "stores/recent.py",
     "stores/scan.py",
     "stores/segment_index.py",

@@ -10,13 +10,16 @@ from random import Random
 
 import pytest
 
+from tandem.broker.facts import PREPARED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.model.message import DAMAGED_TTL, decode_body
 from tandem.simulator.disk import SimDisk
 from tandem.stores import InlineWorker, SegmentStore
-from tandem.stores.blocks import SEGMENT_HEADER_BYTES
+from tandem.stores.blocks import RECORD_BYTES, SEGMENT_HEADER_BYTES, pack_block_header, pack_segment_header
+from tandem.stores.guard import parts_of
 from tandem.stores.scan import SECTOR_BYTES
+from tandem.stores.segment_files import decode_manifest
 from tandem.stores.segment_reader import SegmentReader
 from tandem.stores.synced import MARK
 from tandem.stores.verify import verify
@@ -228,10 +231,10 @@ def test_a_flipped_bit_in_any_byte_of_any_file_is_found_by_verify(disk: SimDisk)
             assert any(name in line for line in report.problems + report.notes) or not name.endswith("seg"), (name, offset, report)
 
 
-def test_a_flipped_bit_is_refused_reported_or_met_on_delivery_but_never_believed(disk: SimDisk, truth: Truth) -> None:
-    """Whatever is flipped: the store opens with exactly what it held, or refuses, or says that it cut off a tail."""
+def test_a_flipped_bit_costs_one_body_at_the_most_and_is_never_believed(disk: SimDisk, truth: Truth) -> None:
+    """Whatever is flipped: the store opens with exactly what it held but for one body, or says that it cut off a tail."""
     random = Random(2)
-    refusals = torn = met = noted = 0
+    torn = met = noted = 0
     for name in disk.paths():
         content = disk.content(name)
         for offset in range(0, len(content), 5):
@@ -242,13 +245,90 @@ def test_a_flipped_bit_is_refused_reported_or_met_on_delivery_but_never_believed
                 assert name == last_with_blocks(disk) or not blocks_of(disk, name), name
                 torn += 1
                 continue
-            if refused(opened, truth, str(DIRECTORY)):
-                refusals += 1
-            elif opened.bodies() != truth[1]:
-                met += 1
-            elif opened.store.recovery.notes:
-                noted += 1
-    assert min(refusals, torn, met, noted) > 10, (refusals, torn, met, noted)
+            assert not refused(opened, truth, str(DIRECTORY)), (name, offset, opened.error)
+            lost = sum(body != truth[1][place] for place, body in opened.bodies().items())
+            assert lost <= 1
+            met += lost
+            noted += bool(opened.store.health.notes)
+    assert min(torn, met, noted) > 10, (torn, met, noted)
+
+
+def test_a_head_that_rots_while_the_store_is_open_is_restored_on_delivery(disk: SimDisk, truth: Truth) -> None:
+    opened = Opened(disk)
+    told = 0
+    for place, (key, location) in truth[0].items():
+        name = path(f"{location >> 32:010d}.seg")
+        at = location & 0xFFFF_FFFF
+        for offset in (at, at + 31, at + 35, at + 39, at + 42 + len(key) // 2):
+            disk.flip(name, offset, 1)
+            assert opened.bodies() == truth[1], (place, offset - at)
+            disk.flip(name, offset, 1)
+        told = len(opened.store.health.notes)
+    assert told > 5
+    assert opened.store.health.state is StoreState.UP
+
+
+def as_format_1(disk: SimDisk) -> SimDisk:
+    """What an earlier version would have left: no guards, one copy of the manifest."""
+    old = without_mark(disk)
+    manifest = decode_manifest(disk.content(path("store.json")), "")
+    for name in names(old, ".idx"):
+        old.remove(name)
+    for name in names(old, ".seg"):
+        file = SegmentReader(disk, name)
+        segment = file.header.segment
+        raw = bytearray(pack_segment_header(segment, manifest.store_id, 0, 0))
+        raw[8:10] = (1).to_bytes(2, "little")
+        raw[60:64] = zlib.crc32(raw[:60]).to_bytes(4, "little")
+        for _, number, payload, heads, _ in file.blocks():
+            parts = parts_of(payload, len(heads) // RECORD_BYTES)
+            records = b"".join(parts)
+            raw += pack_block_header(file.seed, segment, number, len(parts) // 3, records) + records
+        file.close()
+        old.put(name, bytes(raw))
+    content = json.loads(disk.content(path("store.json"))[:512])
+    del content["crc"]
+    content["format"] = 1
+    text = json.dumps(content, sort_keys=True)
+    old.put(path("store.json"), json.dumps({**content, "crc": zlib.crc32(text.encode())}, sort_keys=True).encode() + b"\n")
+    return old
+
+
+def test_a_store_of_format_1_is_read_and_written_on(disk: SimDisk, truth: Truth) -> None:
+    old = as_format_1(disk)
+    opened = Opened(old)
+    assert opened.error is None
+    assert opened.store.health.notes == ()
+    assert opened.bodies() == truth[1]
+    seq = opened.shop.put(4, b"new", b"new")
+    opened.store.close()
+    assert verify(DIRECTORY, old).problems == []
+    again = Opened(old)
+    assert again.bodies() == truth[1] | {(4, seq): b"new"}
+
+
+def test_a_share_of_a_transaction_that_rots_is_restored_and_if_it_cannot_be_stops_nobody(disk: SimDisk) -> None:
+    opened = Opened(disk)
+    location = opened.store.append(PREPARED, 0, 0, 0, 1, 2, b"key", b"what to do" * 20)
+    for _ in range(40):
+        opened.shop.settle(8, opened.shop.put(8, b"key", b"filler" * 20))
+        opened.store.flush()
+        opened.loop.run_ready()
+    name, at = path(f"{location >> 32:010d}.seg"), location & 0xFFFF_FFFF
+
+    def share() -> bytes:
+        effect = Fetched()
+        opened.store.fetch([location], effect)
+        opened.loop.run_until(lambda: effect.arrived)
+        assert effect.bodies is not None
+        return effect.bodies[0]
+
+    disk.flip(name, at + 60, 0)
+    assert share() == b"what to do" * 20
+    disk.put(name, disk.content(name).replace(b"TGRD", b"TGR?"))
+    assert share() == b""
+    assert opened.store.health.state is StoreState.UP
+    assert any("the share of a transaction fails its checksum" in note for note in opened.store.health.notes)
 
 
 def test_a_bad_block_with_good_ones_behind_it_is_damage_and_the_place_is_named(disk: SimDisk, truth: Truth) -> None:
@@ -306,13 +386,19 @@ def test_compaction_carries_all_but_a_damaged_body_and_what_stands_for_that_says
         assert any(f"message {other[1]} (id " in note for note in told)
 
 
-def test_damage_at_the_end_of_an_unindexed_segment_is_not_taken_for_a_torn_tail_when_another_segment_follows(disk: SimDisk) -> None:
+def test_damage_at_the_end_of_an_unindexed_segment_is_not_taken_for_a_torn_tail_when_another_segment_follows(
+    disk: SimDisk, truth: Truth
+) -> None:
     last = last_with_blocks(disk)
     name = names(disk, ".seg")[names(disk, ".seg").index(last) - 1]
     disk.remove(name.replace(".seg", ".idx"))
     start, end = blocks_of(disk, name)[-1]
+    cut = disk.copy()
     disk.flip(name, end - 1, 0)
-    opened = Opened(disk)
+    assert not refused(opened := Opened(disk), truth, name)
+    assert any("the guard of block" in note and name in note for note in opened.store.health.notes)
+    cut.put(name, cut.content(name)[: start + 40] + bytes(end - start - 40))
+    opened = Opened(cut)
     assert isinstance(opened.error, Corrupt)
     assert f"{name}: offset {start}" in opened.error.description
 
@@ -412,7 +498,7 @@ def test_an_index_that_is_older_than_its_segment_is_stale(truth: Truth, disk: Si
 
 def test_a_manifest_that_is_gone_or_garbled_is_refused(disk: SimDisk) -> None:
     manifest = path("store.json")
-    good = json.loads(disk.content(manifest))
+    good = json.loads(disk.content(manifest)[:512])
     for content in (b"", b"{}", b"[]", b"\xff\xfe", json.dumps({**good, "first_segment": good["first_segment"] + 1}).encode()):
         damaged = disk.copy()
         damaged.put(manifest, content)

@@ -71,19 +71,24 @@ def check(directory: _Data, as_json: Annotated[bool, typer.Option("--json", help
 
 @app.command(name="dump")
 def dump(directory: _Data) -> None:
-    """Print every fact as a line of JSON.
+    """Print every fact as a line of JSON. Exit code 1 when something is damaged: a line says where, and what can be read goes on.
 
     Example: tandem store dump tandem-data/tandem/store-0 | head
     """
+    damaged = False
     try:
         for path in stores_below(directory):
-            for fact in journal_dump.dump(path):
-                print(json.dumps({"store": path.name, **fact}, default=_text))
-    except Corrupt as error:
-        print(json.dumps({"damage": error.description}))
-        raise typer.Exit(1) from error
+            try:
+                for fact in journal_dump.dump(path):
+                    damaged = damaged or fact["kind"] == journal_dump.DAMAGED
+                    print(json.dumps({"store": path.name, **fact}, default=_text))
+            except Corrupt as error:
+                damaged = True
+                print(json.dumps({"store": path.name, "kind": journal_dump.DAMAGED, "text": error.description}))
     except BrokenPipeError:
         raise typer.Exit(0) from None
+    if damaged:
+        raise typer.Exit(1)
 
 
 @app.command(name="backup")

@@ -12,6 +12,9 @@ RECORD: Final = Struct("<BBIQQQIII")
 """kind, flags, entity, seq, at, aux, key bytes, body bytes, CRC of the body. Key and body follow."""
 RECORD_BYTES: Final = 42
 
+GUARD: Final = 255
+"""The kind of the last record of a block, which guards the others; facts never have it."""
+
 BLOCK_MAGIC: Final = b"TBLK"
 _FIELDS: Final = Struct("<IQII")
 """segment, block number, record count, payload bytes."""
@@ -23,7 +26,9 @@ SEGMENT_MAGIC: Final = b"TANDEMSG"
 _SEGMENT: Final = Struct("<8sHHI16sQQ12x")
 """magic, version, header bytes, segment, store id, created at, bytes allocated. A CRC of it follows."""
 SEGMENT_HEADER_BYTES: Final = 64
-VERSION: Final = 1
+VERSION: Final = 2
+"""Written. Segments, indexes and manifests of format 1 are read too: their blocks have no guard, their manifest stands there once."""
+READABLE: Final = (1, 2)
 
 OFFSET_MAX: Final = 0xFFFF_FFFF
 SEGMENT_MAX: Final = 0x7FFF_FFFF
@@ -104,6 +109,6 @@ def parse_segment_header(raw: bytes, path: str) -> SegmentHeader:
     if crc32(head) != _U32.unpack_from(raw, SEGMENT_HEADER_BYTES - 4)[0]:
         raise Corrupt(f"{path}: offset 0: the segment's header fails its checksum")
     magic, version, _, segment, store_id, created_at, allocated = _SEGMENT.unpack(head)
-    if magic != SEGMENT_MAGIC or version != VERSION:
-        raise Corrupt(f"{path}: offset 0: not a segment of format {VERSION} (found {magic!r}, format {version})")
+    if magic != SEGMENT_MAGIC or version not in READABLE:
+        raise Corrupt(f"{path}: offset 0: not a segment of format {VERSION} or earlier (found {magic!r}, format {version})")
     return SegmentHeader(segment, store_id, created_at, allocated)

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from typing import Final
 
 from tandem.model.errors import Corrupt
-from tandem.stores.blocks import RECORD, RECORD_BYTES
+from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
 from tandem.stores.checksum import crc32
-from tandem.stores.salvage import lost_body, substitute
+from tandem.stores.salvage import REPAIR, lost_body, substitute, walk_segment
 from tandem.stores.scan import read_exactly
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.settings import LogSettings
@@ -61,17 +61,31 @@ class BodyReader:
             at = locations[i] - start
             if at + RECORD_BYTES > size:
                 raise Corrupt(f"{self._files.path(segment)}: offset {offset + at}: the record is cut off")
-            kind, _, entity, seq, _, _, key_bytes, body_bytes, crc = unpack(raw, at)
+            kind, _, _, _, _, _, key_bytes, body_bytes, crc = unpack(raw, at)
             body_at = at + RECORD_BYTES + key_bytes
             body = raw[body_at : body_at + body_bytes]
             if len(body) < body_bytes and offset + body_at + body_bytes <= disk.size(descriptor):
                 body = read_exactly(disk, descriptor, body_bytes, offset + body_at)
             if kind == 0 or crc32(body) != crc or len(body) != body_bytes:
-                where = f"{self._files.path(segment)}: offset {offset + at}"
-                key = raw[at + RECORD_BYTES : body_at] if body_at <= size else b""
-                body = substitute(kind, key, where)
-                damaged.append(lost_body(where, kind, entity, seq, key))
+                body = self._restored(segment, offset + at, damaged)
             bodies.append(body)
+
+    def _restored(self, segment: int, offset: int, damaged: list[str]) -> bytes:
+        """The record's head may be what is damaged: its block is looked for, and what proves it. Damage is rare, so this may take time."""
+        for block_at, block in walk_segment(self._files, segment):
+            at = offset - block_at - BLOCK_BYTES
+            if not 0 <= at < len(block.payload):
+                continue
+            kind, _, entity, seq, _, _, key_bytes, body_bytes, _ = RECORD.unpack_from(block.payload, at)
+            body_at = at + RECORD_BYTES + key_bytes
+            if at not in block.damaged:
+                damaged += [block.told] if block.told else []
+                return block.payload[body_at : body_at + body_bytes]
+            key = block.payload[at + RECORD_BYTES : body_at]
+            where = f"{self._files.path(segment)}: offset {offset}"
+            damaged.append(lost_body(where, kind, entity, seq, key))
+            return substitute(kind, key, where)
+        raise Corrupt(f"{self._files.path(segment)}: offset {offset}: no record. {REPAIR}")
 
     def _descriptor(self, segment: int) -> int:
         descriptor = self._open.get(segment)

@@ -9,6 +9,7 @@ from tandem.broker.ports import Effect
 from tandem.model.errors import BusError, StoreUnavailable
 from tandem.stores.blocks import BLOCK_BYTES, OFFSET_MAX, RECORD_BYTES, pack_block_header
 from tandem.stores.disk import Disk, write_fully
+from tandem.stores.guard import guard_of
 from tandem.stores.recent import RecentBodies
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.segment_index import SegmentTotals, pack_entry
@@ -36,6 +37,12 @@ class Group:
         self.started_at = 0
         self.finished = False
         self.error: Exception | None = None
+
+    def seal(self, seed: int) -> int:
+        """No more records, but for the one that guards them: the bytes of the whole block."""
+        head, body = guard_of(seed, self.segment, self.number, self.parts)
+        self.parts += [head, b"", body]
+        return BLOCK_BYTES + self.bytes + len(head) + len(body)
 
 
 class BlockWriter:
@@ -95,7 +102,7 @@ class BlockWriter:
         heads = b"".join(parts[::3])
         keys = b"".join(parts[1::3])
         count = len(parts) // 3
-        bodies = count - parts[2::3].count(b"")
+        bodies = count - parts[2::3].count(b"") - 1  # the guard's is nobody's
         end = group.offset + BLOCK_BYTES + len(payload)
         if end > OFFSET_MAX:
             raise StoreUnavailable(f"a group of {len(payload)} bytes does not fit in a segment")
@@ -109,7 +116,8 @@ class BlockWriter:
         self.syncs += 1
         self._disk.fdatasync(self._descriptor)
         crc = int.from_bytes(header[4:8], "little")
-        totals.add(group.number, group.offset, end, crc, count, bodies, len(payload) - count * RECORD_BYTES - len(keys))
+        body_bytes = len(payload) - count * RECORD_BYTES - len(keys) - len(parts[-1])
+        totals.add(group.number, group.offset, end, crc, count, bodies, body_bytes)
         return pack_entry(group.number, group.offset, count, len(payload), crc, heads, keys)
 
     def _put(self, header: bytes, payload: bytes, offset: int) -> None:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from tandem.broker.facts import SETTLED
 from tandem.broker.ports import Effect, Tenant
 from tandem.model.errors import Corrupt
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES
+from tandem.stores.blocks import BLOCK_BYTES, GUARD, RECORD, RECORD_BYTES
 from tandem.stores.maintenance import Blocks, Maintenance
 from tandem.stores.salvage import Salvaged, lost_body, substitute
 from tandem.stores.settings import LogSettings
@@ -126,6 +126,8 @@ class Compaction:
             return False
         offset, block = self._blocks.popleft()
         self._payload, self._damaged = block.payload, block.damaged
+        if block.told:
+            self._maintenance.tell((block.told,))
         self._at = 0
         self._location = self._segment << 32 | offset + BLOCK_BYTES
         if not self._blocks and not self._exhausted and not self._reading:
@@ -143,12 +145,13 @@ class Compaction:
         while at < end and left > 0:
             left -= 1
             kind, flags, entity, seq, instant, aux, key_bytes, body_bytes, _ = unpack(payload, at)
-            self._entities.add(entity)
+            if kind != GUARD:
+                self._entities.add(entity)
             key_at = at + RECORD_BYTES
             body_at = key_at + key_bytes
             body_end = body_at + body_bytes
             # what a settlement buried stood before it, so it is gone or going with this segment: it has nothing left to say
-            if kind != SETTLED:
+            if kind != SETTLED and kind != GUARD:
                 key = payload[key_at:body_at]
                 body = payload[body_at:body_end]
                 where = ""

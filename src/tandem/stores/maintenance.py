@@ -52,6 +52,7 @@ class Maintenance:
         self.reader = BodyReader(files, settings)
         self._jobs = MaintenanceJobs(files, self.report)
         self._checked_at = 0
+        files.tell = self.tell_later
         self._directory = files.disk.identity(files.directory)
         self.relocated = RelocatedBytes()
         self.troubles: dict[str, str] = {}
@@ -66,6 +67,10 @@ class Maintenance:
         fresh = [line for line in dict.fromkeys(lines) if line not in notes][: TOLD_MAX - len(notes)]
         if fresh:
             self.healthy = StoreHealth(StoreState.UP, "", (*notes, *fresh))
+
+    def tell_later(self, line: str) -> None:
+        """On any thread."""
+        self._loop_call(lambda: self.tell((line,)))
 
     def fetch(self, fetch: Fetch) -> None:
         def read() -> None:

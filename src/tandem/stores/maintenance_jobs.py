@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES
-from tandem.stores.salvage import Salvaged, walk_sealed
+from tandem.stores.salvage import Salvaged, walk_segment
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.segment_index import IndexWriter, SegmentTotals, columns_of, pack_entry
 
@@ -99,8 +99,8 @@ class MaintenanceJobs:
         writer = IndexWriter(self._disk, self._files.index_path(segment), segment, self._files.manifest.store_id)
         number = totals.first_number
         try:
-            for offset, block in walk_sealed(self._files, segment, number):
-                heads, keys, _ = columns_of(block.payload, block.count)
+            for offset, block in walk_segment(self._files, segment, number):
+                heads, keys, _, _ = columns_of(block.payload, block.count)
                 writer.add([pack_entry(number, offset, block.count, len(block.payload), block.crc, heads, keys)])
                 number += 1
             writer.finish(totals)
@@ -113,7 +113,7 @@ class MaintenanceJobs:
         """The next blocks of the segment being compacted, with their offsets; none at its end."""
         if begin:
             self.end_walk()
-            self._walk = walk_sealed(self._files, segment, first_number)
+            self._walk = walk_segment(self._files, segment, first_number)
         blocks: list[tuple[int, Salvaged]] = []
         if self._walk is None:
             return blocks

@@ -8,8 +8,16 @@ from typing import Final
 
 from tandem.broker.ports import Tenant
 from tandem.model.errors import Corrupt
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header, parse_segment_header
-from tandem.stores.salvage import REPAIR, Salvaged, lost_body, salvage_block
+from tandem.stores.blocks import (
+    BLOCK_BYTES,
+    GUARD,
+    RECORD,
+    RECORD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    BadBlock,
+    parse_block_header,
+)
+from tandem.stores.salvage import REPAIR, Salvaged, lost_body, salvage
 from tandem.stores.scan import block_is_whole, find_later_block, may_be_torn, only_zeros, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.segment_index import BadIndex, IndexReader, SegmentTotals, columns_of
@@ -124,7 +132,7 @@ class Recovery:
         path = self._files.path(segment)
         descriptor = self._files.open_segment(segment, os.O_RDONLY)
         try:
-            allocated = parse_segment_header(self._disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path).allocated
+            allocated = self._files.allocated(descriptor, segment)
             size = self._disk.size(descriptor)
         finally:
             self._disk.close(descriptor)
@@ -220,7 +228,7 @@ class Recovery:
             try:
                 self._cut_torn_tail_or_refuse(segment, descriptor, bad)
             except Corrupt as damage:
-                saved = salvage_block(files, descriptor, self.number, bad.offset)
+                saved = salvage(files, descriptor, segment, self.number, bad)
                 if saved is None:
                     raise Corrupt(f"{damage.description}. {REPAIR}") from bad
                 self._note_damage(segment, bad.offset, saved)
@@ -229,13 +237,15 @@ class Recovery:
         return 0
 
     def _take_block(self, segment: int, stats: SegmentStats, offset: int, crc: int, count: int, payload: bytes) -> None:
-        heads, keys, bodies = columns_of(payload, count)
+        heads, keys, bodies, body_bytes = columns_of(payload, count)
         end = offset + BLOCK_BYTES + len(payload)
-        stats.totals.add(self.number, offset, end, crc, count, bodies, len(payload) - len(heads) - len(keys))
+        stats.totals.add(self.number, offset, end, crc, count, bodies, body_bytes)
         feed(self._tenant, segment << 32 | offset + BLOCK_BYTES, heads, keys)
         self.number += 1
 
     def _note_damage(self, segment: int, offset: int, saved: Salvaged) -> None:
+        if saved.told:
+            self.report.notes.append(saved.told)
         for at in sorted(saved.damaged):
             kind, _, entity, seq, _, _, key_bytes, _, _ = RECORD.unpack_from(saved.payload, at)
             key = saved.payload[at + RECORD_BYTES : at + RECORD_BYTES + key_bytes]
@@ -263,7 +273,7 @@ class Recovery:
                 raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; segment {follower} follows)")
         if self._synced is not None and self.number <= self._synced.number:
             raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; {self._missing(self._synced)})")
-        reserved = parse_segment_header(disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path).allocated
+        reserved = files.allocated(descriptor, segment)
         if reserved and not may_be_torn(disk, descriptor, header, bad.offset):
             raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; no sector of it is missing, so no crash has torn it)")
         self.report.torn = f"{path}: offset {bad.offset}: torn tail cut off ({bad.reason})"
@@ -280,5 +290,7 @@ def feed(tenant: Tenant, location: int, heads: bytes, keys: bytes) -> None:
             at += key_bytes
         else:
             key = b""
+        if kind == GUARD:
+            break  # the last
         replayed(kind, flags, entity, seq, instant, aux, key, location, body_bytes)
         location += RECORD_BYTES + key_bytes + body_bytes

@@ -13,6 +13,7 @@ from tandem.model.clock import SystemClock
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import (
     BLOCK_BYTES,
+    GUARD,
     RECORD,
     RECORD_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -26,7 +27,8 @@ from tandem.stores.blocks import (
 )
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, LocalDisk, read_file, write_file, write_fully
-from tandem.stores.salvage import Salvaged, salvage_block, salvage_by_index, substitute
+from tandem.stores.guard import guard_of, parts_of
+from tandem.stores.salvage import Salvaged, salvage, substitute
 from tandem.stores.scan import find_later_block, may_be_torn, read_exactly, scan_blocks
 from tandem.stores.segment_files import LOCK, MANIFEST, Manifest, SegmentFiles, decode_manifest, segment_name
 from tandem.stores.settings import LogSettings
@@ -85,6 +87,14 @@ def repair(directory: Path, disk: Disk | None = None) -> RepairReport:
         return _Repair(disk, place).run()
     finally:
         disk.unlock(held)
+
+
+def _guarded_block(seed: int, segment: int, number: int, records: list[bytes]) -> bytes:
+    payload, count = b"".join(records), len(records)
+    if records:
+        payload += b"".join(guard_of(seed, segment, number, parts_of(payload, count)))
+        count += 1
+    return pack_block_header(seed, segment, number, count, payload) + payload
 
 
 class _Repair:
@@ -188,9 +198,11 @@ class _Repair:
                         yield _Block(header.number, raw, None)
                     return
                 except BadBlock as bad:
-                    saved = salvage_block(files, descriptor, number, bad.offset) or salvage_by_index(files, descriptor, segment, number)
+                    saved = salvage(files, descriptor, segment, number, bad)
                     bad_at = bad.offset
                 if saved is not None:
+                    if saved.told:
+                        self._report.notes.append(saved.told)
                     yield _Block(number, b"", self._mend(segment, bad_at, number, saved))
                     offset, number = saved.end, number + 1
                     continue
@@ -213,6 +225,8 @@ class _Repair:
             kind, flags, entity, seq, instant, aux, key_bytes, body_bytes, _ = RECORD.unpack_from(saved.payload, at)
             body_at = at + RECORD_BYTES + key_bytes
             after = body_at + body_bytes
+            if kind == GUARD:
+                break  # made anew
             if at not in saved.damaged:
                 records.append(saved.payload[at:after])
             else:
@@ -254,8 +268,7 @@ class _Repair:
             for block in blocks:
                 raw = block.raw
                 if block.payload is not None:
-                    payload = b"".join(block.payload)
-                    raw = pack_block_header(seed, segment, block.number, len(block.payload), payload) + payload
+                    raw = _guarded_block(seed, segment, block.number, block.payload)
                 write_fully(disk, descriptor, [raw], at)
                 at += len(raw)
             disk.fsync(descriptor)

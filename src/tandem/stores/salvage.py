@@ -10,30 +10,91 @@ from typing import Final
 from tandem.broker import facts
 from tandem.model.errors import Corrupt
 from tandem.model.message import damaged_body
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, parse_block_header
+from tandem.stores.blocks import (
+    BLOCK_BYTES,
+    GUARD,
+    RECORD,
+    RECORD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    BadBlock,
+    pack_block_header,
+    parse_block_header,
+)
 from tandem.stores.checksum import crc32
+from tandem.stores.guard import find_foot
 from tandem.stores.scan import damaged_bodies, read_exactly, scan_blocks
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.segment_index import BadIndex, IndexReader
 
+MESSAGES: Final = (facts.ENQUEUED, facts.PUBLISHED)
 REPAIR: Final = "`tandem store repair` saves what can be read, and says what cannot"
 
 
 class Salvaged:
     """One block. `payload` has the bytes of its records, `damaged` says where in it records stand whose bodies must not be believed."""
 
-    __slots__ = ("count", "crc", "damaged", "end", "payload")
+    __slots__ = ("count", "crc", "damaged", "end", "payload", "told")
 
-    def __init__(self, payload: bytes, count: int, crc: int, damaged: list[int], end: int) -> None:
+    def __init__(self, payload: bytes, count: int, crc: int, damaged: list[int], end: int, told: str = "") -> None:
         self.payload = payload
         self.count = count
         self.crc = crc
         self.damaged: frozenset[int] = frozenset(damaged)
         self.end = end
         """Offset behind the block."""
+        self.told = told
+        """One line, if more than bodies of messages was damaged: where, and what became of it."""
 
 
-def salvage_block(files: SegmentFiles, descriptor: int, number: int, offset: int) -> Salvaged | None:
+def salvage(files: SegmentFiles, descriptor: int, segment: int, number: int, bad: BadBlock) -> Salvaged | None:
+    """All of block `number`, which is not whole, that can be proved. None if heads or keys are lost."""
+    itself = _by_itself(files, descriptor, number, bad.offset)
+    if itself is not None and all(itself.payload[at] in MESSAGES for at in itself.damaged):
+        return itself
+    where = f"{files.path(segment)}: offset {bad.offset}: damaged ({bad.reason})"
+    found = _by_guard(files, descriptor, segment, number, bad.offset)
+    if found is not None:
+        found.told = f"{where}: all but bodies of messages was restored"
+        return found
+    if itself is not None:
+        return itself
+    found = _by_index(files, descriptor, segment, number)
+    if found is not None:
+        found.told = f"{where}: heads and keys were taken from the index"
+    return found
+
+
+def _by_guard(files: SegmentFiles, descriptor: int, segment: int, number: int, offset: int) -> Salvaged | None:
+    disk = files.disk
+    header = parse_block_header(disk.pread(descriptor, BLOCK_BYTES, offset), files.seed)
+    known = header is not None and header.segment == segment and header.number == number
+    payload_bytes = header.payload_bytes if known and header is not None else 0
+    foot = find_foot(disk, descriptor, files.seed, segment, number, offset, payload_bytes)
+    if foot is None:
+        return None
+    payload = foot.restore(read_exactly(disk, descriptor, foot.payload_bytes, offset + BLOCK_BYTES))
+    if payload is None:
+        return None
+    crc = int.from_bytes(pack_block_header(files.seed, segment, number, foot.count + 1, payload)[4:8], "little")
+    damaged = [at for at, record in _records(payload, foot.count) if crc32(_body(payload, at, record)) != record[8]]
+    return Salvaged(payload, foot.count + 1, crc, damaged, offset + BLOCK_BYTES + foot.payload_bytes)
+
+
+def _records(payload: bytes, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(where, head) of each."""
+    at = 0
+    for _ in range(count):
+        record = RECORD.unpack_from(payload, at)
+        yield at, record
+        at += RECORD_BYTES + record[6] + record[7]
+
+
+def _body(payload: bytes, at: int, record: tuple[int, ...]) -> bytes:
+    body_at = at + RECORD_BYTES + record[6]
+    return payload[body_at : body_at + record[7]]
+
+
+def _by_itself(files: SegmentFiles, descriptor: int, number: int, offset: int) -> Salvaged | None:
     """By the block's own checksum: heads and keys are proved, bodies prove themselves. None if more is damaged than bodies."""
     disk = files.disk
     header = parse_block_header(disk.pread(descriptor, BLOCK_BYTES, offset), files.seed)
@@ -43,10 +104,14 @@ def salvage_block(files: SegmentFiles, descriptor: int, number: int, offset: int
     damaged = damaged_bodies(header, payload, files.seed) if len(payload) == header.payload_bytes else None
     if damaged is None:
         return None
-    return Salvaged(payload, header.count, header.crc, damaged, offset + BLOCK_BYTES + header.payload_bytes)
+    told = ""
+    if damaged and payload[damaged[-1]] == GUARD:
+        where = f"{files.path(header.segment)}: offset {offset + BLOCK_BYTES + damaged.pop()}"
+        told = f"{where}: the guard of block {number} is damaged: nothing is lost"
+    return Salvaged(payload, header.count, header.crc, damaged, offset + BLOCK_BYTES + header.payload_bytes, told)
 
 
-def salvage_by_index(files: SegmentFiles, descriptor: int, segment: int, number: int) -> Salvaged | None:
+def _by_index(files: SegmentFiles, descriptor: int, segment: int, number: int) -> Salvaged | None:
     """The index of a sealed segment has everything but the bodies once more."""
     try:
         index = IndexReader(files.disk, files.index_path(segment), segment, files.manifest.store_id)
@@ -81,11 +146,11 @@ def _rebuilt(raw: bytes, heads: bytes, keys: bytes, end: int) -> Salvaged:
     return Salvaged(b"".join(parts), len(heads) // RECORD_BYTES, 0, damaged, end)
 
 
-def walk_sealed(files: SegmentFiles, segment: int, first_number: int) -> Iterator[tuple[int, Salvaged]]:
-    """(offset, block) of each block of a segment that takes no more; Corrupt where even salvage ends."""
+def walk_segment(files: SegmentFiles, segment: int, beginning: int = 0) -> Iterator[tuple[int, Salvaged]]:
+    """(offset, block) of each block of a segment; Corrupt where even salvage ends. With number 0 whichever comes first."""
     descriptor = files.open_segment(segment, os.O_RDONLY)
     try:
-        offset, number = SEGMENT_HEADER_BYTES, first_number
+        offset, number = SEGMENT_HEADER_BYTES, beginning or first_number(files, descriptor, segment)
         while True:
             try:
                 for at, header, payload in scan_blocks(files.disk, descriptor, files.seed, segment, number, offset):
@@ -93,7 +158,7 @@ def walk_sealed(files: SegmentFiles, segment: int, first_number: int) -> Iterato
                     yield at, Salvaged(payload, header.count, header.crc, [], offset)
                 return
             except BadBlock as bad:
-                saved = salvage_block(files, descriptor, number, bad.offset) or salvage_by_index(files, descriptor, segment, number)
+                saved = salvage(files, descriptor, segment, number, bad)
                 bad_at = bad.offset
                 if saved is None:
                     raise Corrupt(f"{files.path(segment)}: {bad}. {REPAIR}") from bad
@@ -103,9 +168,23 @@ def walk_sealed(files: SegmentFiles, segment: int, first_number: int) -> Iterato
         files.disk.close(descriptor)
 
 
+def first_number(files: SegmentFiles, descriptor: int, segment: int) -> int:
+    """Of the first block, or if its header is damaged, as its guard has it; 0 if nobody knows."""
+    header = parse_block_header(files.disk.pread(descriptor, BLOCK_BYTES, SEGMENT_HEADER_BYTES), files.seed)
+    if header is not None and header.segment == segment:
+        return header.number
+    foot = find_foot(files.disk, descriptor, files.seed, segment, 0, SEGMENT_HEADER_BYTES, 0)
+    return foot.number if foot is not None else 0
+
+
 def lost_body(where: str, kind: int, entity: int, seq: int, key: bytes) -> str:
     """One line: whose body fails its checksum. Numbers are not enough for whoever has to send it again."""
-    if kind not in (facts.ENQUEUED, facts.PUBLISHED):
+    if kind == facts.PREPARED:
+        return (
+            f"{where}: the share of a transaction fails its checksum: if it was committed, messages that it settled in this store "
+            "are available again, and those that it sent to it are lost"
+        )
+    if kind not in MESSAGES:
         return f"{where}: the body of a record of kind {facts.KIND_NAMES.get(kind, str(kind))} fails its checksum"
     name = facts.text_of(_names_in(key)[0])
     return f"{where}: the body of message {seq} (id {name}) of entity {facts.id_of(entity)} fails its checksum: set aside"
@@ -121,8 +200,10 @@ def _names_in(key: bytes) -> tuple[bytes, str | None]:
 
 
 def substitute(kind: int, key: bytes, where: str) -> bytes:
-    """What goes on in place of a message's body that is damaged; Corrupt for facts that nothing can stand for."""
-    if kind not in (facts.ENQUEUED, facts.PUBLISHED):
+    """What goes on in place of a body that is damaged: nothing, for a share of a transaction; Corrupt for what nothing can stand for."""
+    if kind == facts.PREPARED:
+        return b""
+    if kind not in MESSAGES:
         raise Corrupt(f"{where}: the body of a record of kind {facts.KIND_NAMES.get(kind, str(kind))} fails its checksum. {REPAIR}")
     message_id, session_id = _names_in(key)
     return damaged_body(message_id, session_id, f"{where}: the body fails its checksum")

@@ -150,8 +150,8 @@ def may_be_torn(disk: Disk, descriptor: int, header: BlockHeader | None, offset:
     holds zeros until then. Without a valid header only the header itself can be looked at."""
     length = BLOCK_BYTES + (header.payload_bytes if header is not None else 0)
     raw = read_exactly(disk, descriptor, length, offset)
-    if len(raw) < length:
-        return True
+    if len(raw) < length or (header is None and length - raw.count(0) <= 1):
+        return True  # the beginning of a block has more than one byte that is not zero: nothing was ever written here
     at = 0
     while at < length:
         end = min(length, at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES)

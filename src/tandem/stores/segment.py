@@ -146,7 +146,7 @@ class SegmentStore:
             self._loop_call(self._completed)
             return
         totals = self._stats[segment].totals
-        end = offset + BLOCK_BYTES + self._next - start
+        end = offset + group.seal(self._files.seed)
         self._number += 1
         if end >= self._files.bytes_of(segment):
             group.last = True
@@ -276,7 +276,7 @@ class SegmentStore:
         maintenance = Maintenance(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
         self._maintenance = maintenance
         maintenance.room_changed = self._room_changed
-        maintenance.tell(recovery.report.told())
+        maintenance.tell((*files.found, *recovery.report.told()))
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
         grown, filled = maintenance.index_grown, maintenance.segment_filled

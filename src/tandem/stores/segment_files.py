@@ -6,17 +6,31 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores.blocks import SEGMENT_HEADER_BYTES, SEGMENT_MAX, VERSION, pack_segment_header, parse_segment_header, seed_of
+from tandem.stores.blocks import (
+    BLOCK_BYTES,
+    READABLE,
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_MAX,
+    VERSION,
+    SegmentHeader,
+    pack_segment_header,
+    parse_block_header,
+    parse_segment_header,
+    seed_of,
+)
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, read_file, write_file, write_fully
 from tandem.stores.spare import Spare
 
 MANIFEST: Final = "store.json"
+_COPY_BYTES: Final = 512
+"""A sector each."""
 LOCK: Final = "lock"
 AUDIT: Final = "audit"
 
@@ -52,16 +66,37 @@ class Manifest:
             content["begins_at"] = self.begins_at
             content["entity_max"] = self.entity_max
         text = json.dumps(content, sort_keys=True)
-        return json.dumps({**content, "crc": crc32(text.encode())}, sort_keys=True).encode() + b"\n"
+        line = json.dumps({**content, "crc": crc32(text.encode())}, sort_keys=True).encode()
+        return (line.ljust(_COPY_BYTES - 1) + b"\n") * 2
+
+
+def read_manifest_file(raw: bytes, path: str) -> tuple[Manifest, str]:
+    """What it says, and what is wrong with it: it stands there twice, a sector each, and one of them is enough."""
+    copies = [raw[:_COPY_BYTES], raw[_COPY_BYTES:]] if len(raw) > _COPY_BYTES else [raw]
+    found: Manifest | None = None
+    wrong: Corrupt | None = None
+    for copy in copies:
+        try:
+            found = found or _decode_copy(copy, path)
+        except Corrupt as error:
+            wrong = wrong or error
+    if found is None:
+        raise wrong or Corrupt(f"{path}: empty")
+    whole = len(copies) == 1 or copies[0] == copies[1]
+    return found, "" if whole else f"{path}: one of its two copies is damaged; the other was taken"
 
 
 def decode_manifest(raw: bytes, path: str) -> Manifest:
+    return read_manifest_file(raw, path)[0]
+
+
+def _decode_copy(raw: bytes, path: str) -> Manifest:
     try:
         content = json.loads(raw)
         crc = content.pop("crc")
         if crc32(json.dumps(content, sort_keys=True).encode()) != crc:
             raise Corrupt(f"{path}: fails its checksum")
-        if content["format"] != VERSION:
+        if content["format"] not in READABLE:
             raise Corrupt(f"{path}: format {content['format']}; this version reads format {VERSION}")
         store_id = bytes.fromhex(content["store"])
         return Manifest(
@@ -105,6 +140,9 @@ class SegmentFiles:
         self._spare = Spare(disk, directory, segment_bytes)
         self.manifest = Manifest(b"", 1, 0, 1)
         self.seed = 0
+        self.found: list[str] = []
+        self.tell: Callable[[str], None] = self.found.append
+        """Called on any thread with a line about damage that harms nobody."""
 
     def path(self, segment: int) -> str:
         return f"{self.directory}/{segment_name(segment)}"
@@ -121,7 +159,10 @@ class SegmentFiles:
         segments = {int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit()}
         path = f"{self.directory}/{MANIFEST}"
         if MANIFEST in names:
-            self.manifest = decode_manifest(read_file(self.disk, path), path)
+            self.manifest, damage = read_manifest_file(read_file(self.disk, path), path)
+            if damage:
+                self.tell(damage)
+                self._write_manifest(self.manifest)
         elif segments:
             raise Corrupt(f"{path}: missing, but the directory holds {len(segments)} segments")
         else:
@@ -148,7 +189,7 @@ class SegmentFiles:
         path = self.path(segment)
         descriptor = self.disk.open(path, flags)
         try:
-            header = parse_segment_header(self.disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path)
+            header = self._header(descriptor, segment, path)
             if header.store_id != self.manifest.store_id:
                 raise Corrupt(f"{path}: belongs to store {header.store_id.hex()}, not to {self.manifest.store_id.hex()}")
             if header.segment != segment:
@@ -157,6 +198,23 @@ class SegmentFiles:
             self.disk.close(descriptor)
             raise
         return descriptor
+
+    def _header(self, descriptor: int, segment: int, path: str) -> SegmentHeader:
+        """All that it says is known otherwise; where it is damaged, the first block says whose the segment is."""
+        raw = self.disk.pread(descriptor, SEGMENT_HEADER_BYTES + BLOCK_BYTES, 0)
+        try:
+            return parse_segment_header(raw[:SEGMENT_HEADER_BYTES], path)
+        except Corrupt as error:
+            first = parse_block_header(raw[SEGMENT_HEADER_BYTES:], self.seed)
+            empty = len(raw) > SEGMENT_HEADER_BYTES and not any(raw[SEGMENT_HEADER_BYTES:])
+            if not empty and (first is None or first.segment != segment):
+                raise
+            self.tell(f"{error.description}: what it says is known otherwise")
+            return SegmentHeader(segment, self.manifest.store_id, 0, 0)
+
+    def allocated(self, descriptor: int, segment: int) -> int:
+        """Bytes that were reserved when the segment was made; 0 when nobody knows."""
+        return self._header(descriptor, segment, self.path(segment)).allocated
 
     def take(self, segment: int) -> int:
         """The descriptor to write `segment` with, now: if it is not there yet it is made, on a full disk out of what was set aside."""

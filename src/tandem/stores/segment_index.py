@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
-from tandem.stores.blocks import RECORD, RECORD_BYTES, VERSION
+from tandem.stores.blocks import GUARD, READABLE, RECORD, RECORD_BYTES, VERSION
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, write_fully
 
@@ -145,7 +145,7 @@ class IndexReader:
         if _U32.unpack_from(footer, FOOTER_BYTES - 4)[0] != crc:
             raise BadIndex("fails its checksum")
         magic, version, _, found_segment, found_store = _HEADER.unpack(self._disk.pread(self._descriptor, HEADER_BYTES, 0))
-        if magic != INDEX_MAGIC or version != VERSION or footer[:8] != FOOTER_MAGIC:
+        if magic != INDEX_MAGIC or version not in READABLE or footer[:8] != FOOTER_MAGIC:
             raise BadIndex("not an index of this format")
         if found_segment != segment or found_store != store_id:
             raise BadIndex(f"is of segment {found_segment} of store {found_store.hex()}")
@@ -191,11 +191,11 @@ class IndexReader:
             yield number, offset, payload_bytes, buffer[heads_at:keys_at], buffer[keys_at:position]
 
 
-def columns_of(payload: bytes, count: int) -> tuple[bytes, bytes, int]:
-    """(record headers, keys, records with a body) of a block; ValueError if the records do not fill it exactly."""
+def columns_of(payload: bytes, count: int) -> tuple[bytes, bytes, int, int]:
+    """(record headers, keys, facts with a body, bytes of bodies) of a block; ValueError if the records do not fill it exactly."""
     heads: list[bytes] = []
     keys: list[bytes] = []
-    bodies = 0
+    bodies = body_bytes = 0
     position = 0
     end = len(payload)
     unpack = RECORD.unpack_from
@@ -207,9 +207,10 @@ def columns_of(payload: bytes, count: int) -> tuple[bytes, bytes, int]:
         heads.append(payload[position:key_at])
         body_at = key_at + fields[6]
         keys.append(payload[key_at:body_at])
-        if fields[7]:
+        if fields[7] and fields[0] != GUARD:
             bodies += 1
+            body_bytes += fields[7]
         position = body_at + fields[7]
     if position != end:
         raise ValueError("the records do not fill the block")
-    return b"".join(heads), b"".join(keys), bodies
+    return b"".join(heads), b"".join(keys), bodies, body_bytes

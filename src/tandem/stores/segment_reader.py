@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from tandem.model.errors import ConfigurationError
+from tandem.model.clock import SystemClock
+from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import (
     BLOCK_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -17,8 +18,9 @@ from tandem.stores.blocks import (
     seed_of,
 )
 from tandem.stores.disk import Disk, read_file
+from tandem.stores.salvage import first_number, salvage
 from tandem.stores.scan import block_is_whole, find_later_block, scan_blocks
-from tandem.stores.segment_files import MANIFEST, Manifest, decode_manifest
+from tandem.stores.segment_files import AUDIT, MANIFEST, Manifest, SegmentFiles, read_manifest_file
 from tandem.stores.segment_index import columns_of
 
 
@@ -28,9 +30,11 @@ class SegmentReader:
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
         self.disk = disk
+        self.doubt = ""
+        """What is wrong with the header, if anything."""
         self.descriptor = disk.open(path, os.O_RDONLY)
         try:
-            self.header: SegmentHeader = parse_segment_header(disk.pread(self.descriptor, SEGMENT_HEADER_BYTES, 0), path)
+            self.header: SegmentHeader = self._read_header()
         except BaseException:
             disk.close(self.descriptor)
             raise
@@ -39,8 +43,48 @@ class SegmentReader:
         self.number = 0
         """Of the block expected next; 0 before the first."""
 
+    def _read_header(self) -> SegmentHeader:
+        """All that it says stands elsewhere too: where it is damaged, manifest, name and first block are believed."""
+        raw = self.disk.pread(self.descriptor, SEGMENT_HEADER_BYTES + BLOCK_BYTES, 0)
+        try:
+            return parse_segment_header(raw[:SEGMENT_HEADER_BYTES], self.path)
+        except Corrupt as error:
+            directory, name = os.path.split(self.path)
+            directory = os.path.dirname(directory) if os.path.basename(directory) == AUDIT else directory
+            try:
+                store_id = read_manifest(self.disk, directory).store_id
+            except ConfigurationError:
+                store_id = b""
+            first = parse_block_header(raw[SEGMENT_HEADER_BYTES:], seed_of(store_id))
+            if first is None or name[:10] != f"{first.segment:010d}":
+                raise
+            self.doubt = error.description
+            return SegmentHeader(first.segment, store_id, 0, 0)
+
     def close(self) -> None:
         self.disk.close(self.descriptor)
+
+    def blocks_past_damage(self, told: Callable[[int, str], None]) -> Iterator[tuple[int, int, bytes, bytes, bytes]]:
+        """The same as `blocks`, but what is damaged and can be restored is yielded too; `told` gets offset and reason of what cannot."""
+        while True:
+            try:
+                yield from self.blocks(self.number)
+                return
+            except Damage as bad:
+                damage = bad
+            source = _Source(self)
+            number = self.number or first_number(source, self.descriptor, self.header.segment)
+            saved = salvage(source, self.descriptor, self.header.segment, number, damage)
+            if saved is not None:
+                heads, keys, _, _ = columns_of(saved.payload, saved.count)
+                yield damage.offset, number, saved.payload, heads, keys
+                self.end, self.number = saved.end, number + 1
+                continue
+            told(damage.offset, damage.reason)
+            later = find_later_block(self.disk, self.descriptor, self.seed, self.header.segment, self.number, damage.offset + 1)
+            if later < 0:
+                return
+            self.end, self.number = later, 0
 
     def blocks(self, number: int = 0) -> Iterator[tuple[int, int, bytes, bytes, bytes]]:
         """(offset, block number, payload, record headers, keys) of each whole block.
@@ -63,7 +107,7 @@ class SegmentReader:
     def _scan(self) -> Iterator[tuple[int, int, bytes, bytes, bytes]]:
         for offset, header, payload in scan_blocks(self.disk, self.descriptor, self.seed, self.header.segment, self.number, self.end):
             try:
-                heads, keys, _ = columns_of(payload, header.count)
+                heads, keys, _, _ = columns_of(payload, header.count)
             except ValueError as error:
                 raise BadBlock(offset, str(error)) from error
             self.end = offset + BLOCK_BYTES + header.payload_bytes
@@ -77,9 +121,25 @@ class SegmentReader:
         return find_later_block(self.disk, self.descriptor, self.seed, self.header.segment, self.number, offset) >= 0
 
 
-def read_manifest(disk: Disk, directory: str) -> Manifest:
+class _Source(SegmentFiles):
+    """One file, as whoever salvages it wants to see it."""
+
+    def __init__(self, file: SegmentReader) -> None:
+        super().__init__(os.path.dirname(file.path), file.disk, SystemClock(), 0)
+        self._path = file.path
+        self.seed = file.seed
+        self.manifest = Manifest(file.header.store_id, file.header.segment, file.header.segment, 0)
+
+    def path(self, segment: int) -> str:
+        return self._path
+
+
+def read_manifest(disk: Disk, directory: str, told: Callable[[str], None] = lambda damage: None) -> Manifest:
     path = f"{directory}/{MANIFEST}"
     try:
-        return decode_manifest(read_file(disk, path), path)
+        manifest, damage = read_manifest_file(read_file(disk, path), path)
+        if damage:
+            told(damage)
+        return manifest
     except FileNotFoundError as error:
         raise ConfigurationError(f"{directory}: not a store: {MANIFEST} is missing") from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tandem.model.errors import Corrupt
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
+from tandem.stores.blocks import BLOCK_BYTES, GUARD, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.scan import only_zeros
@@ -15,6 +16,8 @@ from tandem.stores.segment_files import AUDIT, Manifest, index_name, segment_nam
 from tandem.stores.segment_index import BadIndex, IndexReader
 from tandem.stores.segment_reader import SegmentReader, read_manifest
 from tandem.stores.synced import read_mark
+
+_GUARD: Final = bytes([GUARD])
 
 
 @dataclass(slots=True)
@@ -43,8 +46,9 @@ class VerifyReport:
 def verify(directory: Path, disk: Disk | None = None) -> VerifyReport:
     """Reads every byte. On a live store what is being written at this moment is a note, not a problem."""
     disk = disk or LocalDisk()
+    total = VerifyReport()
     try:
-        manifest = read_manifest(disk, str(directory))
+        manifest = read_manifest(disk, str(directory), total.problems.append)
     except Corrupt as error:
         return VerifyReport(problems=[error.description])
     synced, doubt = read_mark(disk, str(directory), manifest.store_id)  # before the segments: what it names has to be in them
@@ -72,7 +76,6 @@ def verify(directory: Path, disk: Disk | None = None) -> VerifyReport:
             segment = max(manifest.first, segment - 1)
         else:
             segment += 1
-    total = VerifyReport()
     for report in reports.values():
         total.add(report)
     if doubt:
@@ -92,6 +95,8 @@ def _verify_segment(disk: Disk, directory: Path, manifest: Manifest, segment: in
     except Corrupt as error:
         report.problems.append(error.description)
         return 0
+    if file.doubt:
+        report.problems.append(file.doubt)
     try:
         if file.header.store_id != manifest.store_id or file.header.segment != segment:
             report.problems.append(f"{file.path}: is segment {file.header.segment} of store {file.header.store_id.hex()}")
@@ -116,7 +121,7 @@ def _read_blocks(file: SegmentReader, number: int, report: VerifyReport, entries
         for offset, block, payload, heads, keys in file.blocks(number):
             entries[block] = (offset, heads, keys)
             report.blocks += 1
-            report.records += len(heads) // RECORD_BYTES
+            report.records += len(heads) // RECORD_BYTES - (heads[-RECORD_BYTES : -RECORD_BYTES + 1] == _GUARD)
             at = 0
             for record in RECORD.iter_unpack(heads):
                 body_at = at + RECORD_BYTES + record[6]

@@ -355,4 +355,8 @@ class _Share(FetchEffect):
             if isinstance(error, StoreUnavailable):
                 return  # asked again when the store is back
             raise error
+        if not bodies[0]:  # lost to damage, which the store has told: nothing can be carried out, and what it held is free again
+            operations.thaw(tenant, found.rows)
+            _drop(self._namespace, tenant, self._transaction)
+            return
         _carry_out(self._namespace, tenant, self._transaction, operations.decode(bodies[0]), self._namespace.turn.begin())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +13,11 @@ import pyarrow as pa
 
 from tandem import amqp
 from tandem.broker import facts
-from tandem.model.errors import Corrupt
 from tandem.model.message import decode_body
 from tandem.spark.analytics.journal_files import SegmentPlace
-from tandem.stores.blocks import BLOCK_BYTES, RECORD_BYTES, SEGMENT_HEADER_BYTES, BadBlock, Damage, parse_segment_header
+from tandem.stores.blocks import BLOCK_BYTES, GUARD, RECORD_BYTES, BadBlock
 from tandem.stores.disk import LocalDisk
+from tandem.stores.journal_dump import DAMAGED
 from tandem.stores.segment_index import BadIndex, IndexReader
 from tandem.stores.segment_reader import SegmentReader
 
@@ -79,7 +78,7 @@ _FRAGMENT_BITS: Final = 26
 _NO_INSTANT: Final = 1 << 53
 """Milliseconds that no calendar reaches: such instants are shown as absent."""
 _STATES: Final = {1: "active", 3: "deferred", 4: "scheduled", 6: "delayed"}
-_INTERNAL: Final = frozenset({facts.METERED, facts.METERS, facts.ENTITY, facts.RULE, facts.CLOCK_SET})
+_INTERNAL: Final = frozenset({facts.METERED, facts.METERS, facts.ENTITY, facts.RULE, facts.CLOCK_SET, GUARD})
 _TAKEN_APART: Final = frozenset({facts.DELIVERED, facts.LEASED, facts.LEASE_PART, facts.PUBLISHED})
 
 
@@ -96,29 +95,30 @@ class SegmentTask:
 
 
 def read_segment(task: SegmentTask) -> Iterator[pa.RecordBatch]:
-    """Raises Corrupt at damage; an unfinished block at the end of a growing segment just ends it."""
+    """Goes on past damage: what can be restored is, what cannot is a row of kind `damaged`. An unfinished block at the end of a growing
+    segment just ends it."""
     path, index = task.place.find()
     gathered = _Gathered(task)
+    lost: list[tuple[int, str]] = []
     wanted = {number for number, name in task.entities.items() if BACKLOG in name.casefold()} if task.destinations else set()
-    for offset, heads, keys, payload in _blocks(task.place, path, None if wanted else index):
+    for offset, heads, keys, payload in _blocks(task.place, path, None if wanted else index, lost):
         gathered.add(offset, heads, keys, destinations_of(heads, payload, wanted) if wanted else {})
         if gathered.records >= _RECORDS_PER_BATCH:
             yield gathered.batch()
     if gathered.records:
         yield gathered.batch()
+    if lost:
+        yield _damage(task, lost)
 
 
-def _blocks(place: SegmentPlace, path: str, index: str | None) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+def _blocks(place: SegmentPlace, path: str, index: str | None, lost: list[tuple[int, str]]) -> Iterator[tuple[int, bytes, bytes, bytes]]:
     """(offset of the first record, record headers, keys, payload) of each block; without payload where the index is enough."""
     disk = LocalDisk()
     if index is not None:
         try:
-            descriptor = disk.open(path, os.O_RDONLY)
-            try:
-                header = parse_segment_header(disk.pread(descriptor, SEGMENT_HEADER_BYTES, 0), path)
-            finally:
-                disk.close(descriptor)
-            reader = IndexReader(disk, index, place.segment, header.store_id)
+            file = SegmentReader(disk, path)
+            file.close()
+            reader = IndexReader(disk, index, place.segment, file.header.store_id)
         except (BadIndex, FileNotFoundError):
             index = None  # the segment itself has it all
         else:
@@ -130,13 +130,19 @@ def _blocks(place: SegmentPlace, path: str, index: str | None) -> Iterator[tuple
     if index is None:
         file = SegmentReader(disk, place.find()[0])
         try:
-            for offset, _, payload, heads, keys in file.blocks():
+            for offset, _, payload, heads, keys in file.blocks_past_damage(lambda offset, reason: lost.append((offset, reason))):
                 yield offset + BLOCK_BYTES, heads, keys, payload
-        except BadBlock as bad:
-            if isinstance(bad, Damage):
-                raise Corrupt(f"{path}: {bad}") from bad
+        except BadBlock:
+            pass  # a tail that a crash, or a writer at work, may leave
         finally:
             file.close()
+
+
+def _damage(task: SegmentTask, lost: list[tuple[int, str]]) -> pa.RecordBatch:
+    """A row for each block that cannot be read: a table that is shorter than it should be says so itself."""
+    place = task.place
+    where = {"namespace": place.namespace, "store": place.store, "segment": place.segment, "kind": DAMAGED}
+    return pa.RecordBatch.from_pylist([{**where, "offset": offset, "reason": reason} for offset, reason in lost], schema=SCHEMA)
 
 
 class _Gathered:
