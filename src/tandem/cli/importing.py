@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,6 +14,8 @@ import typer
 
 from tandem.cli.configuration.settings import Flags, load
 from tandem.cli.configuration.topology_file import plain, write_topology
+from tandem.cli.operations.broker_pages import call
+from tandem.cli.operations.target import Target
 from tandem.model.entity import (
     MAX_DURATION_MS,
     AuthorizationRule,
@@ -20,6 +23,7 @@ from tandem.model.entity import (
     EntityStatus,
     FalseFilter,
     Filter,
+    HybridConnectionDescription,
     QueueDescription,
     Right,
     RuleDescription,
@@ -89,7 +93,9 @@ def import_topology(
     for warning in warnings:
         typer.echo(f"tandem: {warning}", err=True)
     if not shown:
-        counts = f"{len(found.queues)} queues, {len(found.topics)} topics, {len(found.subscriptions)} subscriptions"
+        counts = (
+            f"{len(found.queues)} queues, {len(found.topics)} topics, {len(found.subscriptions)} subscriptions, {len(found.relays)} relays"
+        )
         print(f"{to}: {counts}; start with: tandem serve --config {to}")
 
 
@@ -112,11 +118,37 @@ def read_topology(connection_string: str, ca_file: Path | None) -> tuple[Namespa
     options: dict[str, Any] = {} if ca_file is None else {"connection_verify": str(ca_file)}
     try:
         with ServiceBusAdministrationClient.from_connection_string(connection_string, retry_total=2, **options) as client:
-            return _NamespaceReader(client).read()
+            found, warnings = _NamespaceReader(client).read()
+            return replace(found, relays=_read_relays(Target(connection_string, str(ca_file) if ca_file else None))), warnings
     except ValueError as error:
         raise ConfigurationError(f"--from: {error}") from error
     except AzureError as error:
         raise ConfigurationError(f"the namespace could not be read: {error.message.splitlines()[0] if error.message else error}") from error
+
+
+def _read_relays(target: Target) -> tuple[HybridConnectionDescription, ...]:
+    """Of a broker of ours: elsewhere relays live in namespaces of their own."""
+    try:
+        found = call(target, "GET", "relays?keys=true")["relays"]
+    except (ConfigurationError, ValueError):
+        return ()
+    return tuple(
+        HybridConnectionDescription(
+            name=one["name"],
+            requires_client_authorization=one["requires_client_authorization"],
+            user_metadata=one["user_metadata"],
+            authorization_rules=tuple(
+                AuthorizationRule(
+                    key_name=rule["name"],
+                    primary_key=rule["primary_key"],
+                    secondary_key=rule["secondary_key"],
+                    rights=frozenset(Right(right) for right in rule["rights"]),
+                )
+                for rule in one["authorization_rules"]
+            ),
+        )
+        for one in found
+    )
 
 
 class _NamespaceReader:

@@ -13,7 +13,7 @@ import typer
 
 from tandem.cli.configuration import keyring
 from tandem.cli.configuration.settings import Configuration, Flags, load
-from tandem.model.entity import AuthorizationRule, QueueDescription, TopicDescription
+from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, QueueDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import NamespaceSettings
 
@@ -70,7 +70,8 @@ def list_keys(configuration: Configuration) -> Iterator[Shown]:
 def _rules(namespace: NamespaceSettings) -> Iterator[tuple[str, AuthorizationRule]]:
     for rule in namespace.authorization_rules:
         yield "", rule
-    entities: list[QueueDescription | TopicDescription] = [*namespace.queues, *namespace.topics]
+    entities: list[QueueDescription | TopicDescription | HybridConnectionDescription]
+    entities = [*namespace.queues, *namespace.topics, *namespace.relays]
     for entity in entities:
         for rule in entity.authorization_rules:
             yield entity.name, rule

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from tandem.model.limits import Limits
+from tandem.relay.close_codes import GOING_AWAY
 from tandem.relay.entity import HybridConnection
 from tandem.relay.namespace import RelayNamespace, Surroundings
 from tandem.relay.pulse import Pulse
@@ -51,5 +52,6 @@ class RelayFront:
     ) -> web.StreamResponse:
         return await self._http.serve(namespace, request, *meant)
 
-    def close(self) -> None:
-        self._pulse.stop()
+    async def close(self, grace_seconds: float = 0.5) -> None:
+        """The broker stops: everybody is told, has a moment to answer, and is cut off."""
+        await self._pulse.close_all(GOING_AWAY, "the broker is shutting down", grace_seconds)

@@ -84,6 +84,8 @@ class RelayNamespace:
     authorize: Authorize
     describe: Callable[[BusError, str], str]
     """An error and the entity it is about -> the text with its tracking id."""
+    note_refused: Callable[[web.BaseRequest, BusError], None]
+    """Told of every token that did not open anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +118,11 @@ def token_of(request: web.BaseRequest, target: RelayTarget) -> str | None:
     return target.token or request.headers.get("ServiceBusAuthorization")
 
 
-def refusal(namespace: RelayNamespace, error: BusError, entity: str) -> web.Response:
+def refusal(namespace: RelayNamespace, request: web.BaseRequest, error: BusError, entity: str) -> web.Response:
     """The text stands in the reason too: WebSocket clients see nothing else of a refused handshake."""
     text = namespace.describe(error, entity)
+    if isinstance(error, AuthenticationFailed | Forbidden):
+        namespace.note_refused(request, error)
     reason = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
     headers = {"Server": "Tandem", "Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
     if error.status == 401:

@@ -10,6 +10,7 @@ from typing import Final
 from tandem.relay.socket import RelaySocket
 
 _STEPS_PER_ROUND: Final = 120
+_GRACE_STEPS: Final = 50
 
 
 class Pulse:
@@ -25,10 +26,19 @@ class Pulse:
         if self._timer is None:
             self._again()
 
-    def stop(self) -> None:
+    async def close_all(self, code: int, reason: str, grace_seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        sockets = [socket for socket in self._sockets if not socket.lost]
+        for socket in sockets:
+            socket.close(code, reason)
+        for _ in range(_GRACE_STEPS):
+            if all(socket.lost for socket in sockets):
+                break
+            await asyncio.sleep(grace_seconds / _GRACE_STEPS)
+        for socket in sockets:
+            socket.abort()
         self._sockets.clear()
 
     def _again(self) -> None:

@@ -134,9 +134,9 @@ class HttpDoor:
             headers = await self._admit(namespace, request, target, entity)
             return await self._relay(namespace, request, target, entity, depth, headers)
         except NoListener as error:
-            return refusal(namespace, BadGateway(error.description), entity.name)
+            return refusal(namespace, request, BadGateway(error.description), entity.name)
         except BusError as error:
-            return refusal(namespace, error, entity.name)
+            return refusal(namespace, request, error, entity.name)
         finally:
             entity.requests -= 1
 

@@ -77,7 +77,7 @@ class WebSocketDoor:
             else:
                 await self._connect(namespace, request, target, found)
         except BusError as error:
-            return refusal(namespace, error, entity_name)
+            return refusal(namespace, request, error, entity_name)
 
     # -- a listener registers
 

@@ -17,7 +17,7 @@ from tandem.broker.ports import Journal
 from tandem.gateway.amqp.faulty import FaultyPump
 from tandem.gateway.amqp.pump import AmqpPump
 from tandem.gateway.http.data import DataPlane
-from tandem.gateway.http.types import HttpNamespace
+from tandem.gateway.http.types import HttpNamespace, note_refused
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.errors import BusError, ServerBusy
@@ -84,7 +84,7 @@ class Server:
     ) -> None:
         self.settings = settings
         self._faults_allowed = settings.faults or settings.dev
-        self._entropy = entropy
+        self.entropy = entropy
         """n -> n bytes that nobody can foresee."""
         self.clock: Clock = clock or SystemClock()
         self._connection_clock: Clock = connection_clock or self.clock
@@ -161,7 +161,7 @@ class Server:
     async def _open_namespace(self, wish: NamespaceSettings) -> None:
         settings = self.settings
         translator = Translator(self._new_uuid, settings.limits.header_bytes_max, lambda: self.turn.now)
-        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self._entropy(8), "big"))
+        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self.entropy(8), "big"))
         catalog = self._engines.open_catalog(wish.name, settings.stores.count)
         namespace.locks_outlive_connections = wish.locks_outlive_connections
         for index in range(settings.stores.count):
@@ -172,7 +172,7 @@ class Server:
             namespace,
             self.turn,
             translator,
-            Tracker(wish.name, settings.node, self._entropy),
+            Tracker(wish.name, settings.node, self.entropy),
             settings.limits,
             self._log,
             self._connection_clock,
@@ -201,11 +201,11 @@ class Server:
         self._driver.chores += [supervisor, meters, IdleEntities(context)]
 
     def _new_uuid(self) -> uuid.UUID:
-        return uuid.UUID(bytes=self._entropy(16), version=4)
+        return uuid.UUID(bytes=self.entropy(16), version=4)
 
     def _chance(self) -> float:
         """A number in [0, 1) that nobody can foresee."""
-        return int.from_bytes(self._entropy(4), "big") / 0x1_0000_0000
+        return int.from_bytes(self.entropy(4), "big") / 0x1_0000_0000
 
     def _sniffer(self) -> asyncio.Protocol:
         return SniffProtocol(
@@ -239,7 +239,7 @@ class Server:
                 amqp=self._amqp_pump,
                 limits=self.settings.limits,
                 clock=self.clock,
-                entropy=self._entropy,
+                entropy=self.entropy,
                 known_hosts=self._known_hosts() if self.settings.dev else None,
             )
             OperatorPages(self).install(self._front)
@@ -271,8 +271,9 @@ class Server:
             clock=context.connection_clock,
             authorize=admin.authorized_until,
             describe=describe,
+            note_refused=note_refused,
         )
-        return HttpNamespace(admin=admin, data=self._data[number], tracker=context.tracker, relay=relay)
+        return HttpNamespace(admin=admin, data=self._data[number], tracker=context.tracker, relay=relay, relays=admin.relays)
 
     def namespace_of(self, host: str) -> int:
         """Which namespace a host name leads to: the one that claims it, else the first."""

@@ -13,6 +13,7 @@ from tandem.cli.configuration.setting_types import Choice, Duration, Flag, Integ
 from tandem.model.entity import (
     AuthorizationRule,
     EntityStatus,
+    HybridConnectionDescription,
     QueueDescription,
     Right,
     RuleDescription,
@@ -90,7 +91,7 @@ _KEY: Final = Text(chars_max=256, allowed="a key of 1 to 256 characters")
 def read_namespaces(root: Section, limits: Limits) -> tuple[NamespaceSettings, ...]:
     """`[[namespace]]` with all beneath it; or `[[queue]]` and `[[topic]]` alone, which mean the one default namespace."""
     found = root.tables("namespace")
-    short = [key for key in ("queue", "topic", "authorization_rule") if root.has(key)]
+    short = [key for key in ("queue", "topic", "relay", "authorization_rule") if root.has(key)]
     if found and short:
         raise ConfigurationError(f"{root.place(short[0])}: stands beside [[namespace]]; write it as [[namespace.{short[0]}]]")
     if not found:
@@ -144,6 +145,7 @@ class _Entities:
         self._queues: list[QueueDescription] = []
         self._topics: list[TopicDescription] = []
         self._subscriptions: list[SubscriptionDescription] = []
+        self._relays: list[HybridConnectionDescription] = []
         self._checks: list[tuple[Section, _Description]] = []
 
     def add_queue(self, section: Section) -> None:
@@ -169,6 +171,18 @@ class _Entities:
             self._add_subscription(item, name, own)
         section.finish()
 
+    def add_relay(self, section: Section) -> None:
+        name = self._names.take(section, "name", Name())
+        required = section.get("requires_client_authorization", Flag())
+        relay = HybridConnectionDescription(
+            name=name,
+            requires_client_authorization=True if required is None else cast(bool, required),
+            user_metadata=cast("str | None", section.get("user_metadata", Text(empty=True))) or None,
+            authorization_rules=_authorization_rules(section),
+        )
+        section.finish()
+        self._relays.append(relay)
+
     def _add_subscription(self, section: Section, topic: str, names: UniqueNames) -> None:
         name = names.take(section, self._key("name"), SUBSCRIPTION_NAME)
         fields = _properties(section, SubscriptionDescription, self._emulator)
@@ -193,6 +207,7 @@ class _Entities:
             queues=tuple(self._queues),
             topics=tuple(self._topics),
             subscriptions=tuple(self._subscriptions),
+            relays=tuple(self._relays),
             authorization_rules=rules,
         )
 
@@ -230,6 +245,8 @@ def _namespace(section: Section, name: str, hosts: tuple[str, ...], limits: Limi
         entities.add_queue(item)
     for item in section.tables("topic"):
         entities.add_topic(item)
+    for item in section.tables("relay"):
+        entities.add_relay(item)
     namespace = entities.finish(name, hosts, _authorization_rules(section))
     outlive = cast(bool, section.get("locks_outlive_connections", Flag()) or False)
     return replace(namespace, locks_outlive_connections=outlive)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tandem.cli.configuration.settings import is_loopback
-from tandem.model.entity import AuthorizationRule, QueueDescription, Right, TopicDescription
+from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, QueueDescription, Right, TopicDescription
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import NamespaceSettings
 from tandem.stores.disk import LocalDisk, make_directory, sync_name
@@ -84,7 +84,7 @@ def _fill_namespace(namespace: NamespaceSettings, ring: KeyRing, root_key: str) 
             secondary_key=rule.secondary_key or ring.key(namespace.name, path, rule.key_name, "secondary_key"),
         )
 
-    def on_entity(entity: QueueDescription | TopicDescription) -> tuple[AuthorizationRule, ...]:
+    def on_entity(entity: QueueDescription | TopicDescription | HybridConnectionDescription) -> tuple[AuthorizationRule, ...]:
         return tuple(complete(entity.name, rule) for rule in entity.authorization_rules)
 
     return replace(
@@ -92,6 +92,7 @@ def _fill_namespace(namespace: NamespaceSettings, ring: KeyRing, root_key: str) 
         authorization_rules=tuple(complete("", rule) for rule in (root, *others)),
         queues=tuple(replace(queue, authorization_rules=on_entity(queue)) for queue in namespace.queues),
         topics=tuple(replace(topic, authorization_rules=on_entity(topic)) for topic in namespace.topics),
+        relays=tuple(replace(relay, authorization_rules=on_entity(relay)) for relay in namespace.relays),
     )
 
 

@@ -49,6 +49,12 @@ def write_topology(namespace: NamespaceSettings, keys: bool) -> str:
         for subscription in namespace.subscriptions:
             if subscription.topic.casefold() == topic.name.casefold():
                 lines += _subscription(subscription)
+    for relay in namespace.relays:
+        lines += ["", "[[relay]]", f"name = {_text(relay.name)}"]
+        lines += [] if relay.requires_client_authorization else ["requires_client_authorization = false"]
+        lines += [f"user_metadata = {_text(relay.user_metadata)}"] if relay.user_metadata else []
+        for rule in relay.authorization_rules:
+            lines += _authorization_rule("relay.authorization_rule", rule, keys)
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,8 @@ from typing import Any, Final
 from tandem.client.tokens import SAS_TYPE, SasCredential
 
 _ISSUED_SCOPE: Final = "https://servicebus.azure.net/.default"
+_PLAIN_PORT: Final = 5672
+"""Where a broker listens that says nothing else; with TLS it is the port of HTTPS."""
 
 
 class RelayEndpoint:
@@ -39,6 +41,8 @@ class RelayEndpoint:
         endpoint = fields.get("endpoint", "")
         host = endpoint.partition("://")[2].strip("/") or endpoint
         plain = fields.get("usedevelopmentemulator", "").casefold() == "true"
+        if plain and ":" not in host:
+            host = f"{host}:{_PLAIN_PORT}"
         if ca_file is not None and ssl_context is None:
             ssl_context = ssl.create_default_context(cafile=ca_file)
         credential = SasCredential.from_connection_string(connection_string) if "sharedaccesskey" in fields else None

@@ -100,7 +100,7 @@ class HttpFront:
 
     async def close(self, grace_seconds: float = 2.0) -> None:
         """Let requests under way finish for a moment, then hang up."""
-        self._relay.close()
+        await self._relay.close(min(0.5, grace_seconds))
         self._server.pre_shutdown()
         await self._server.shutdown(grace_seconds)
 

@@ -56,6 +56,7 @@ class _Collector:
         yield from self._of_the_process()
         yield from self._of_stores()
         yield from self._of_entities()
+        yield from self._of_relays()
         yield self._operations()
 
     def _contexts(self) -> Iterator[tuple[int, NamespaceContext]]:
@@ -117,6 +118,25 @@ class _Collector:
                 size.add_metric([space, name], row[-1])
         yield messages
         yield size
+
+    def _of_relays(self) -> Iterator[Metric]:
+        labels = ["namespace", "relay"]
+        listeners = GaugeMetricFamily("tandem_relay_listeners", "Listeners of a relay.", labels=labels)
+        open_now = GaugeMetricFamily("tandem_relay_connections", "Connections of senders that are open.", labels=labels)
+        connections = CounterMetricFamily("tandem_relay_connections_made", "Connections of senders since the broker began.", labels=labels)
+        requests = CounterMetricFamily("tandem_relay_requests", "HTTP requests to a relay since the broker began.", labels=labels)
+        relayed = CounterMetricFamily("tandem_relay_bytes", "Bytes of messages relayed over WebSockets.", labels=labels, unit="bytes")
+        for _, context in self._contexts():
+            for number, entity in enumerate(context.relays.entities.values()):
+                if number >= ENTITIES_MAX:
+                    break
+                label = [context.namespace.name, entity.name]
+                listeners.add_metric(label, len(entity.listeners))
+                open_now.add_metric(label, len(entity.connections))
+                connections.add_metric(label, entity.connections_total)
+                requests.add_metric(label, entity.requests_total)
+                relayed.add_metric(label, entity.bytes_total + sum(one.bytes_relayed for one in entity.connections))
+        yield from (listeners, open_now, connections, requests, relayed)
 
     def _operations(self) -> Metric:
         family = CounterMetricFamily(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tandem.broker.turn import Turn
@@ -26,6 +27,7 @@ class OperatedBroker(Protocol):
     events: deque[dict[str, Any]]
     clock_jumps: int
     loop_lag: Histogram
+    entropy: Callable[[int], bytes]
 
     def namespace_of(self, host: str) -> int:
         """By the name of a host."""

@@ -14,6 +14,7 @@ from aiohttp import web
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.ports import StoreState
 from tandem.gateway.http.connections import close_connection, describe_connections
+from tandem.gateway.http.relay_pages import serve_relays
 from tandem.gateway.http.types import PASSIVE, note_refused
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, Unauthorized
@@ -45,6 +46,7 @@ class OperatorPages:
         front.mount("console", self.console)
         front.mount("meters", self.meters)
         front.mount("connections", self.connections)
+        front.mount("relays", self.relays)
 
     async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """The web page: static files that know only the HTTP API."""
@@ -157,6 +159,11 @@ class OperatorPages:
                 raise ArgumentRefused(f"a fault is healed by its number, found {which!r}")
             return {"healed": [f.describe() for f in fault_points.heal(int(which) if which is not None else None)]}
         return {"faults": [f.describe() for f in fault_points.faults.active.values()]}
+
+    async def relays(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """GET lists or shows, PUT creates or changes, DELETE deletes `/<name>`."""
+        admin = self._server.admins[self._server.namespace_of(request.headers.get("Host", ""))]
+        return await self._authorized(request, lambda r: serve_relays(admin.relays, r, rest, self._server.entropy))
 
     async def _authorized(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any]) -> web.StreamResponse:
         number = self._server.namespace_of(request.headers.get("Host", ""))

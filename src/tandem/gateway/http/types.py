@@ -16,6 +16,7 @@ from tandem.server.tracking import Tracker
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from tandem.gateway.http.atom.relays import RelayPort
     from tandem.relay.namespace import RelayNamespace
 
 audit: Final = logging.getLogger("tandem.audit")
@@ -36,6 +37,7 @@ class HttpNamespace:
     data: DataPort
     tracker: Tracker
     relay: RelayNamespace | None = None
+    relays: RelayPort | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

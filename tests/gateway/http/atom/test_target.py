@@ -41,7 +41,7 @@ def test_address_names_its_target(address: str, target: Target) -> None:
     assert read_target(*split_target(address)) == target
 
 
-@pytest.mark.parametrize("address", ["/$cbs", "/$Resources", "/$Resources/relays", "/$Resources/queues/x", "/$management"])
+@pytest.mark.parametrize("address", ["/$cbs", "/$Resources", "/$Resources/queues/x", "/$management"])
 def test_reserved_addresses_that_mean_nothing_are_not_found(address: str) -> None:
     with pytest.raises(EntityNotFound):
         read_target(*split_target(address))

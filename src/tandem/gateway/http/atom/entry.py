@@ -161,6 +161,11 @@ _READERS: Final[dict[str, dict[str, tuple[str, Callable[[str, Element], object]]
         "FilteringMessagesBeforePublishing": ("filtering_messages_before_publishing", _boolean),
         "SupportOrdering": ("support_ordering", _boolean),
     },
+    "HybridConnectionDescription": {
+        "RequiresClientAuthorization": ("requires_client_authorization", _boolean),
+        "UserMetadata": ("user_metadata", _text),
+        "AuthorizationRules": ("authorization_rules", _authorization_rules),
+    },
     "SubscriptionDescription": {
         **_COMMON,
         **_RECEIVABLE,

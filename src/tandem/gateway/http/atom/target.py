@@ -21,6 +21,7 @@ class Kind(enum.Enum):
     NAMESPACE = "namespace"
     QUEUES = "queues"
     TOPICS = "topics"
+    RELAYS = "relays"
     ENTITY = "entity"
     SUBSCRIPTIONS = "subscriptions"
     SUBSCRIPTION = "subscription"
@@ -70,6 +71,8 @@ def _reserved(segments: tuple[str, ...], folded: list[str]) -> Target:
             return Target(Kind.QUEUES)
         if folded[1] == "topics":
             return Target(Kind.TOPICS)
+        if folded[1] in ("hybridconnections", "relays"):
+            return Target(Kind.RELAYS)
     raise EntityNotFound(f"nothing is served at '/{_joined(segments)[:80]}'; names do not start with '$'")
 
 

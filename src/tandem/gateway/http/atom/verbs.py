@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tandem.gateway.http.atom.entry import Wish, read_entry
+from tandem.gateway.http.atom.relays import RelayPort, handle_relay, is_for_relay
 from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
 from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, SINCE_LARGE_MESSAGES, Writer
 from tandem.gateway.http.types import HttpNamespace, Reply, Request, check_if_match
@@ -55,16 +56,22 @@ class Atom:
         # a stranger does not even learn which addresses mean something.
         await namespace.admin.authorize(request.token, "/".join(request.segments).strip("/"), Right.MANAGE)
         target = read_target(request.segments, request.query)
+        relays = namespace.relays if namespace.relays is not None and is_for_relay(namespace.relays, request, target) else None
         call = _Call(self, namespace, request, target)
         if request.method in ("GET", "HEAD"):
-            return await call.read()
+            return await (call.read() if relays is None else self._relay(relays, request, target))
         if request.method not in ("PUT", "DELETE"):
             return Reply(status=405, headers={"Allow": "GET, HEAD, PUT, DELETE"})
         # A client that hangs up must not leave a change half way: the change goes on without it.
-        return await asyncio.shield(asyncio.ensure_future(self._change(call, target)))
+        return await asyncio.shield(asyncio.ensure_future(self._change(call, target, relays)))
 
-    async def _change(self, call: _Call, target: Target) -> Reply:
+    async def _relay(self, relays: RelayPort, request: Request, target: Target) -> Reply:
+        return await handle_relay(relays, request, target, self.writer(request), self.with_keys)
+
+    async def _change(self, call: _Call, target: Target, relays: RelayPort | None) -> Reply:
         async with self._locks.hold(target.entity):
+            if relays is not None:
+                return await self._relay(relays, call.request, target)
             return await (call.delete() if call.request.method == "DELETE" else call.put())
 
     def writer(self, request: Request) -> Writer:

@@ -10,6 +10,7 @@ from tandem.gateway.http.atom.rules import write_rule
 from tandem.gateway.http.xml_values import element, escaped, format_duration, format_instant
 from tandem.model.entity import (
     AuthorizationRule,
+    HybridConnectionDescription,
     QueueDescription,
     Right,
     RuleDescription,
@@ -158,6 +159,19 @@ class Writer:
             self._forward("ForwardDeadLetteredMessagesTo", subscription.forward_dead_lettered_messages_to),
             element("AutoDeleteOnIdle", format_duration(subscription.auto_delete_on_idle_ms)),
             _availability(runtime),
+        )
+
+    def relay(self, relay: HybridConnectionDescription, listener_count: int) -> str:
+        return self._root(
+            "HybridConnectionDescription",
+            element("Path", relay.name),
+            element("RelayType", "HybridConnection"),
+            element("CreatedAt", format_instant(relay.created_at_ms)),
+            element("UpdatedAt", format_instant(relay.updated_at_ms)),
+            element("ListenerCount", listener_count),
+            element("RequiresClientAuthorization", relay.requires_client_authorization),
+            _authorization_rules(relay.authorization_rules),
+            element("UserMetadata", relay.user_metadata),
         )
 
     def rule(self, rule: RuleDescription) -> str:
