@@ -125,8 +125,9 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --exit-zero --quiet .
 	@$(BIN)/ruff format .
 
-docs: setup
+docs: setup $(VENV)/.dev
 	@$(BIN)/python tools/configuration_page.py
+	@$(BIN)/python tools/facade_stub.py
 
 # First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path. Both run and
 # tell, whatever the first says.

@@ -1,17 +1,13 @@
 """Tandem: a bus that speaks Azure Service Bus, and the defences for the day it is down.
 
 The client classes here are synchronous; `tandem.aio` has the same names, asynchronous. They are loaded on first use, so that
-importing `tandem` stays cheap for those who need none of them.
+importing `tandem` stays cheap for those who need none of them. Type checkers read `__init__.pyi`, which `make docs` writes.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tandem.client.paired_blocking_client import pair as pair
-    from tandem.client.paired_blocking_client import unpair as unpair
+from typing import Any
 
 __version__ = "0.1.0"
 

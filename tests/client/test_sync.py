@@ -9,7 +9,7 @@ from azure.servicebus import ServiceBusMessage
 
 import tandem
 from tandem import aio
-from tandem.client.sync import Facade, facade
+from tandem.client.facade import Facade, facade
 from tests.client.scripted import ScriptedAdministration, ScriptedNamespace
 
 
@@ -93,7 +93,7 @@ def test_a_callback_on_the_loop_may_not_wait_for_the_loop():
 
         async def inner(self) -> None: ...
 
-    stand_in = facade(Thing)()
+    stand_in = facade(Thing, __name__)()
     assert isinstance(stand_in, Facade)
     stand_in.outer()
     assert "on the loop" in caught[0]

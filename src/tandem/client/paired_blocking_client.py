@@ -40,7 +40,7 @@ def pair(client: ServiceBusClient, secondary: str | ServiceBusClient, **settings
 @overload
 def pair(  # type: ignore[overload-cannot-match]  # the SDK's classes are alike to a checker that does not read them
     client: BlockingServiceBusClient, secondary: str | BlockingServiceBusClient, **settings: Any
-) -> Any: ...
+) -> _sync.PairedNamespaces: ...
 def pair(client: Any, secondary: Any, **settings: Any) -> Any:
     """Pair, and let `get_queue_sender` and `get_topic_sender` of this very client return protected senders from now on.
 

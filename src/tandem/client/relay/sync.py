@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tandem.client.facade import facade, wrap
 from tandem.client.relay import listener as _listener
 from tandem.client.relay import pair as _pair
 from tandem.client.relay import pair_listener as _pair_listener
 from tandem.client.relay import requests as _requests
 from tandem.client.relay import sender as _sender
 from tandem.client.relay import stream as _stream
-from tandem.client.sync import facade, wrap
 
-RelayStream = facade(_stream.RelayStream)
-Opening = facade(_stream.Opening)
-RelayRequest = facade(_requests.RelayRequest)
-RelayReply = facade(_sender.RelayReply)
-RelaySender = facade(_sender.RelaySender)
-RelayPair = facade(_pair.RelayPair)
-RelayListener = facade(_listener.RelayListener)
-PairListener = facade(_pair_listener.PairListener)
+RelayStream = facade(_stream.RelayStream, __name__)
+Opening = facade(_stream.Opening, __name__)
+RelayRequest = facade(_requests.RelayRequest, __name__)
+RelayReply = facade(_sender.RelayReply, __name__)
+RelaySender = facade(_sender.RelaySender, __name__)
+RelayPair = facade(_pair.RelayPair, __name__)
+RelayListener = facade(_listener.RelayListener, __name__)
+PairListener = facade(_pair_listener.PairListener, __name__)
 
 
 def _handle_http(self: Any, handler: Callable[[Any], _requests.RelayResponse]) -> None:

@@ -1,0 +1,122 @@
+"""Makes a class without `await` from an asynchronous one: each call runs on one background loop and is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import functools
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+
+class LoopThread:
+    """One event loop in a daemon thread, started on first use and shared by everything synchronous."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=loop.run_forever, name="tandem-loop", daemon=True).start()
+                atexit.register(loop.call_soon_threadsafe, loop.stop)
+                self._loop = loop
+            return self._loop
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        loop = self.loop()
+        if threading.current_thread().name == "tandem-loop":
+            work.close()
+            raise RuntimeError("a callback runs on the loop: use the asynchronous objects there, or another thread")
+        waiting: concurrent.futures.Future[Any] = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return waiting.result()
+        except KeyboardInterrupt:
+            waiting.cancel()
+            raise
+
+
+_THREAD = LoopThread()
+_FACADES: dict[type, type[Facade]] = {}
+
+
+class Facade:
+    """A synchronous stand-in for one asynchronous object, which is `facade.aio`."""
+
+    _async_class: type
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        async def make() -> Any:
+            return self._async_class(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
+
+        self.aio = _THREAD.run(make())
+
+    def __getattr__(self, name: str) -> Any:
+        """Properties and plain values of the asynchronous object."""
+        if name.startswith("_") or name == "aio":
+            raise AttributeError(name)
+        return wrap(getattr(self.aio, name))
+
+    def __enter__(self) -> Any:
+        entered = _THREAD.run(self.aio.__aenter__())
+        return self if entered is self.aio else wrap(entered)
+
+    def __exit__(self, *exception: object) -> None:
+        _THREAD.run(self.aio.__aexit__(*exception))
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator: AsyncIterator[Any] = self.aio.__aiter__()
+
+        async def following() -> tuple[bool, Any]:
+            try:
+                return True, await iterator.__anext__()
+            except StopAsyncIteration:
+                return False, None
+
+        while True:
+            more, item = _THREAD.run(following())
+            if not more:
+                return
+            yield wrap(item)
+
+
+def _unwrap(value: Any) -> Any:
+    return value.aio if isinstance(value, Facade) else value
+
+
+def wrap(value: Any) -> Any:
+    """Asynchronous objects leave as their stand-ins; everything else as it is."""
+    facade = _FACADES.get(type(value))
+    if facade is None:
+        return value
+    made = facade.__new__(facade)
+    made.aio = value
+    return made
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(self: Facade, *args: Any, **kwargs: Any) -> Any:
+        async def work() -> Any:
+            result = function(self.aio, *map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
+            return await result if inspect.isawaitable(result) else result
+
+        return wrap(_THREAD.run(work()))
+
+    return call
+
+
+def facade(async_class: type, module: str) -> Any:
+    """The synchronous class for an asynchronous one: same name, same methods, same documentation."""
+    members: dict[str, Any] = {"_async_class": async_class, "__doc__": async_class.__doc__, "__module__": module}
+    for name, value in inspect.getmembers(async_class, inspect.isfunction):
+        if not name.startswith("_"):
+            members[name] = _method(value)
+    made = type(async_class.__name__, (Facade,), members)
+    _FACADES[async_class] = made
+    return made
