@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tandem.simulator.simulate import simulate
+from tandem.simulator.simulate import IssuerOutages, simulate
 
 FIRST = int(os.environ.get("TANDEM_SIM_FIRST", "1000"))
 COUNT = int(os.environ.get("TANDEM_SIM_SEEDS", "12"))
@@ -51,6 +51,19 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
     assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
     assert outcome.verdict.seen > 100, f"next to nothing happened, so this proves nothing: {outcome}"
     assert outcome.faults, f"nothing went wrong, so this proves nothing: {outcome}"
+
+
+@pytest.mark.timeout(120)
+def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_and_goes() -> None:
+    sent = cut = outages = 0
+    for seed in range(1, 7):
+        simulation = IssuerOutages(seed, story_seconds=600.0)
+        outcome = simulation.run()
+        assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
+        sent += simulation.issued.sent_without_issuer
+        cut += simulation.issued.cut
+        outages += simulation.issued.issuer.outages
+    assert min(sent, cut, outages) > 5, "next to nothing happened, so this proves nothing"
 
 
 @pytest.mark.timeout(120)

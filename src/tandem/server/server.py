@@ -9,7 +9,7 @@ import os
 import ssl
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tandem.broker.entities.namespace import Namespace
@@ -37,6 +37,7 @@ from tandem.wire.sniff import Doors, SniffProtocol
 if TYPE_CHECKING:
     from tandem.gateway.http.front import HttpFront
     from tandem.server.meter_roller import MeterFiles
+    from tandem.tokens.trust import TrustedIssuer
     from tandem.tokens.verifier import TokenVerifier
 
 
@@ -104,6 +105,8 @@ class Server:
         self._on_event = on_event
         self._tls = tls
         self._tokens: TokenVerifier | None = None
+        self.fetch_keys: Callable[[TrustedIssuer], Awaitable[bytes]] | None = None
+        """Before `start`: how the keys of a trusted issuer are had, if not by HTTP or from a file."""
         self._listeners: list[asyncio.Server] = []
         self._lobby: set[SniffProtocol] = set()
         self._driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
@@ -121,7 +124,7 @@ class Server:
         if self.settings.trusted_issuers:
             from tandem.server.trusted_issuers import open_verifier
 
-            self._tokens = open_verifier(self.settings, self._connection_clock, self._log, self._drop_revoked)
+            self._tokens = open_verifier(self.settings, self._connection_clock, self._log, self._drop_revoked, self.fetch_keys)
             await self._tokens.start()
         for namespace in self.settings.namespaces:
             await self._open_namespace(namespace)

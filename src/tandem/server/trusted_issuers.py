@@ -8,13 +8,16 @@ from pathlib import Path
 
 from tandem.model.clock import Clock
 from tandem.server.settings import ServerSettings
-from tandem.tokens.key_source import KeySource
+from tandem.tokens.key_source import Fetch, KeySource
 from tandem.tokens.trust import TrustedIssuer
 from tandem.tokens.verifier import TokenVerifier
 
 
-def open_verifier(settings: ServerSettings, clock: Clock, note: Callable[[str], None], on_revoked: Callable[[], None]) -> TokenVerifier:
-    sources = [KeySource(trust, clock, note, cache=_cache(settings.data_dir, trust)) for trust in settings.trusted_issuers]
+def open_verifier(
+    settings: ServerSettings, clock: Clock, note: Callable[[str], None], on_revoked: Callable[[], None], fetch: Fetch | None = None
+) -> TokenVerifier:
+    """`fetch`: how keys are had, if not from where the settings say."""
+    sources = [KeySource(trust, clock, note, cache=_cache(settings.data_dir, trust), fetch=fetch) for trust in settings.trusted_issuers]
     verifier = TokenVerifier(sources, clock)
     verifier.on_revoked = on_revoked
     return verifier

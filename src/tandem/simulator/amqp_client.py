@@ -27,6 +27,9 @@ NEXT_SESSION: Final = object()
 """As `session`: whichever session is free next."""
 _SELECTOR: Final = "apache.org:selector-filter:string"
 _VALUE: Final = 0x77
+_TOKENS: Final = "$cbs"
+_AUTH_FAILED: Final = "com.microsoft:auth-failed"
+_NOT_FOUND: Final = "amqp:not-found"
 _NO_SESSION: Final = object()
 _ACCEPTED_CODE: Final = 0x24
 _FIRST_ANSWER: Final = Symbol("com.microsoft:timeout")
@@ -152,7 +155,13 @@ class AmqpClient(ConnectionHandler):
 
     async def request(self, address: str, operation: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Ask the management node of an entity; (status, body). Raises PeerRefused for an error status."""
-        node = f"{address}/$management"
+        return await self._exchange(f"{address}/$management", {"operation": operation}, body)
+
+    async def put_token(self, resource: str, token: str) -> None:
+        """What it allows is allowed on this connection from here on. Raises PeerRefused."""
+        await self._exchange(_TOKENS, {"operation": "put-token", "type": "jwt", "name": resource}, token)
+
+    async def _exchange(self, node: str, asked: dict[object, object], body: object) -> tuple[int, dict[str, Any]]:
         if node not in self._nodes:
             sender = await self.sender(node)
             receiver = await self.receiver(node, credit=100, delete=True)
@@ -164,7 +173,7 @@ class AmqpClient(ConnectionHandler):
         self._answers[number] = answer
         message = encode_message(
             properties={"message-id": number, "reply-to": receiver.link.name},
-            application_properties={"operation": operation},
+            application_properties=asked,
             body=body,
             body_kind=_VALUE,
         )
@@ -176,7 +185,16 @@ class AmqpClient(ConnectionHandler):
         answer = self._answers.pop(message.properties.get("correlation-id"))
         if answer.done():
             return  # whoever asked has given up waiting
-        status = int(cast(int, message.application_properties["statusCode"]))
+        said = message.application_properties
+        if "status-code" in said:
+            code = int(cast(int, said["status-code"]))
+            if code >= 300:
+                refusal = AmqpError(_NOT_FOUND if code == 404 else _AUTH_FAILED, str(said.get("status-description")))
+                answer.set_exception(PeerRefused(refusal, f"status {code}"))
+            else:
+                answer.set_result((code, {}))
+            return
+        status = int(cast(int, said["statusCode"]))
         if status >= 400:
             condition = message.application_properties.get("errorCondition")
             text = message.application_properties.get("statusDescription")
@@ -263,6 +281,8 @@ class AmqpSender(LinkHandler):
     def __init__(self, client: AmqpClient) -> None:
         self._client = client
         self._tags = itertools.count(1)
+        self.error: BaseException | None = None
+        """What ended the link."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unanswered: set[asyncio.Future[None]] = set()
 
@@ -295,8 +315,8 @@ class AmqpSender(LinkHandler):
                 answer.set_exception(PeerRefused(outcome.error, f"not accepted, outcome {outcome.code:#x}"))
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        trouble = PeerRefused(error, "detached") if error is not None else Gone("the link ended")
-        _fail(self.ready, trouble)
+        self.error = PeerRefused(error, "detached") if error is not None else Gone("the link ended")
+        _fail(self.ready, self.error)
         unanswered, self._unanswered = self._unanswered, set()
         for answer in unanswered:
             _fail(answer, Gone("the link ended"))

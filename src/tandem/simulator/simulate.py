@@ -19,6 +19,7 @@ from tandem.simulator.amqp_client import Gone, PeerRefused
 from tandem.simulator.checker import CheckResult
 from tandem.simulator.faults import FaultSchedule
 from tandem.simulator.feature_stories import ALL
+from tandem.simulator.issuer_stories import Issued, SimIssuer
 from tandem.simulator.loop import SimLoop
 from tandem.simulator.ordered_stories import InOrder
 from tandem.simulator.paired_stories import Backlog, Paired
@@ -82,16 +83,18 @@ class Simulation:
         self.world = World(self.loop, seed)
         if verbose:
             self.world.trace.listener = print
-        paired = Paired(self.world, "primary", Random(dice.random()))
-        chosen = dice.sample(ALL, dice.randint(4, 7))
-        self.stories: list[Story] = [paired, Backlog(self.world, "secondary", Random(0), paired)]
-        self.stories.append(InOrder(self.world, "primary", Random(dice.random())))
-        self.stories += [kind(self.world, dice.choice(("primary", "primary", "secondary")), Random(dice.random())) for kind in chosen]
-        self.paired = paired
+        self.stories = self._choose(dice)
         self.world.add_brokers(
             {host: merged([story.entities() for story in self.stories if story.host == host]) for host in ("primary", "secondary")}
         )
         self.faults = FaultSchedule(self.world, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
+
+    def _choose(self, dice: Random) -> list[Story]:
+        paired = Paired(self.world, "primary", Random(dice.random()))
+        chosen = dice.sample(ALL, dice.randint(4, 7))
+        stories: list[Story] = [paired, Backlog(self.world, "secondary", Random(0), paired)]
+        stories.append(InOrder(self.world, "primary", Random(dice.random())))
+        return stories + [kind(self.world, dice.choice(("primary", "primary", "secondary")), Random(dice.random())) for kind in chosen]
 
     def run(self) -> SeedOutcome:
         began = time.process_time()
@@ -118,7 +121,7 @@ class Simulation:
             verdict=verdict,
             faults=self.faults.counts,
             last_events=tuple(trace.last),
-            diverted=self.paired.diverted,
+            diverted=sum(story.diverted for story in self.stories if isinstance(story, Paired)),
         )
 
     async def _tell(self) -> None:
@@ -210,12 +213,25 @@ class Simulation:
             return False
 
 
-def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> SeedOutcome:
+class IssuerOutages(Simulation):
+    """Another story: an issuer of tokens that comes and goes. Tokens follow the clock, so it is told where nobody sets it."""
+
+    def _choose(self, dice: Random) -> list[Story]:
+        issuer = SimIssuer(self.world, Random(dice.random()))
+        self.world.issuer = issuer
+        self.issued = Issued(self.world, BACKLOGS_ON, Random(dice.random()), issuer)
+        return [self.issued]
+
+
+STORIES: dict[str, type[Simulation]] = {"outage": Simulation, "issuer": IssuerOutages}
+
+
+def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False, story: str = "outage") -> SeedOutcome:
     """Garbage is collected between stories: within one, the order of things may not depend on it."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return Simulation(seed, story_seconds=story_seconds, verbose=verbose).run()
+        return STORIES[story](seed, story_seconds=story_seconds, verbose=verbose).run()
     finally:
         if collecting:
             gc.enable()
@@ -226,13 +242,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1, help="how many seeds, counting up")
     parser.add_argument("--seconds", type=float, default=STORY_SECONDS, help="virtual seconds before the last fault ends")
+    parser.add_argument(
+        "--story", choices=tuple(STORIES), default="outage", help="what else goes wrong: a namespace, or the issuer of tokens"
+    )
     parser.add_argument("--verbose", action="store_true", help="print every event with its virtual instant")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the client layer's warnings are events of the story already
     broken = 0
     simulated = cpu = 0.0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        outcome = simulate(seed, story_seconds=arguments.seconds, verbose=arguments.verbose)
+        outcome = simulate(seed, story_seconds=arguments.seconds, verbose=arguments.verbose, story=arguments.story)
         simulated += outcome.simulated_seconds
         cpu += outcome.cpu_seconds
         if outcome.broken:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
@@ -21,6 +22,7 @@ from tandem.simulator.loop import SimLoop
 from tandem.simulator.network import SimNet, Trace
 from tandem.simulator.stores import Rot, SimEngines
 from tandem.stores.settings import LogSettings
+from tandem.tokens.trust import TrustedIssuer
 
 EPOCH_MS = 1_750_000_000_000
 PORT = 5672
@@ -39,6 +41,14 @@ class Entities:
     queues: tuple[QueueDescription, ...] = ()
     topics: tuple[TopicDescription, ...] = ()
     subscriptions: tuple[SubscriptionDescription, ...] = ()
+
+
+class SimulatedIssuer(Protocol):
+    """What a broker needs of an issuer."""
+
+    trust: TrustedIssuer
+
+    async def fetch_keys(self, trust: TrustedIssuer) -> bytes: ...
 
 
 class SimBroker:
@@ -87,6 +97,7 @@ class SimBroker:
             namespaces=(namespace,),
             limits=Limits(hot_bytes_max=65_536, idle_timeout_ms=60_000, drop_silent_peer_after_ms=120_000),
             housekeeping_ms=500,
+            trusted_issuers=(self.world.issuer.trust,) if self.world.issuer is not None else (),
             stores=StoresSettings(count=STORES, fragments=6, stall_deadline_ms=5_000),
         )
 
@@ -104,6 +115,8 @@ class SimBroker:
         self.set_clock(0)  # a machine that starts asks others for the time
         self.clock.jumped()
         server = Server(self._settings(), self.engines, clock=self.clock, log=self._note, entropy=world.entropy)
+        if world.issuer is not None:
+            server.fetch_keys = world.issuer.fetch_keys
         context = contextvars.copy_context()
         context.run(MACHINE.set, machine)
         task = world.loop.create_task(server.start(), context=context)
@@ -207,6 +220,7 @@ class World:
         self.on_damage: list[Callable[[str], None]] = []
         """Told the id of each message whose body is said to be lost."""
         self.brokers: dict[str, SimBroker] = {}
+        self.issuer: SimulatedIssuer | None = None
         loop.executor_delay = lambda: self.dice.uniform(0.000_1, 0.003)
 
     def add_brokers(self, entities: dict[str, Entities]) -> None:
