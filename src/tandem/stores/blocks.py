@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from tandem.model.errors import Corrupt
+from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.checksum import crc32
 
 RECORD: Final = Struct("<BBIQQQIII")
@@ -33,6 +33,13 @@ READABLE: Final = (1, 2)
 OFFSET_MAX: Final = 0xFFFF_FFFF
 SEGMENT_MAX: Final = 0x7FFF_FFFF
 SCAN_BYTES: Final = 4_194_304
+
+
+def newer_format(path: str, version: int) -> StoreUnavailable:
+    """Nothing is damaged: whoever wrote it can read it."""
+    return StoreUnavailable(
+        f"{path}: written by a newer Tandem (format {version}; this one reads up to {VERSION}). Start that one again, or restore a backup"
+    )
 
 
 class BadBlock(Exception):
@@ -109,6 +116,8 @@ def parse_segment_header(raw: bytes, path: str) -> SegmentHeader:
     if crc32(head) != _U32.unpack_from(raw, SEGMENT_HEADER_BYTES - 4)[0]:
         raise Corrupt(f"{path}: offset 0: the segment's header fails its checksum")
     magic, version, _, segment, store_id, created_at, allocated = _SEGMENT.unpack(head)
+    if magic == SEGMENT_MAGIC and version > VERSION:
+        raise newer_format(path, version)
     if magic != SEGMENT_MAGIC or version not in READABLE:
         raise Corrupt(f"{path}: offset 0: not a segment of format {VERSION} or earlier (found {magic!r}, format {version})")
     return SegmentHeader(segment, store_id, created_at, allocated)

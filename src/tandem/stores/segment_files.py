@@ -19,6 +19,7 @@ from tandem.stores.blocks import (
     SEGMENT_MAX,
     VERSION,
     SegmentHeader,
+    newer_format,
     pack_segment_header,
     parse_block_header,
     parse_segment_header,
@@ -96,6 +97,8 @@ def _decode_copy(raw: bytes, path: str) -> Manifest:
         crc = content.pop("crc")
         if crc32(json.dumps(content, sort_keys=True).encode()) != crc:
             raise Corrupt(f"{path}: fails its checksum")
+        if isinstance(content["format"], int) and content["format"] > VERSION:
+            raise newer_format(path, content["format"])
         if content["format"] not in READABLE:
             raise Corrupt(f"{path}: format {content['format']}; this version reads format {VERSION}")
         store_id = bytes.fromhex(content["store"])
