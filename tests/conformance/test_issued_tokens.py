@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -28,6 +31,8 @@ CONFIG = f"""
 name = "orders"
 [[queue]]
 name = "other"
+[[relay]]
+name = "line"
 [[trusted_issuer]]
 issuer = "{ISSUER}"
 jwks_file = "keys.json"
@@ -222,6 +227,37 @@ HTTP_DOORS = {
     "faults": ("GET", "/$tandem/faults"),
 }
 STEPS = tuple(wrong_tokens())
+
+
+def relay_listen(house: House, token: str) -> tuple[int, str]:
+    return upgrade(house, f"/$hc/line?sb-hc-action=listen&sb-hc-token={quote(token)}")
+
+
+def relay_connect(house: House, token: str) -> tuple[int, str]:
+    return upgrade(house, f"/$hc/line?sb-hc-action=connect&sb-hc-token={quote(token)}")
+
+
+def relay_request(house: House, token: str) -> tuple[int, str]:
+    return ask(house, "GET", "/line/somewhere", token)
+
+
+RELAY_DOORS = {"listen": relay_listen, "connect": relay_connect, "request": relay_request}
+NOT_FOR_THIS = frozenset({"other audience"})
+"""What a relay calls forbidden: a good token, for something else."""
+
+
+def upgrade(house: House, path: str) -> tuple[int, str]:
+    key = base64.b64encode(os.urandom(16)).decode()
+    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=20)
+    try:
+        headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, "" if answer.status == 101 else answer.read().decode()
+    finally:
+        connection.close()
+
+
 TRACKING = re.compile(r"TrackingId:([0-9a-f-]+_\w+)")
 
 
@@ -256,6 +292,26 @@ def test_a_wrong_token_is_refused_by_every_door_of_http(house: House, name: str,
     token = make()
     method, path = HTTP_DOORS[door]
     refused_and_seen(house, lambda: ask(house, method, path, token), 401, words)
+
+
+@pytest.mark.parametrize("door", RELAY_DOORS)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_wrong_token_is_refused_by_the_relay(house: House, name: str, door: str) -> None:
+    make, words = wrong_tokens()[name]
+    token = make()
+    refused_and_seen(house, lambda: RELAY_DOORS[door](house, token), 403 if name in NOT_FOR_THIS else 401, words)
+
+
+@pytest.mark.parametrize("door", RELAY_DOORS)
+@pytest.mark.parametrize("name", no_rights())
+def test_a_good_token_without_the_right_is_refused_by_the_relay(house: House, name: str, door: str) -> None:
+    refused_and_seen(house, lambda: RELAY_DOORS[door](house, no_rights()[name]()), 403, "InsufficientClaims")
+
+
+def test_a_good_token_opens_the_relay(house: House) -> None:
+    token = signed(claims())
+    assert relay_listen(house, token)[0] == 101
+    assert relay_request(house, token)[0] not in (401, 403), "nobody listens, but it may ask"
 
 
 @pytest.mark.parametrize("name", no_rights())
