@@ -17,6 +17,7 @@ from tandem import amqp
 from tandem.simulator.amqp_client import AmqpClient, AmqpReceiver, Gone, Incoming, PeerRefused
 from tandem.simulator.checker import Checker
 from tests.acceptance import power_cut_broker
+from tests.waiting import until
 
 READY_SECONDS_MAX = 60.0
 SEQUENCE_NUMBER = amqp.Symbol("x-opt-sequence-number")
@@ -255,9 +256,8 @@ class Kills:
         checkers = [checker for story in self._stories for checker in story.checkers()]
         wanted = [checker.seen + 3 for checker in checkers]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.patience_seconds):
-                while any(checker.seen < least for checker, least in zip(checkers, wanted, strict=True)):
-                    await asyncio.sleep(0.01)
+            pairs = list(zip(checkers, wanted, strict=True))
+            await until(lambda: all(checker.seen >= least for checker, least in pairs), self.patience_seconds)
 
     async def _kill(self) -> None:
         await self._broker.kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 from azure.servicebus import ServiceBusMessage
 
 from tandem.aio import PairedNamespaces
+from tests.waiting import until
 
 PROCESSES = 3
 SESSIONS = 4
@@ -39,9 +40,7 @@ async def main() -> None:
                     log.flush()
                 count += 1
                 await asyncio.sleep(0.01)
-        async with asyncio.timeout(300):  # a long story on a slow machine leaves thousands
-            while pair.order.held_count("orders"):
-                await asyncio.sleep(0.1)
+        await until(lambda: not pair.order.held_count("orders"), 300)  # a long story on a slow machine leaves thousands
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from tandem.model.sas_token import make_token
 from tests.cli.broker_process import BrokerProcess
+from tests.waiting import wait_until
 
 CONFIG = """
 [stores]
@@ -102,10 +103,7 @@ class House:
 
 
 def eventually(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
+    wait_until(holds, otherwise, PATIENCE_SECONDS)
 
 
 def flip(path: Path, offset: int) -> None:

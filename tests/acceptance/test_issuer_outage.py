@@ -19,6 +19,7 @@ from tests.cli.broker_process import BrokerProcess
 from tests.conformance.raw import Raw, Refused, message
 from tests.issuer.issuer_process import IssuerProcess, add_client, tandem
 from tests.tokens.minting import OWNER
+from tests.waiting import until
 
 LIFETIME = 8
 
@@ -85,9 +86,7 @@ async def test_who_holds_a_token_goes_on_to_its_end_and_everything_returns_with_
     assert spare.signed_by_fallback > 0 and spare.issued == 0
 
     house.issuer.start()
-    async with asyncio.timeout(30):
-        while not (spare.issued and without.issued):
-            await asyncio.sleep(0.05)
+    await until(lambda: spare.issued and without.issued, 30)
     fallen_back = spare.signed_by_fallback
     await house.send(without, "with a token again")
     await house.send(spare, "and so does this one")

@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
 import zlib
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.cli.broker_process import BrokerProcess
+from tests.waiting import wait_until
 
 ARGUMENTS = ("--port", "0", "--dev", "--data", "data", "--config", "tandem.toml")
 QUEUES = ("first", "second")
@@ -81,10 +81,7 @@ def await_states(broker: BrokerProcess, *wanted: str) -> None:
 
 
 def eventually(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
+    wait_until(holds, otherwise, PATIENCE_SECONDS)
 
 
 def tandem(house: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,7 @@ from tandem import aio
 from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import administration, create_queue, drain
 from tests.acceptance.test_paired import body, healed
+from tests.waiting import until
 
 SETTINGS = {"primary_namespace": "contoso", "backlog_queue_count": 2, "failover_interval": 0, "ping_primary_interval": 1}
 
@@ -59,9 +60,7 @@ async def test_an_asynchronous_client_gives_out_protected_senders_until_it_is_un
             await asyncio.to_thread(west.start)
             for path in ("orders", "news"):
                 await healed(pair, path)
-            async with asyncio.timeout(30):
-                while pair.counters.syphon_moved < 2:
-                    await asyncio.sleep(0.05)
+            await until(lambda: pair.counters.syphon_moved >= 2, 30)
         given = client.get_queue_sender("orders")
         await door.unpair(client)
         await door.unpair(client)

@@ -26,6 +26,7 @@ from tandem.client.coupling import SideState
 from tandem.client.ping import ping_message
 from tests.acceptance.brokers import KEY_NAME, Broker
 from tests.acceptance.conftest import administration, create_queue, drain
+from tests.waiting import until
 
 BACKLOG = ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
 
@@ -123,9 +124,7 @@ async def test_2_with_an_interval_the_first_send_raises_later_ones_divert_and_a_
         suspected = loop.time()
         with pytest.raises(ServiceBusError):
             await sender.send_messages(ServiceBusMessage("lost to the caller"))
-        async with asyncio.timeout(20):
-            while sender.state is not PathState.FAILED_OVER:
-                await asyncio.sleep(0.02)
+        await until(lambda: sender.state is PathState.FAILED_OVER, 20)
         switched = loop.time()
         assert switched - suspected >= 1.9
         await sender.send_messages(ServiceBusMessage("diverted"))
@@ -185,9 +184,7 @@ async def test_3_a_message_with_session_ttl_and_schedule_comes_home_through_the_
         await sender.send_messages(diverted)
         west.start()
         await healed(pair, "orders")
-    async with asyncio.timeout(30):
-        while pair.counters.syphon_moved < 1:
-            await asyncio.sleep(0.05)
+    await until(lambda: pair.counters.syphon_moved >= 1, 30)
     first, second = await drain(west, "orders", wait=6, session_id="s-1")
     a, b = visible(first), visible(second)
     for view in (a, b):
@@ -212,9 +209,7 @@ async def test_4_what_cannot_go_home_is_dead_lettered_with_the_documented_reason
         await sender.send_messages(ServiceBusMessage("4", application_properties={"x-ms-path": 5}))
     pair._make_syphon(None)
     pair.syphon.start([BACKLOG[0]])
-    async with asyncio.timeout(30):
-        while pair.counters.syphon_dead_lettered < 4:
-            await asyncio.sleep(0.05)
+    await until(lambda: pair.counters.syphon_dead_lettered >= 4, 30)
     dead = await drain(east, BACKLOG[0] + "/$DeadLetterQueue")
     reasons = {body(m): (m.dead_letter_reason, m.dead_letter_error_description) for m in dead}
     assert {k: v[0] for k, v in reasons.items()} == {
@@ -272,9 +267,7 @@ async def test_7_a_message_of_256_kb_and_a_packed_batch_divert(make_pair, west, 
         assert pair.counters.diverted == count + 1
         west.start()
         await healed(pair, "orders")
-    async with asyncio.timeout(60):
-        while pair.counters.syphon_moved < count + 1:
-            await asyncio.sleep(0.05)
+    await until(lambda: pair.counters.syphon_moved >= count + 1, 60)
     home = await drain(west, "orders")
     assert sorted(m.message_id for m in home) == sorted(["big", *(f"m{i}" for i in range(count))])
     assert len(b"".join(next(m for m in home if m.message_id == "big").body)) == limit - 200
@@ -307,9 +300,7 @@ async def test_8_a_syphon_killed_between_send_and_complete_doubles_unless_duplic
     for task in first.syphon._tasks:
         task.cancel()
     second = await make_pair(backlog_queue_count=1, enable_syphon=True)
-    async with asyncio.timeout(30):
-        while second.counters.syphon_moved < 1:
-            await asyncio.sleep(0.05)
+    await until(lambda: second.counters.syphon_moved >= 1, 30)
     assert [m.message_id for m in await drain(west, "orders")] == (["m"] if detection else ["m", "m"])
 
 
@@ -320,9 +311,7 @@ async def test_9_closing_the_primary_closes_the_secondary_where_a_syphon_runs_an
     hosting, plain = await make_pair(enable_syphon=True), await make_pair()
     await hosting.primary.close()
     await plain.primary.close()
-    async with asyncio.timeout(5):
-        while hosting.secondary.state is SideState.OPEN:
-            await asyncio.sleep(0.01)
+    await until(lambda: hosting.secondary.state is not SideState.OPEN, 5)
     assert not hosting.syphon.running
     assert plain.secondary.state is SideState.OPEN
 
@@ -365,9 +354,7 @@ async def test_a_path_whose_entity_was_deleted_during_the_outage_is_poisoned_unt
         async with administration(west) as client:
             await client.delete_queue("orders")
         pair.monitor("orders").health.held = False
-        async with asyncio.timeout(20):
-            while sender.state is not PathState.POISONED:
-                await asyncio.sleep(0.05)
+        await until(lambda: sender.state is PathState.POISONED, 20)
         with pytest.raises(SendAvailabilityMessagingError):
             await sender.send_messages(ServiceBusMessage("x"))
         await create_queue(west, "orders")

@@ -17,6 +17,7 @@ from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import administration, create_queue, drain
 from tests.acceptance.proxy import SlowNetwork
 from tests.acceptance.test_paired import body, healed
+from tests.waiting import until
 
 DETECTING = {"requires_duplicate_detection": True, "duplicate_detection_history_time_window": "PT1H"}
 OUTAGES = int(os.environ.get("TANDEM_OUTAGES", "3"))
@@ -24,9 +25,7 @@ OUTAGES = int(os.environ.get("TANDEM_OUTAGES", "3"))
 
 
 async def moved(pair: PairedNamespaces, count: int, timeout: float = 60) -> None:
-    async with asyncio.timeout(timeout):
-        while pair.counters.syphon_moved < count:
-            await asyncio.sleep(0.05)
+    await until(lambda: pair.counters.syphon_moved >= count, timeout)
 
 
 async def syphoned(pair: PairedNamespaces, timeout: float = 60) -> None:

@@ -16,6 +16,7 @@ from tandem.aio import NamespaceClosedError, PairedNamespaceFaultedError, Paired
 from tandem.client.coupling import SideState
 from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import administration, create_queue
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -36,9 +37,7 @@ async def own_pair(west: Broker, east: Broker, **options) -> AsyncIterator[tuple
 
 
 async def faulted(side, seconds: float) -> None:
-    async with asyncio.timeout(seconds):
-        while side.state is not SideState.FAULTED:
-            await asyncio.sleep(0.01)
+    await until(lambda: side.state is SideState.FAULTED, seconds)
 
 
 @pytest.mark.parametrize("which", ["primary", "secondary"])

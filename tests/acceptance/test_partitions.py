@@ -20,6 +20,7 @@ from tandem.broker.entities.partitioned import fragment_of_key
 from tandem.model.sas_token import make_token
 from tandem.simulator.amqp_client import AmqpClient
 from tests.cli.broker_process import BrokerProcess
+from tests.waiting import wait_until
 
 CONFIG = """
 [[queue]]
@@ -70,10 +71,7 @@ class House:
         return [store["state"] for store in self.call("GET", "health")["namespaces"][0]["stores"]]
 
     def await_states(self, wanted: list[str]) -> None:
-        deadline = time.monotonic() + 15
-        while self.store_states() != wanted:
-            assert time.monotonic() < deadline, f"stores are {self.store_states()}, not {wanted}"
-            time.sleep(0.05)
+        wait_until(lambda: self.store_states() == wanted, lambda: f"stores are {self.store_states()}, not {wanted}", 15)
 
     def receive_all(self, queue: str, count: int) -> list[str]:
         got: list[str] = []

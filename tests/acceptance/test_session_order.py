@@ -16,6 +16,7 @@ from tests.acceptance import steps
 from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import create_queue, drain
 from tests.acceptance.test_paired import body, healed
+from tests.waiting import until
 
 DETECTING = {"requires_duplicate_detection": True, "duplicate_detection_history_time_window": "PT1H"}
 OUTAGES = int(os.environ.get("TANDEM_ORDER_OUTAGES", "4"))
@@ -39,9 +40,7 @@ async def test_a_session_comes_home_before_it_goes_on_at_the_primary(make_pair, 
     await asyncio.to_thread(west.start)
     await healed(pair, "orders")
     await send(50)
-    async with asyncio.timeout(30):
-        while pair.order.held_count("orders"):
-            await asyncio.sleep(0.02)
+    await until(lambda: not pair.order.held_count("orders"), 30)
     await send(10)
     assert [body(m) for m in await drain(west, "orders")] == bodies
 
@@ -117,6 +116,4 @@ def _accepted(senders: Senders) -> collections.Counter[int]:
 
 
 async def _all_have_sent(senders: Senders, before: collections.Counter[int], more: int = 1) -> None:
-    async with asyncio.timeout(90):
-        while any(count < before[number] + more for number, count in _accepted(senders).items()):
-            await asyncio.sleep(0.1)
+    await until(lambda: all(count >= before[number] + more for number, count in _accepted(senders).items()), 90)

@@ -15,6 +15,7 @@ from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import administration, create_queue, drain
 from tests.acceptance.test_paired import BACKLOG, body
 from tests.acceptance.test_paired_outages import moved
+from tests.waiting import until
 
 
 async def divert(pair: PairedNamespaces, path: str, count: int) -> None:
@@ -67,10 +68,8 @@ async def test_a_flapping_primary_does_not_make_the_syphon_start_over(make_pair,
     await sender.mark_path_healthy("orders")
     syphon = await make_pair(enable_syphon=True)
     for _ in range(3):
-        before = syphon.counters.syphon_moved
-        async with asyncio.timeout(30):
-            while syphon.counters.syphon_moved < min(800, before + 50):
-                await asyncio.sleep(0.01)
+        enough = min(800, syphon.counters.syphon_moved + 50)
+        await until(lambda enough=enough: syphon.counters.syphon_moved >= enough, 30)
         west.kill()
         await asyncio.to_thread(west.start)
     await moved(syphon, 800)
@@ -92,9 +91,7 @@ async def test_dead_letters_come_home_when_told_to_and_what_is_refused_again_sta
     await divert(sender, "never", 2)
     await set_status(west, "orders", EntityStatus.SEND_DISABLED)
     syphon = await make_pair(enable_syphon=True, backlog_queue_count=1, destination_wait=0)
-    async with asyncio.timeout(30):
-        while syphon.counters.syphon_dead_lettered < 42:
-            await asyncio.sleep(0.02)
+    await until(lambda: syphon.counters.syphon_dead_lettered >= 42, 30)
     await syphon.close()
     await set_status(west, "orders", EntityStatus.ACTIVE)
     done = await asyncio.to_thread(carry, west, east)

@@ -11,6 +11,7 @@ import pytest
 from tandem import amqp
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.raw import Raw, token_for
+from tests.waiting import wait_until
 
 LIBRARIES = [Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")]
 FAKETIME = next((path for path in LIBRARIES if path.exists()), None)
@@ -20,10 +21,7 @@ pytestmark = pytest.mark.skipif(FAKETIME is None or sys.platform != "linux", rea
 
 
 def lines_with(file: Path, words: str, count: int) -> None:
-    deadline = time.monotonic() + 20
-    while file.read_text().count(words) < count:
-        assert time.monotonic() < deadline, f"{words!r} was not told {count} times:\n{file.read_text()}"
-        time.sleep(0.05)
+    wait_until(lambda: file.read_text().count(words) >= count, lambda: f"{words!r} was not told {count} times:\n{file.read_text()}", 20)
 
 
 def test_a_clock_that_is_wrong_for_a_moment_costs_nothing(tmp_path: Path) -> None:

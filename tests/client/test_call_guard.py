@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tandem.client.call_guard import CallGuard, Watchdog
+from tests.waiting import until
 
 
 async def test_a_body_that_ends_by_itself_is_left_alone():
@@ -76,9 +77,7 @@ async def test_a_watchdog_without_work_has_no_timer():
     watchdog = Watchdog()
     with watchdog.guard(asyncio.get_running_loop().time() + 60):
         assert watchdog.timer is not None
-    async with asyncio.timeout(5):
-        while watchdog.timer is not None:
-            await asyncio.sleep(0.05)
+    await until(lambda: watchdog.timer is None, 5)
     watchdog.stop()
 
 

@@ -7,6 +7,7 @@ import pytest
 from tandem.client.coupling import Coupling, PairSide, SideState
 from tandem.client.errors import NamespaceClosedError, PairedNamespaceFaultedError
 from tests.client.scripted import ScriptedNamespace
+from tests.waiting import until
 
 
 class Pumps:
@@ -27,16 +28,14 @@ def coupled(grace: float = 0.02) -> tuple[PairSide, PairSide, Pumps, list]:
     return primary, secondary, pumps, told
 
 
-async def until(side: PairSide, state: SideState) -> None:
-    async with asyncio.timeout(5):
-        while side.state is not state:
-            await asyncio.sleep(0.001)
+async def reached(side: PairSide, state: SideState) -> None:
+    await until(lambda: side.state is state, 5)
 
 
 async def test_a_closed_primary_takes_the_secondary_with_it_after_the_pumps_stopped():
     primary, secondary, pumps, _ = coupled()
     await primary.close()
-    await until(secondary, SideState.CLOSED)
+    await reached(secondary, SideState.CLOSED)
     assert pumps.stopped >= 1
     with pytest.raises(NamespaceClosedError):
         secondary.check()
@@ -53,7 +52,7 @@ async def test_a_partner_that_closes_within_the_grace_is_not_faulted():
 async def test_a_partner_still_open_after_the_grace_is_faulted_and_says_why():
     primary, secondary, _, told = coupled()
     await secondary.close()
-    await until(primary, SideState.FAULTED)
+    await reached(primary, SideState.FAULTED)
     with pytest.raises(PairedNamespaceFaultedError, match="b is closed"):
         primary.check()
     assert told == ["namespace-faulted"]

@@ -22,6 +22,7 @@ from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import OutboxEntry, PostgresOutboxStore, SqliteOutboxStore
 from tandem.client.sdk_codec import payload_from_message
 from tests.client.scripted import ScriptedNamespace, raising
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02)
@@ -151,9 +152,7 @@ async def test_one_entity_that_is_down_does_not_hold_up_another(make_outbox, pri
     primary.behave("down", raising(lambda: ServiceBusConnectionError(message="down")))
     await outbox.send("down", ServiceBusMessage("1"))
     await outbox.send("up", ServiceBusMessage("2"))
-    async with asyncio.timeout(10):
-        while not primary.entity("up").messages:
-            await asyncio.sleep(0.005)
+    await until(lambda: primary.entity("up").messages, 10)
     assert await outbox.pending() == 1
     primary.recover("down")
     await outbox.flush(10)
@@ -252,14 +251,10 @@ async def test_a_transaction_that_commits_late_is_delivered_though_later_ones_we
         slow = psycopg.connect(postgres)
         outbox.enrol(slow, "q", ServiceBusMessage("early id"))
         await outbox.send("q", ServiceBusMessage("late id"))
-        async with asyncio.timeout(10):
-            while not primary.entity("q").messages:
-                await asyncio.sleep(0.005)
+        await until(lambda: primary.entity("q").messages, 10)
         slow.commit()
         slow.close()
-        async with asyncio.timeout(10):
-            while len(primary.entity("q").messages) < 2:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(primary.entity("q").messages) >= 2, 10)
         assert bodies(primary) == ["late id", "early id"]
 
 
@@ -323,9 +318,7 @@ async def test_with_both_namespaces_of_a_pair_down_the_outbox_keeps_the_message(
     secondary.down()
     async with Outbox(tmp_path / "outbox.db", pair, settings=FAST) as outbox:
         await outbox.send("q", ServiceBusMessage("x", message_id="m"))
-        async with asyncio.timeout(10):
-            while not outbox.counters.retries:
-                await asyncio.sleep(0.005)
+        await until(lambda: outbox.counters.retries, 10)
         secondary.up()
         await outbox.flush(10)
     assert pair.counters.diverted == 1

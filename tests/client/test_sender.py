@@ -22,6 +22,7 @@ from tandem.client.errors import AliasInUseError, BothNamespacesUnavailableError
 from tandem.client.health import PathState
 from tandem.client.sdk_codec import payload_from_message
 from tests.client.scripted import ScriptedNamespace, delaying, raising
+from tests.waiting import until
 
 BACKLOG = [f"contoso/x-servicebus-transfer/{i}" for i in range(3)]
 
@@ -71,9 +72,7 @@ async def test_while_suspect_the_caller_hears_the_error_and_after_the_interval_s
     assert sender.state is PathState.SUSPECT
     with pytest.raises(ServiceBusConnectionError):
         await sender.send_messages(ServiceBusMessage("2"))
-    async with asyncio.timeout(5):
-        while sender.state is PathState.SUSPECT:
-            await asyncio.sleep(0.01)
+    await until(lambda: sender.state is not PathState.SUSPECT, 5)
     await sender.send_messages(ServiceBusMessage("3"))
     assert len(diverted(secondary)) == 1
 
@@ -84,9 +83,7 @@ async def test_one_failure_and_silence_is_probed_before_the_path_is_left(make_pa
     primary.behave("orders", raising(lambda: ServiceBusConnectionError(message="blip")), times=1)
     with pytest.raises(ServiceBusConnectionError):
         await sender.send_messages(ServiceBusMessage("1"))
-    async with asyncio.timeout(5):
-        while sender.state is PathState.SUSPECT:
-            await asyncio.sleep(0.01)
+    await until(lambda: sender.state is not PathState.SUSPECT, 5)
     assert sender.state is PathState.HEALTHY
     assert len(primary.entity("orders").pings) == 1
 
@@ -97,9 +94,7 @@ async def test_a_probe_that_fails_fails_the_path_over(make_pair, primary):
     primary.down()
     with pytest.raises(ServiceBusConnectionError):
         await sender.send_messages(ServiceBusMessage("1"))
-    async with asyncio.timeout(5):
-        while sender.state is not PathState.FAILED_OVER:
-            await asyncio.sleep(0.01)
+    await until(lambda: sender.state is PathState.FAILED_OVER, 5)
 
 
 async def test_a_success_within_the_interval_ends_the_suspicion(make_pair, primary):

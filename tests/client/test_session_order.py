@@ -15,6 +15,7 @@ from tandem.client.places import gaps, read_after, write_after
 from tandem.client.sdk_codec import payload_from_message
 from tandem.client.syphon import ClientSyphonSettings, Syphon
 from tests.client.scripted import ScriptedNamespace, raising
+from tests.waiting import until
 
 QUEUES = [f"contoso/x-servicebus-transfer/{number}" for number in range(3)]
 
@@ -25,12 +26,6 @@ def bodies(namespace: ScriptedNamespace, path: str) -> list[str]:
 
 def where(secondary: ScriptedNamespace, body: str) -> list[str]:
     return [queue for queue in QUEUES if body in bodies(secondary, queue)]
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tandem.client.events import Counters, EventHub
 from tandem.client.sdk_codec import payload_from_message
 from tandem.client.syphon import ClientSyphonSettings, Syphon
 from tests.client.scripted import ScriptedAdministration, ScriptedNamespace, raising
+from tests.waiting import until
 
 QUEUES = ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
 
@@ -197,9 +198,7 @@ async def test_an_outage_that_is_over_soon_is_bridged_with_the_batch_in_hand(mak
     syphon = make_syphon()
     syphon._took_lately["orders"] = None
     syphon.start()
-    async with asyncio.timeout(5):
-        while not empty(secondary):
-            await asyncio.sleep(0.01)
+    await until(lambda: empty(secondary), 5)
     await syphon.stop()
     assert sorted(bodies(primary, "orders")) == [f"{n:02d}" for n in range(30)]
     assert secondary.operations["abandon", QUEUES[0]] == 0 and secondary.operations["receive", QUEUES[0]] <= 3
@@ -210,13 +209,10 @@ async def test_what_is_under_way_to_a_path_that_fails_over_is_cut_short(make_syp
     primary.hang()
     syphon = make_syphon()
     syphon.start()
-    async with asyncio.timeout(5):
-        while not primary.operations["send", "orders"]:
-            await asyncio.sleep(0.01)
-        primary.up()
-        syphon.interrupt("Orders")
-        while not empty(secondary):
-            await asyncio.sleep(0.01)
+    await until(lambda: primary.operations["send", "orders"], 5)
+    primary.up()
+    syphon.interrupt("Orders")
+    await until(lambda: empty(secondary), 5)
     await syphon.stop()
 
 
@@ -297,9 +293,7 @@ async def test_running_pumps_move_what_arrives_and_rest_in_long_polls(make_sypho
     syphon.start()
     put(secondary, "orders", "a")
     put(secondary, "orders", "b", 1)
-    async with asyncio.timeout(5):
-        while len(primary.entity("orders").messages) < 2:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(primary.entity("orders").messages) >= 2, 5)
     await syphon.stop()
     assert not syphon.running
     assert syphon._counters.syphon_receives <= 4
@@ -315,9 +309,7 @@ async def test_pumps_outlive_an_outage_of_either_side(make_syphon, primary, seco
     put(secondary, "orders", "a")
     await asyncio.sleep(0.05)
     primary.up()
-    async with asyncio.timeout(5):
-        while not primary.entity("orders").messages:
-            await asyncio.sleep(0.005)
+    await until(lambda: primary.entity("orders").messages, 5)
     await syphon.stop()
 
 
@@ -328,9 +320,7 @@ async def test_messages_of_a_healthy_path_get_past_many_of_a_path_that_waits(mak
     primary.behave("down", raising(lambda: ServiceBusConnectionError(message="down")))
     syphon = make_syphon()
     syphon.start()
-    async with asyncio.timeout(5):
-        while not primary.entity("up").messages:
-            await asyncio.sleep(0.005)
+    await until(lambda: primary.entity("up").messages, 5)
     await syphon.stop()
     assert len(secondary.entity(QUEUES[0]).messages) == 150
 

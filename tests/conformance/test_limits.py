@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ from tandem import amqp
 from tandem.model.limits import Limits
 from tandem.testing import Bus
 from tests.conformance.raw import End, Raw, Refused, message, token_for
+from tests.waiting import wait_until
 
 LIMITS = Limits(
     connections_max=6,
@@ -104,9 +104,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_work(bus: Bus) -> Non
     assert "6 connections" in str(refused.value)
     others[0].feed("q", "still served")
     others[1].close()
-    deadline = time.monotonic() + 10
-    while bus.inside(lambda server: server.connection_count()) > 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: bus.inside(lambda server: server.connection_count()) <= 5, "the connection that was closed is counted no more", 10)
     with Raw(bus.port) as another:
         assert [arrival.text for arrival in another.receiver("q").receive()] == ["still served"]
     for raw in others:
@@ -116,9 +114,7 @@ def test_one_connection_too_many_is_told_so_and_the_others_work(bus: Bus) -> Non
 def test_connections_that_say_nothing_are_bounded_too(bus: Bus) -> None:
     """Beyond the limit and a hundred that are told so, newcomers are hung up on at once."""
     silent = [socket.create_connection(("127.0.0.1", bus.port)) for _ in range(106)]
-    deadline = time.monotonic() + 10
-    while bus.inside(lambda server: len(server._lobby)) < 106 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: bus.inside(lambda server: len(server._lobby)) >= 106, "all wait in the lobby", 10)
     with socket.create_connection(("127.0.0.1", bus.port)) as late:
         late.settimeout(10)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.cli.broker_process import BrokerProcess
 from tests.conformance.house import ClockedBroker, ProcessBroker, write_config
 from tests.conformance.raw import MODIFIED, REJECTED, Raw, Receiver, message
 from tests.conformance.sdk import Bus, bodies
+from tests.waiting import wait_until
 
 
 def everything(receiver: Any) -> list[Any]:
@@ -240,9 +240,7 @@ def test_the_auto_lock_renewer_keeps_messages_locked(bus: Bus) -> None:
     before = held.locked_until_utc
     renewer = bus.flavour.renewer()
     renewer.register(receiver, held, max_lock_renewal_duration=60)
-    deadline = time.monotonic() + 20
-    while held.locked_until_utc == before and time.monotonic() < deadline:
-        time.sleep(0.05)  # the SDK's renewer has no event to wait for
+    wait_until(lambda: held.locked_until_utc != before, "the lock is renewed by the SDK", 20)
     assert held.locked_until_utc > before
     renewer.close()
     receiver.complete_message(held)

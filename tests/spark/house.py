@@ -109,11 +109,3 @@ def verdict(wanted: Iterable[str], received: list[str]) -> dict[str, int]:
 
 
 EXACT = {"lost": 0, "duplicated": 0, "unexpected": 0}
-
-
-def wait_until(condition: Any, what: str, seconds: float = 60.0) -> None:
-    """Poll for something another process does; fails by name when it does not."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)

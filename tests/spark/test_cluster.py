@@ -15,7 +15,8 @@ import pytest
 
 from tests.acceptance.brokers import Broker
 from tests.spark.cluster import Cluster
-from tests.spark.house import BACKLOG, EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict, wait_until
+from tests.spark.house import BACKLOG, EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 QUEUES = 4

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tandem.model.limits import Limits
 from tests.gateway.http.http_house import Echo, HttpHouse, http_house
+from tests.waiting import until
 
 QUICK = Limits(http_header_ms_max=200, http_body_ms_max=200, http_body_bytes_max=100_000)
 
@@ -260,9 +261,7 @@ async def test_websocket_tells_the_protocol_when_the_peer_is_gone(house: HttpHou
         await ws.receive_bytes(timeout=10)
         assert ws._response.connection is not None and ws._response.connection.transport is not None
         ws._response.connection.transport.abort()  # no close frame, no FIN
-    async with asyncio.timeout(10):
-        while Echo.ends != ["lost", "lost"]:
-            await asyncio.sleep(0.01)
+    await until(lambda: Echo.ends == ["lost", "lost"], 10)
 
 
 async def test_websocket_without_the_sub_protocol_or_with_text_is_refused(house: HttpHouse) -> None:

@@ -21,6 +21,7 @@ from tandem.gateway.http.rest import RestTarget, Verb, read_target
 from tandem.model.entity import QueueDescription, Right
 from tandem.model.errors import ArgumentOutOfRange, ArgumentRefused, BusError, MessageSizeExceeded, QuotaExceeded
 from tests.gateway.http.http_house import KEY, ROOT, HttpHouse, http_house
+from tests.waiting import until
 
 BATCH = "application/vnd.microsoft.servicebus.json"
 
@@ -212,9 +213,7 @@ async def test_receiver_that_hangs_up_takes_nothing_with_it(house: HttpHouse) ->
         await asyncio.wait_for(waiting.wait(), 10)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(10):
-        while house.front._server.connections:
-            await asyncio.sleep(0.01)
+    await until(lambda: not house.front._server.connections, 10)
     async with aiohttp.ClientSession(headers=headers) as session:
         async with session.post(url, data=b"kept", ssl=house.client_context()) as sent:
             assert sent.status == 201

@@ -16,7 +16,8 @@ from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError, source_options
 from tandem.spark.connector.source import ServiceBusStreamReader
 from tests.acceptance.brokers import Broker
-from tests.spark.house import administration, connect, counts, create_queue, messages, send, take_all, wait_until
+from tests.spark.house import administration, connect, counts, create_queue, messages, send, take_all
+from tests.waiting import wait_until
 
 
 class Query:

@@ -20,7 +20,8 @@ from tandem.spark.connector.options import OptionError
 from tandem.spark.syphon.job import SyphonSettings, run
 from tandem.spark.syphon.progress import Progress, write_metrics
 from tests.acceptance.brokers import Broker
-from tests.spark.house import BACKLOG, EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict, wait_until
+from tests.spark.house import BACKLOG, EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict
+from tests.waiting import wait_until
 
 QUICK = SyphonSettings(primary_namespace="contoso", poll_ms=200, retry_ms=200, operation_timeout_seconds=10)
 

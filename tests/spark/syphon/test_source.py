@@ -18,7 +18,8 @@ from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError
 from tandem.spark.syphon.source import SyphonOptions, SyphonStreamReader
 from tests.acceptance.brokers import KEY, KEY_NAME, Broker
-from tests.spark.house import EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict, wait_until
+from tests.spark.house import EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict
+from tests.waiting import wait_until
 
 
 class Drain:
