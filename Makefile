@@ -173,5 +173,5 @@ audit: lock
 	@$(VENV)/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement build/requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info tests/js/node_modules tests/java/target .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info tests/js/node_modules tests/java/target tests/java/target .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

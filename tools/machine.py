@@ -141,6 +141,11 @@ def lacks_prometheus() -> str:
     return f"{' and '.join(gone)} not here (on Debian: apt-get install prometheus)" if gone else ""
 
 
+def lacks_faketime() -> str:
+    here = sys.platform != "linux" or any(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    return "" if here else "libfaketime is not here (on Debian: apt-get install libfaketime)"
+
+
 VENV = Need(lacks_venv, lambda: ["python3-venv"], "", "ten seconds")
 HEADERS = Need(lacks_headers, lambda: ["python3-dev"], "the hot modules are not compiled", "twenty seconds")
 JAVA = Need(java.missing_java, java_packages, "")
@@ -148,14 +153,16 @@ JAVA_FOR_TESTS = Need(java.missing_java, java_packages, "tests with Spark are sk
 NODE = Need(lacks_node, node_packages, "tests with the JavaScript SDK are skipped (tests/js)", "a minute")
 GO = Need(lacks_go, go_packages, "tests with the Go SDK are skipped (tests/go)")
 MAVEN = Need(lacks_maven, lambda: ["maven", "default-jdk-headless"], "tests with the Java SDK are skipped (tests/java)", "a minute")
-
+FAKETIME = Need(
+    lacks_faketime, lambda: ["libfaketime"], "tests of a clock that is set are skipped (tests/cli/test_clock_process.py)", "ten seconds"
+)
 PROMETHEUS = Need(lacks_prometheus, lambda: ["prometheus"], "tests of alert rules are skipped (tests/deploy)", "twenty seconds")
 
 
 def needs(command: str, small: bool) -> list[Need]:
     if command == "test":
         of_tests = [NODE] + [need for need, file in ((GO, "tests/go/go.mod"), (MAVEN, "tests/java/pom.xml")) if (ROOT / file).exists()]
-        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, PROMETHEUS]
+        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, FAKETIME, PROMETHEUS]
     return [VENV, HEADERS] if small or command == "setup" else [VENV, HEADERS, JAVA]
 
 

@@ -78,15 +78,6 @@ class Forwarded(Story):
     def actors(self) -> list[Actor]:
         return [self.produce, self.consume]
 
-    async def produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(self.chain[0])
-        while await self.room():
-            if not sender.link.attached:
-                raise Gone("crashed")
-            key = self.next_key()
-            self.checker.sending(key)
-            self.follow_send(sender.send(message(key, body_of(key))), [key])
-
     async def consume(self, client: AmqpClient) -> None:
         receiver = await client.receiver(self.chain[-1], credit=20)
         while True:
@@ -121,15 +112,6 @@ class Transactional(Story):
 
     def actors(self) -> list[Actor]:
         return [self.produce, self.work, self.consume]
-
-    async def produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(self.queue)
-        while await self.room():
-            if not sender.link.attached:
-                raise Gone("crashed")
-            key = self.next_key()
-            self.checker.sending(key)
-            self.follow_send(sender.send(message(key, body_of(key))), [key])
 
     async def work(self, client: AmqpClient) -> None:
         transactions = await Transactions.open(client)
@@ -267,15 +249,6 @@ class Leased(Story):
 
     def actors(self) -> list[Actor]:
         return [self.produce, self.consume]
-
-    async def produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(self.queue)
-        while await self.room():
-            if not sender.link.attached:
-                raise Gone("crashed")
-            key = self.next_key()
-            self.checker.sending(key)
-            self.follow_send(sender.send(message(key, body_of(key))), [key])
 
     async def consume(self, client: AmqpClient) -> None:
         while not self.ended:

@@ -208,15 +208,6 @@ class Deferred(Story):
     def actors(self) -> list[Actor]:
         return [self.produce, self.consume, self.fetch]
 
-    async def produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(self.queue)
-        while await self.room():
-            if not sender.link.attached:
-                raise Gone("crashed")
-            key = self.next_key()
-            self.checker.sending(key)
-            self.follow_send(sender.send(message(key, body_of(key))), [key])
-
     async def consume(self, client: AmqpClient) -> None:
         receiver = await client.receiver(self.queue, credit=20)
         while True:
@@ -294,15 +285,6 @@ class DeadLettered(Story):
 
     def actors(self) -> list[Actor]:
         return [self.produce, self.consume, self.bury]
-
-    async def produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(self.queue)
-        while await self.room():
-            if not sender.link.attached:
-                raise Gone("crashed")
-            key = self.next_key()
-            self.checker.sending(key)
-            self.follow_send(sender.send(message(key, body_of(key))), [key])
 
     async def consume(self, client: AmqpClient) -> None:
         receiver = await client.receiver(self.queue, credit=20)
@@ -398,15 +380,6 @@ class ReceiveAndDelete(Story):
 
     def actors(self) -> list[Actor]:
         return [self.produce, self.consume]
-
-    async def produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(self.queue)
-        while await self.room():
-            if not sender.link.attached:
-                raise Gone("crashed")
-            key = self.next_key()
-            self.checker.sending(key)
-            self.follow_send(sender.send(message(key, body_of(key))), [key])
 
     async def consume(self, client: AmqpClient) -> None:
         receiver = await client.receiver(self.queue, delete=True)

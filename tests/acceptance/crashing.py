@@ -160,6 +160,16 @@ class Story:
 
         answer.add_done_callback(heard)
 
+    async def produce(self, client: AmqpClient) -> None:
+        """One message after the other; stories that send otherwise have their own."""
+        sender = await client.sender(self.queue)
+        while await self.room():
+            if not sender.link.attached:
+                raise Gone("crashed")
+            key = self.next_key()
+            self.checker.sending(key)
+            self.follow_send(sender.send(message(key, body_of(key))), [key])
+
     def settle(self, receiver: AmqpReceiver, incoming: Incoming, key: str, state: bytes = amqp.ACCEPTED) -> asyncio.Future[None]:
         """Ask for removal and tell the checker before and after."""
         self.checker.settling(key)

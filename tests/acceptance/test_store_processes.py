@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -135,3 +138,21 @@ def test_a_broker_killed_and_started_again_at_once_opens_its_stores_thirty_times
     with BrokerProcess(tmp_path, *ARGUMENTS) as running, ServiceBusClient.from_connection_string(running.connection_string) as client:
         assert outcomes(client) == {"first": True, "second": True}
     assert said == "", "nothing goes wrong that had to be told"
+
+
+def test_a_process_that_cannot_get_memory_ends_with_a_clear_line_and_is_replaced(broker: BrokerProcess) -> None:
+    client = ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0)
+    assert outcomes(client) == {"first": True, "second": True}
+    poor = store_processes(broker)
+    for pid in poor:
+        (held,) = re.findall(r"VmData:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+        resource.prlimit(pid, resource.RLIMIT_DATA, (int(held) * 1_024, int(held) * 1_024))
+    deadline = time.monotonic() + 30
+    while set(poor) <= set(store_processes(broker)):
+        assert time.monotonic() < deadline, "they have enough"
+        with contextlib.suppress(ServiceBusError), client.get_queue_sender("first") as sender:
+            sender.send_messages(ServiceBusMessage("x" * 250_000), timeout=5)
+    await_both(client)
+    broker.process.terminate()
+    assert broker.process.stderr is not None
+    assert "tandem: out of memory in the process of a store" in broker.process.stderr.read()

@@ -14,7 +14,9 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
 )
 
+import tandem.client.syphon
 from tandem.amqp import DecodedMessage, decode_message
+from tandem.client.batch_budget import BatchBudget
 from tandem.client.coupling import PairSide
 from tandem.client.envelope import wrap_payload
 from tandem.client.events import Counters, EventHub
@@ -331,3 +333,21 @@ async def test_depth_and_age_can_be_asked_for(make_syphon, secondary, clock):
     first, second = await make_syphon(administration=ScriptedAdministration(secondary)).measure()
     assert (first.queue, first.depth, first.oldest_age_seconds) == (QUEUES[0], 1, 30.0)
     assert (second.depth, second.oldest_age_seconds) == (0, None)
+
+
+async def test_a_batch_of_large_messages_stays_within_its_bytes(make_syphon, primary, secondary, monkeypatch):
+    batches: list[int] = []
+
+    class Watched(BatchBudget):
+        def seen(self, sizes) -> None:
+            found = list(sizes)
+            batches.append(sum(found))
+            super().seen(found)
+
+    monkeypatch.setattr(tandem.client.syphon, "BatchBudget", Watched)
+    for number in range(30):
+        put(secondary, "orders", f"{number:03}" * 10_000)
+    assert await make_syphon(settings=ClientSyphonSettings(batch_bytes_max=150_000)).drain(0.01) == 30
+    assert max(batches) <= 150_000
+    assert len(batches) < 30
+    assert empty(secondary)

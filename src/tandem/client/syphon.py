@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from tandem.client.backlog_browsing import look_around
+from tandem.client.batch_budget import BatchBudget
 from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.errors import describe, trouble_with
@@ -34,6 +35,8 @@ class ClientSyphonSettings:
     poll: float = 900.0
     """Seconds one receive waits: 15 minutes, four receives per queue and hour while there is nothing to do."""
     batch_max: int = 100
+    batch_bytes_max: int = 16_777_216
+    """A batch is in memory as a whole: fewer messages are read at a time when they are large."""
     read_ahead_max: int = 1_000
     """Messages read at a time when those at the head of a queue cannot be delivered yet."""
     send_timeout: float = 30.0
@@ -182,11 +185,13 @@ class Syphon:
         before = self._counters.syphon_moved
         for queue in self.queues:
             receiver = self._secondary.namespace.receiver(queue)
+            budget = BatchBudget(self.settings.batch_bytes_max)
             try:
                 while not self._stopping.is_set():
-                    deliveries = await receiver.receive(self.settings.batch_max, idle)
+                    deliveries = await receiver.receive(budget.count(self.settings.batch_max), idle)
                     if not deliveries:
                         break
+                    budget.seen(len(delivery.payload) for delivery in deliveries)
                     outcome = await self._move(receiver, deliveries)
                     if outcome.blocked:
                         break
@@ -200,13 +205,15 @@ class Syphon:
         settings = self.settings
         pause = settings.retry_pause
         count = settings.batch_max
+        budget = BatchBudget(settings.batch_bytes_max)
         while not self._stopping.is_set():
             receiver = self._secondary.namespace.receiver(queue)
             try:
                 while not self._stopping.is_set():
-                    deliveries = await self._receive(receiver, count)
+                    deliveries = await self._receive(receiver, budget.count(count))
                     if not deliveries:
                         continue
+                    budget.seen(len(delivery.payload) for delivery in deliveries)
                     outcome = await self._move(receiver, deliveries)
                     count = self._next_count(count, outcome)
                     if outcome.blocked and not outcome.moved:

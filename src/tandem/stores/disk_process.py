@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 from tandem.stores.disk import LocalDisk
 
@@ -22,6 +22,8 @@ OPEN, CLOSE, PREAD, PWRITE, FDATASYNC, FSYNC, FALLOCATE, TRUNCATE, SIZE, NEXT_DA
 RENAME, UNLINK, LISTDIR, MKDIR, SYNC_DIRECTORY, LOCK, UNLOCK, IDENTITY, FREE_BYTES = range(12, 21)
 
 _HEAD: Final = struct.Struct("<IB")
+_EXIT_OUT_OF_MEMORY: Final = 71
+_OUT_OF_MEMORY: Final = b"tandem: out of memory in the process of a store: it ends and another is started, everything accepted is on disk\n"
 _I: Final = struct.Struct("<q")
 _II: Final = struct.Struct("<qq")
 _III: Final = struct.Struct("<qqq")
@@ -138,14 +140,24 @@ class _Server:
                     code, body = receive_frame(connection)
                 except (ConnectionError, OSError):
                     return
+                except MemoryError:
+                    _out_of_memory()
                 try:
                     answer, status = self._answer(code, body), _DONE
+                except MemoryError:
+                    _out_of_memory()
                 except OSError as error:
                     answer, status = _I.pack(error.errno or 0) + str(error.strerror or error).encode(), _FAILED
                 try:
                     send_frame(connection, status, [answer])
                 except OSError:
                     return  # the broker died with its question open
+
+
+def _out_of_memory() -> NoReturn:
+    """The broker notices, starts another, and the journal is read again: what was accepted is on disk."""
+    os.write(2, _OUT_OF_MEMORY)
+    os._exit(_EXIT_OUT_OF_MEMORY)
 
 
 def die_with_parent() -> None:
