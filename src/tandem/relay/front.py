@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from tandem.model.clock import SystemClock
 from tandem.model.limits import Limits
 from tandem.relay.close_codes import GOING_AWAY
 from tandem.relay.entity import HybridConnection
 from tandem.relay.namespace import RelayNamespace, Surroundings
 from tandem.relay.pulse import Pulse
+from tandem.relay.refusals import Refusals
 from tandem.relay.rendezvous import RendezvousDesk
 from tandem.relay.requests import HttpDoor
 from tandem.relay.target import RelayTarget, is_websocket_path, read_target
@@ -31,13 +33,25 @@ class RelayFront:
             new_id=lambda: str(uuid.UUID(bytes=entropy(16), version=4)),
             detach=detach,
         )
+        self._refusals = Refusals(SystemClock().steady_ms)
         self._pulse = Pulse(limits.relay_ping_ms)
         desk: RendezvousDesk[Arrival] = RendezvousDesk(entropy)
         self._websockets = WebSocketDoor(around, desk, self._pulse)
         self._http = HttpDoor(around, desk)
 
     async def serve_websocket(self, namespace: RelayNamespace, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._websockets.serve(namespace, request, read_target(request.raw_path))
+        return await self._late(request, await self._websockets.serve(namespace, request, read_target(request.raw_path)))
+
+    async def _late(self, request: web.BaseRequest, answer: web.StreamResponse) -> web.StreamResponse:
+        """hyco-ws tries again at once whatever it hears, more than a thousand times a second."""
+        pause = self._refusals.delay(request.remote or "") if answer.status in (401, 403, 404) else 0.0
+        if pause:
+            self._refusals.delayed += 1
+            try:
+                await asyncio.sleep(pause)
+            finally:
+                self._refusals.delayed -= 1
+        return answer
 
     def target_of(self, namespace: RelayNamespace, request: web.BaseRequest) -> tuple[RelayTarget, HybridConnection, int] | None:
         """None: no relay has this path."""

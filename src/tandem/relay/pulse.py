@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from typing import Final
 
@@ -20,6 +19,8 @@ class Pulse:
         self._step_seconds = round_ms / 1000 / _STEPS_PER_ROUND
         self._sockets: deque[RelaySocket] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """Sockets whose turn has come, with the fraction that is left for the next step."""
 
     def add(self, socket: RelaySocket) -> None:
         self._sockets.append(socket)
@@ -46,7 +47,9 @@ class Pulse:
 
     def _step(self) -> None:
         self._timer = None
-        for _ in range(math.ceil(len(self._sockets) / _STEPS_PER_ROUND)):
+        self._due += len(self._sockets) / _STEPS_PER_ROUND
+        turns, self._due = min(int(self._due), len(self._sockets)), self._due % 1.0
+        for _ in range(turns):
             socket = self._sockets.popleft()
             if not socket.lost:
                 socket.ping()
