@@ -207,9 +207,9 @@ class ClockedBroker:
 
         async def work() -> None:
             self.clock.skipped_ms += int(seconds * 1000)
-            self.server.run_housekeeping()
+            self.server.driver.run_housekeeping()
             for _ in range(20):  # what comes due may make more come due, with the store's answers in between
-                self.server.run_turn()
+                self.server.driver.run_turn()
                 await asyncio.sleep(0)
 
         self._run(work())

@@ -82,7 +82,7 @@ def set_clock(bus: Bus, seconds: float) -> None:
         clock = bus._clock
         assert isinstance(clock, ManualClock)
         clock.set_by(seconds)
-        server.run_housekeeping()
+        server.driver.run_housekeeping()
 
     bus.inside(jump)
     bus.advance(0)
@@ -194,7 +194,7 @@ def test_scheduled_messages_are_due_when_the_clock_says_so(bus: Bus) -> None:
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
 def test_nothing_is_deleted_as_idle_because_the_clock_was_set(bus: Bus, jump: int) -> None:
     def there() -> bool:
-        bus.inside(lambda server: server.run_housekeeping())
+        bus.inside(lambda server: server.driver.run_housekeeping())
         bus.advance(0)
         return bus.inside(lambda server: "idle" in server.contexts[0].namespace.entities)
 
@@ -265,15 +265,15 @@ def test_two_hours_ahead_for_a_moment_costs_nobody_anything() -> None:
             assert raw.put_token("q", token_for(raw.port, "q"))[0] == 202
             sender = raw.sender("q")
             machine.set_by = 2 * HOUR
-            bus.inside(lambda server: server.run_housekeeping())
+            bus.inside(lambda server: server.driver.run_housekeeping())
             time.sleep(1.1)
-            bus.inside(lambda server: server.run_housekeeping())
+            bus.inside(lambda server: server.driver.run_housekeeping())
             sender.send(message("during"))
             with Raw(bus.port, user="") as late:
                 status, text = late.put_token("q", token_for(late.port, "q"))
                 assert (status, "ExpiredToken" in text) == (401, True)
             machine.set_by = 0
-            bus.inside(lambda server: server.run_housekeeping())
+            bus.inside(lambda server: server.driver.run_housekeeping())
             sender.send(message("after"))
             with Raw(bus.port, user="") as late:
                 assert late.put_token("q", token_for(late.port, "q"))[0] == 202
@@ -288,7 +288,7 @@ def test_silence_is_not_measured_on_a_clock_that_somebody_sets() -> None:
             sender = raw.sender("q")
             for jump in (DAY, -DAY, 2 * HOUR):
                 machine.set_by = jump
-                bus.inside(lambda server: server.run_housekeeping())
+                bus.inside(lambda server: server.driver.run_housekeeping())
                 sender.send(message("alive"))
 
     with_machine(story)

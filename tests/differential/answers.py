@@ -17,7 +17,7 @@ from tandem.amqp.errors import DecodeError
 from tandem.amqp.message import decode_message, scan
 from tandem.amqp.outcomes import decode_outcome, encode_outcome
 from tandem.gateway.amqp.attach import attach
-from tandem.gateway.amqp.connection import PeerConnection, Writer
+from tandem.gateway.amqp.connection import ConnectionWriter, PeerConnection
 from tandem.gateway.amqp.sending import split_batch
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right
 from tandem.model.errors import BusError
@@ -43,7 +43,7 @@ class StillClock:
         return 0
 
 
-class Heard(Writer):
+class Heard(ConnectionWriter):
     """What the broker writes, kept."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class House:
     async def open(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._broke)
         await self.server.start()
-        self.server._driver.stop_housekeeping()
+        self.server.driver.stop_housekeeping()
         self.server.contexts[0].new_transaction_id = lambda: self._entropy(16)
 
     def _entropy(self, count: int) -> bytes:

@@ -27,7 +27,7 @@ def pass_time(bus: Bus, seconds: float) -> set[str]:
 
     async def work() -> set[str]:
         server = bus._running()
-        server.run_housekeeping()
+        server.driver.run_housekeeping()
         context = server.contexts[0]
         await asyncio.gather(*context._tasks)
         left: set[str] = set()

@@ -1,1 +1,1 @@
-"""Where frames meet queues: the only room that speaks both."""
+"""The two doors of a namespace, AMQP and HTTP, and the verbs behind both."""

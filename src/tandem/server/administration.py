@@ -1,4 +1,4 @@
-"""Administration of one namespace: checks the wish, writes the catalog, then changes the living registry."""
+"""Administration of one namespace: checks what is asked for, writes the catalog, then changes the living registry."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class NamespaceAdmin:
         self._coming: dict[str, QueueDescription | TopicDescription] = {}
         """What the configuration asks for, while it is being created: entities may name each other in any order."""
 
-    async def load(self, wish: NamespaceSettings) -> None:
+    async def load(self, wanted: NamespaceSettings) -> None:
         """What is stored, then what the configuration asks for and is not there yet."""
         snapshot = await asyncio.to_thread(self._catalog.load)
         self._namespace.roll.highest_id = snapshot.highest_id
@@ -86,23 +86,23 @@ class NamespaceAdmin:
             else:
                 self._namespace.add_subscription(stored.id, description)
         rules = {rule.key_name: rule for rule in snapshot.authorization_rules}
-        rules.update({rule.key_name: rule for rule in wish.authorization_rules})
+        rules.update({rule.key_name: rule for rule in wanted.authorization_rules})
         self._namespace.authorization_rules.update(rules)
-        self._coming.update({queue.name.casefold(): queue for queue in wish.queues})
-        self._coming.update({topic.name.casefold(): topic for topic in wish.topics})
-        for queue in wish.queues:
+        self._coming.update({queue.name.casefold(): queue for queue in wanted.queues})
+        self._coming.update({topic.name.casefold(): topic for topic in wanted.topics})
+        for queue in wanted.queues:
             if self._namespace.find(queue.name) is None:
                 await self.create_queue(queue)
-        for topic in wish.topics:
+        for topic in wanted.topics:
             if self._namespace.find(topic.name) is None:
                 await self.create_topic(topic)
-        for subscription in wish.subscriptions:
+        for subscription in wanted.subscriptions:
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
                 await self.create_subscription(subscription)
         self._coming.clear()
         for relay in snapshot.relays:
             self._context.relays.put(relay)
-        for relay in wish.relays:
+        for relay in wanted.relays:
             if self._context.relays.find(relay.name) is None:
                 await self.relays.create(relay)
 
@@ -175,8 +175,8 @@ class NamespaceAdmin:
         async with self._locks.hold(description.name):
             entity = self._queue(description.name)
             now = self._context.turn.begin()
-            wish = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
-            kept = administration.validate_queue(wish, entity.description, self._limits, now=now, find=self._lookup)
+            wanted = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
+            kept = administration.validate_queue(wanted, entity.description, self._limits, now=now, find=self._lookup)
             await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
             entity.configure(kept)
             self._namespace.enter(entity.id, entity.store, kept)
@@ -205,8 +205,8 @@ class NamespaceAdmin:
             topic = self._namespace.topic(description.name)
             now = self._context.turn.begin()
             known = topic.topic_description
-            wish = dataclasses.replace(description, name=known.name, partition_count=known.partition_count)
-            kept = administration.validate_topic(wish, topic.topic_description, self._limits, now=now)
+            wanted = dataclasses.replace(description, name=known.name, partition_count=known.partition_count)
+            kept = administration.validate_topic(wanted, topic.topic_description, self._limits, now=now)
             await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
             topic.reconfigure(kept)
             self._namespace.enter(topic.id, topic.store, kept)
@@ -249,9 +249,9 @@ class NamespaceAdmin:
         async with self._locks.hold(description.topic):
             now = self._context.turn.begin()
             subscription = self._namespace.subscription(description.topic, description.name)
-            wish = dataclasses.replace(description, name=subscription.description.name)
+            wanted = dataclasses.replace(description, name=subscription.description.name)
             kept = administration.validate_subscription(
-                wish, subscription.description, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
+                wanted, subscription.description, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
             )
             await self._keep(subscription, kept)
             return kept

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.model.errors import SessionLockLost
-from tandem.server.faults import STORE_KINDS, Fault, FaultKind, Faults, FaultWish, InjectedError
+from tandem.server.faults import STORE_KINDS, Fault, FaultKind, FaultRequest, Faults, InjectedError
 from tandem.server.served_connection import ServedConnection
 
 
@@ -56,8 +56,8 @@ class FaultPoints:
 
     # -- put in force ------------------------------------------------------------------------
 
-    def inject(self, wish: FaultWish) -> Fault:
-        fault = self.faults.inject(wish, self._turn.begin())
+    def inject(self, wanted: FaultRequest) -> Fault:
+        fault = self.faults.inject(wanted, self._turn.begin())
         kind = fault.kind
         if kind is FaultKind.DROP_CONNECTIONS:
             for connection in list(self._connections):

@@ -107,7 +107,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultWish:
+class FaultRequest:
     """What somebody asks for, not yet checked."""
 
     kind: str
@@ -130,37 +130,37 @@ class Faults:
     injected: int = 0
     on_change: Callable[[], None] = lambda: None
 
-    def inject(self, wish: FaultWish, now: int) -> Fault:
-        """Checks the wish and puts it in force. Raises ArgumentRefused saying what is allowed."""
+    def inject(self, request: FaultRequest, now: int) -> Fault:
+        """Checks the request and puts it in force. Raises ArgumentRefused saying what is allowed."""
         try:
-            kind = FaultKind(wish.kind)
+            kind = FaultKind(request.kind)
         except ValueError:
-            raise ArgumentRefused(f"unknown fault {wish.kind!r}; known are {', '.join(k.value for k in FaultKind)}") from None
+            raise ArgumentRefused(f"unknown fault {request.kind!r}; known are {', '.join(k.value for k in FaultKind)}") from None
         if len(self.active) >= FAULTS_MAX:
             raise ArgumentRefused(f"{FAULTS_MAX} faults are in force already; heal some first")
-        if kind in STORE_KINDS and (wish.store is None or not 0 <= wish.store < self.stores):
-            raise ArgumentRefused(f"{kind.value} needs a store from 0 to {self.stores - 1}, found {wish.store}")
-        if kind not in STORE_KINDS and wish.store is not None:
+        if kind in STORE_KINDS and (request.store is None or not 0 <= request.store < self.stores):
+            raise ArgumentRefused(f"{kind.value} needs a store from 0 to {self.stores - 1}, found {request.store}")
+        if kind not in STORE_KINDS and request.store is not None:
             raise ArgumentRefused(f"{kind.value} does not concern a store")
-        if wish.entity and kind not in _ENTITY_KINDS:
+        if request.entity and kind not in _ENTITY_KINDS:
             raise ArgumentRefused(f"{kind.value} does not concern an entity")
-        if not 0 < wish.fraction <= 1:
-            raise ArgumentRefused(f"fraction must be more than 0 and at most 1, found {wish.fraction}")
-        if wish.for_ms < 0 or wish.delay_ms < 0 or (wish.count is not None and wish.count < 1):
+        if not 0 < request.fraction <= 1:
+            raise ArgumentRefused(f"fraction must be more than 0 and at most 1, found {request.fraction}")
+        if request.for_ms < 0 or request.delay_ms < 0 or (request.count is not None and request.count < 1):
             raise ArgumentRefused("durations must not be negative, a count must be 1 or more")
-        if kind in (FaultKind.STORE_SLOW, FaultKind.SLOW_DISPOSITIONS) and wish.delay_ms == 0:
+        if kind in (FaultKind.STORE_SLOW, FaultKind.SLOW_DISPOSITIONS) and request.delay_ms == 0:
             raise ArgumentRefused(f"{kind.value} needs delay_ms")
         self.injected += 1
         fault = Fault(
             id=self.injected,
             kind=kind,
-            entity=wish.entity.strip("/").casefold(),
-            store=wish.store,
-            condition=wish.condition,
-            delay_ms=wish.delay_ms,
-            fraction=wish.fraction,
-            until=now + wish.for_ms if wish.for_ms else 0,
-            count_left=wish.count,
+            entity=request.entity.strip("/").casefold(),
+            store=request.store,
+            condition=request.condition,
+            delay_ms=request.delay_ms,
+            fraction=request.fraction,
+            until=now + request.for_ms if request.for_ms else 0,
+            count_left=request.count,
             created_at=now,
         )
         if kind not in ONE_SHOT_KINDS:

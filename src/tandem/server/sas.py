@@ -23,7 +23,7 @@ from tandem.model.sas_token import make_token, sign
 if TYPE_CHECKING:
     from tandem.tokens.verification import Claims
 
-__all__ = ["Grant", "Grants", "RuleLookup", "Token", "beneath", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
+__all__ = ["Grant", "Grants", "RuleLookup", "SasToken", "beneath", "looks_like_sas", "make_token", "parse", "verify", "verify_key"]
 
 RuleLookup = Callable[[str, str], AuthorizationRule | None]
 """(path, key name) -> the rule of that name on exactly that path; path is casefolded, `""` is the namespace itself."""
@@ -108,7 +108,7 @@ class Grants:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class SasToken:
     """A token taken apart, not yet believed."""
 
     signed: bytes
@@ -125,7 +125,7 @@ def looks_like_sas(text: str) -> bool:
     return _without_bearer(text)[: len(_PREFIX)].casefold() == _PREFIX
 
 
-def parse(text: str) -> Token:
+def parse(text: str) -> SasToken:
     """Take a token apart; raises AuthenticationFailed with what is malformed."""
     if len(text) > TOKEN_CHARS_MAX:
         raise AuthenticationFailed(f"The token has {len(text)} characters; at most {TOKEN_CHARS_MAX} are allowed.")
@@ -144,7 +144,7 @@ def parse(text: str) -> Token:
     if not host:
         raise AuthenticationFailed("MalformedToken: the resource ('sr') names no host.")
     signed = f"{fields['sr']}\n{fields['se']}".encode(errors="surrogatepass")
-    return Token(signed, signature, host, path, int(expiry) * 1000, _key_names(fields["skn"]))
+    return SasToken(signed, signature, host, path, int(expiry) * 1000, _key_names(fields["skn"]))
 
 
 def verify(token: str, audience: Address | str, rules: RuleLookup, now: int, skew_ms: int = SKEW_MS) -> Grant:
@@ -260,7 +260,7 @@ def _secrets(rule: AuthorizationRule) -> list[str]:
     return [key for key in (rule.primary_key, rule.secondary_key) if key]
 
 
-def _signer(token: Token, rules: RuleLookup) -> AuthorizationRule:
+def _signer(token: SasToken, rules: RuleLookup) -> AuthorizationRule:
     known = False
     for name in token.key_names:
         for place in _upward(token.path):

@@ -59,12 +59,12 @@ _CONNECTIONS_TOLD: Final = 100
 """Beyond `connections_max`: these hear why they are refused, further ones are hung up on."""
 
 
-def _say_nothing(text: str) -> None:
-    """Nobody listens."""
+def _no_log(text: str) -> None:
+    """The operator is told nothing."""
 
 
-def _forget(event: dict[str, Any]) -> None:
-    """Nobody keeps it."""
+def _no_events(event: dict[str, Any]) -> None:
+    """State changes are kept in memory only."""
 
 
 class Server:
@@ -78,8 +78,8 @@ class Server:
         clock: Clock | None = None,
         real_time: bool = True,
         connection_clock: Clock | None = None,
-        log: Callable[[str], None] = _say_nothing,
-        on_event: Callable[[dict[str, Any]], None] = _forget,
+        log: Callable[[str], None] = _no_log,
+        on_event: Callable[[dict[str, Any]], None] = _no_events,
         tls: ssl.SSLContext | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -109,18 +109,18 @@ class Server:
         """Before `start`: how the keys of a trusted issuer are had, if not by HTTP or from a file."""
         self._listeners: list[asyncio.Server] = []
         self._lobby: set[SniffProtocol] = set()
-        self._driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
-        self.turn = self._driver.turn
-        self._driver.on_jump = self._clock_jumped
+        self.driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
+        self.turn = self.driver.turn
+        self.driver.on_jump = self._clock_jumped
         self.clock_jumps = 0
         """How often the machine's clock was set while we ran."""
-        self.loop_lag = self._driver.loop_lag
+        self.loop_lag = self.driver.loop_lag
 
     # -- life --------------------------------------------------------------------------------
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._driver.start(loop)
+        self.driver.start(loop)
         if self.settings.trusted_issuers:
             from tandem.server.trusted_issuers import open_verifier
 
@@ -133,7 +133,7 @@ class Server:
             self._listeners.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
         self._record_event("broker", "started", "")
-        self._driver.start_housekeeping(self.settings.housekeeping_ms / 1000)
+        self.driver.start_housekeeping(self.settings.housekeeping_ms / 1000)
         self._loading = loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http.front")
 
     async def stop(self) -> None:
@@ -144,47 +144,47 @@ class Server:
         for context in self.contexts:
             for client in list(context.connections):
                 client.close(leaving)
-        self.run_turn()
+        self.driver.run_turn()
         if self._front is not None:
             await self._front.close()
         if self._tokens is not None:
             await self._tokens.close()
-        self._driver.stop_housekeeping()
+        self.driver.stop_housekeeping()
         for context in self.contexts:
             await context.drain()
-        self.run_turn()
+        self.driver.run_turn()
         for meters in self.meters:
             await meters.close()
-        self._driver.stop()
-        for journal in self._driver.journals:
+        self.driver.stop()
+        for journal in self.driver.journals:
             journal.close()  # on the loop: what still waits for the disk is answered from here
         for admin in self.admins:
             admin.close()
 
-    async def _open_namespace(self, wish: NamespaceSettings) -> None:
+    async def _open_namespace(self, wanted: NamespaceSettings) -> None:
         settings = self.settings
         translator = Translator(self._new_uuid, settings.limits.header_bytes_max, lambda: self.turn.now)
-        namespace = Namespace(wish.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self.entropy(8), "big"))
-        catalog = self._engines.open_catalog(wish.name, settings.stores.count)
-        namespace.locks_outlive_connections = wish.locks_outlive_connections
+        namespace = Namespace(wanted.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self.entropy(8), "big"))
+        catalog = self._engines.open_catalog(wanted.name, settings.stores.count)
+        namespace.locks_outlive_connections = wanted.locks_outlive_connections
         for index in range(settings.stores.count):
-            journal = self._engines.open_journal(wish.name, index, self._driver.hand_over)
+            journal = self._engines.open_journal(wanted.name, index, self.driver.hand_over)
             namespace.attach_store(journal)
-            self._driver.add_journal(journal)
+            self.driver.add_journal(journal)
         context = NamespaceContext(
             namespace,
             self.turn,
             translator,
-            Tracker(wish.name, settings.node, self.entropy),
+            Tracker(wanted.name, settings.node, self.entropy),
             settings.limits,
             self._log,
             self._connection_clock,
         )
         admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
         context.admin = admin
-        context.authority = Authority(wish.name, context.rule_lookup, self._connection_clock, self._tokens)
+        context.authority = Authority(wanted.name, context.rule_lookup, self._connection_clock, self._tokens)
         context.connection_count = self.connection_count
-        await admin.load(wish)
+        await admin.load(wanted)
         namespace.replay()
         self.contexts.append(context)
         self.admins.append(admin)
@@ -192,16 +192,16 @@ class Server:
         supervisor = StoreSupervisor(context, settings.stores.stall_deadline_ms, self._record_event)
         supervisor.tell_opening()
         self.supervisors.append(supervisor)
-        files = [self._engines.open_meters(wish.name, index) for index in range(settings.stores.count)]
+        files = [self._engines.open_meters(wanted.name, index) for index in range(settings.stores.count)]
         meters = MeterRoller(namespace, files, context.spawn, self._log)
         self.meters.append(meters)
         if self._faults_allowed:
             faults = Faults(self._chance, settings.stores.count)
             apply_store_faults = functools.partial(supervisor.apply_faults, faults, self._engines.set_faults)
             context.fault_points = FaultPoints(namespace, faults, context.connections, self._log, apply_store_faults)
-            self._driver.chores.append(context.fault_points)
-        self._driver.contexts.append(context)
-        self._driver.chores += [supervisor, meters, IdleEntities(context)]
+            self.driver.chores.append(context.fault_points)
+        self.driver.contexts.append(context)
+        self.driver.chores += [supervisor, meters, IdleEntities(context)]
 
     def _new_uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.entropy(16), version=4)
@@ -225,7 +225,7 @@ class Server:
 
     def _amqp_pump(self) -> asyncio.Protocol:
         pump = FaultyPump if self._faults_allowed else AmqpPump
-        return pump(self._context_of, f"tandem-{self.settings.node}", self._driver.backpressure)
+        return pump(self._context_of, f"tandem-{self.settings.node}", self.driver.backpressure)
 
     def _http_peer(self) -> asyncio.Protocol:
         return self._http().protocol_factory()
@@ -314,9 +314,3 @@ class Server:
         for context in self.contexts:
             for connection in list(context.connections):
                 connection.drop_revoked()
-
-    def run_turn(self) -> None:
-        self._driver.run_turn()
-
-    def run_housekeeping(self) -> None:
-        self._driver.run_housekeeping()

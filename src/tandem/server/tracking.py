@@ -38,7 +38,7 @@ class Tracker:
         return f"{_TAIL}{tracking_id}, SystemTracker:{system}, Timestamp:{at}"
 
     def describe(self, error: BusError, entity: str, now: int, tracking_id: str | None = None) -> str:
-        """The description as it leaves the house. Finishing a finished one again changes nothing."""
+        """The description as a client reads it. Finishing a finished one again changes nothing."""
         return self.finish(error.description, entity, now, tracking_id, reference=isinstance(error, LockLost))
 
     def finish(self, text: str, entity: str, now: int, tracking_id: str | None = None, reference: bool = False) -> str:

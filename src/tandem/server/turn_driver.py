@@ -1,4 +1,4 @@
-"""When the house has its turns: soon after somebody asks, at the instant anything is due, and a few times a second to look after itself."""
+"""Drives a broker's turns from its event loop: soon after one is asked for, when something is due, and for housekeeping."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DISTRUST_MS: Final = 10_000
 """After the clock was set nobody is cut off for an old token for so long: clocks that were set wrong are often set right soon."""
 
 
-def _nobody_cares(by_ms: int) -> None:
-    """Nobody listens."""
+def _ignore_jump(by_ms: int) -> None:
+    """Until somebody wants to know."""
 
 
 class Chore(Protocol):
@@ -36,11 +36,11 @@ class TurnDriver:
     def __init__(self, clock: Clock, connection_clock: Clock, ingress_bytes_max: int, real_time: bool) -> None:
         self._clock = clock
         self._connection_clock = connection_clock
-        self.on_jump: Callable[[int], None] = _nobody_cares
+        self.on_jump: Callable[[int], None] = _ignore_jump
         """Told when the machine's clock was set, and by how much."""
         self._real_time = real_time
         """False: the clock is moved by a test, which then calls `run_turn`."""
-        self.turn = Turn(clock, self._wanted)
+        self.turn = Turn(clock, self._schedule_turn)
         self.backpressure = Backpressure(ingress_bytes_max, self.turn.schedule)
         self.contexts: list[NamespaceContext] = []
         self.chores: list[Chore] = []
@@ -50,7 +50,7 @@ class TurnDriver:
         self._timer_at = 0
         self._tick_seconds = 0.0
         self._ticks: asyncio.TimerHandle | None = None
-        self._landing = False
+        self._handing_over = False
         self.loop_lag = Histogram()
         """How late the loop came to a tick."""
         self._tick_due = 0.0
@@ -68,12 +68,12 @@ class TurnDriver:
 
     # -- turns -------------------------------------------------------------------------------
 
-    def _wanted(self) -> None:
-        if self._loop is not None and not self._landing:
+    def _schedule_turn(self) -> None:
+        if self._loop is not None and not self._handing_over:
             self._loop.call_soon(self.run_turn)
 
     def run_turn(self) -> None:
-        """One turn of the house; arms the timer for the next instant anything is due."""
+        """One turn; arms the timer for the next instant anything is due."""
         turn = self.turn
         turn.run()
         self.backpressure.relieve()
@@ -96,16 +96,16 @@ class TurnDriver:
     def hand_over(self, work: Callable[[], None]) -> None:
         """From a store's thread to the loop."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._land, work)
+        self._loop.call_soon_threadsafe(self._take_over, work)
 
-    def _land(self, work: Callable[[], None]) -> None:
+    def _take_over(self, work: Callable[[], None]) -> None:
         """A store has news. Whoever waited for it is answered now, not after one more pass of the event loop."""
         quiet = not self.turn.scheduled
-        self._landing = quiet
+        self._handing_over = quiet
         try:
             work()
         finally:
-            self._landing = False
+            self._handing_over = False
             if quiet and self.turn.scheduled:
                 self.run_turn()
 
@@ -131,7 +131,7 @@ class TurnDriver:
         if again:
             self.run_housekeeping()
 
-    def _look_at_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         by_ms = self._clock.jumped()
         theirs = by_ms if self._connection_clock is self._clock else self._connection_clock.jumped()
         if theirs:
@@ -150,7 +150,7 @@ class TurnDriver:
     def run_housekeeping(self) -> None:
         """The clock, heartbeats, silent peers, lapsed tokens, stores that fail, compaction."""
         turn = self.turn
-        self._look_at_the_clock()
+        self._check_clock()
         turn.begin()
         now = self._connection_clock.steady_ms()
         for context in self.contexts:

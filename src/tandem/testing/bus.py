@@ -27,7 +27,7 @@ from tandem.model.entity import (
 from tandem.model.errors import StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.server.fault_points import FaultPoints
-from tandem.server.faults import FaultWish
+from tandem.server.faults import FaultRequest
 from tandem.server.server import Server
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings
 from tandem.stores.engines import DiskEngines, MemoryEngines
@@ -196,7 +196,7 @@ class Bus:
 
         Returns its number. It lasts until its count is used up, the broker's clock has moved on by `for_seconds`, or it is healed.
         """
-        asked = FaultWish(kind=kind, for_ms=round(for_seconds * 1000), **wish)
+        asked = FaultRequest(kind=kind, for_ms=round(for_seconds * 1000), **wish)
         return self.inside(lambda server: _fault_points(server).inject(asked).id)
 
     def heal(self, number: int | None = None) -> None:
@@ -288,7 +288,7 @@ class Bus:
             await self._come_to_rest()
 
     async def _keep_house(self) -> None:
-        self._running().run_housekeeping()
+        self._running().driver.run_housekeeping()
         await self._come_to_rest()
 
     async def _advance(self, clock: ManualClock, until: int) -> None:
@@ -312,7 +312,7 @@ class Bus:
         """Run turns until nothing follows from anything any more: all is on disk, read back and delivered."""
         server = self._running()
         while True:
-            server.run_turn()
+            server.driver.run_turn()
             number = server.turn.number
             await self._disks_are_idle()
             await asyncio.sleep(0)

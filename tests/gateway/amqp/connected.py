@@ -6,7 +6,7 @@ from tandem import amqp
 from tandem.amqp.message import DATA, encode_message
 from tandem.amqp.outcomes import encode_outcome
 from tandem.gateway.amqp.attach import attach
-from tandem.gateway.amqp.connection import PeerConnection, Writer
+from tandem.gateway.amqp.connection import ConnectionWriter, PeerConnection
 from tandem.gateway.amqp.faulty import FaultyConnection
 from tandem.model.entity import QueueDescription, Right
 from tandem.model.limits import Limits
@@ -19,7 +19,7 @@ from tests.amqp.peers import LinkNotes, Notes
 from tests.broker.desk import Desk
 
 
-class Written(Writer):
+class Written(ConnectionWriter):
     def __init__(self) -> None:
         self.data: list[bytes] = []
         self.cuts = 0

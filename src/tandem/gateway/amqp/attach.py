@@ -15,7 +15,7 @@ from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.coordinator import CoordinatorLink
-from tandem.gateway.amqp.jms import DELAYED_DELIVERY, check_wishes
+from tandem.gateway.amqp.jms import DELAYED_DELIVERY, refuse_unmade_nodes
 from tandem.gateway.amqp.management import ManagementNode
 from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.requests import Requests
@@ -52,7 +52,7 @@ def attach(connection: PeerConnection, link: Link) -> None:
             connection.touch()
             return
         if terminus is not None:
-            check_wishes(terminus, not link.receiver, connection.context.namespace)
+            refuse_unmade_nodes(terminus, not link.receiver, connection.context.namespace)
         if terminus is None or terminus.address is None:
             raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
         path = terminus.address
@@ -191,7 +191,7 @@ def _attach_session(link: SenderLink, address: Address, source: Terminus, queue:
         patience = link.properties.get(_TIMEOUT)
         wait_ms = patience if isinstance(patience, int) and patience >= 0 else limits.next_session_wait_ms
         acceptor = _NextSession(link, address, queue, consumer, turn.now + wait_ms)
-        link.handler = _Waiting(queue, acceptor)
+        link.handler = _AwaitingSession(queue, acceptor)
         queue.await_session(acceptor)
     elif isinstance(wanted, str):
         if len(wanted) > limits.session_id_chars_max:
@@ -226,7 +226,7 @@ class _NextSession(SessionAcceptor):
         consumer.connection.touch()
 
 
-class _Waiting(LinkHandler):
+class _AwaitingSession(LinkHandler):
     """The client gave up while it waited for a session."""
 
     def __init__(self, queue: Queue, acceptor: SessionAcceptor) -> None:

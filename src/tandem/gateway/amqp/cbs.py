@@ -6,7 +6,7 @@ from typing import Final
 
 from tandem.amqp.types import Int
 from tandem.gateway.amqp.connection import PeerConnection
-from tandem.gateway.amqp.requests import Request, Requests
+from tandem.gateway.amqp.requests import NodeRequest, Requests
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError
@@ -25,7 +25,7 @@ class TokenNode(Requests):
         super().__init__(connection, node)
         self._looking = 0
 
-    def handle(self, request: Request) -> None:
+    def handle(self, request: NodeRequest) -> None:
         audience = request.properties.get("name")
         try:
             operation = request.properties.get("operation")
@@ -51,7 +51,7 @@ class TokenNode(Requests):
         except BusError as error:
             self._refuse(request, str(audience), error)
 
-    async def _look_for_key(self, request: Request, address: Address, token: str) -> None:
+    async def _look_for_key(self, request: NodeRequest, address: Address, token: str) -> None:
         """Its issuer may have published the key since we last looked."""
         try:
             grants = await self.connection.context.authority.grants_looking(token, address.path)
@@ -63,7 +63,7 @@ class TokenNode(Requests):
             self._looking -= 1
             self.connection.touch()
 
-    def _accept(self, request: Request, address: Address, grants: list[Grant]) -> None:
+    def _accept(self, request: NodeRequest, address: Address, grants: list[Grant]) -> None:
         connection = self.connection
         if address.entity and address.entity.casefold() != addresses.CBS:
             connection.context.namespace.must_exist(address)
@@ -71,7 +71,7 @@ class TokenNode(Requests):
             connection.grant(grant)
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
-    def _refuse(self, request: Request, audience: str, error: BusError) -> None:
+    def _refuse(self, request: NodeRequest, audience: str, error: BusError) -> None:
         connection = self.connection
         path = addresses.parse(audience).path
         text = connection.context.tracker.describe(error, path, connection.turn.now)

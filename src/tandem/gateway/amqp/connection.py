@@ -38,7 +38,7 @@ _FIRST_DELIVERY_ID: Final = 0x40000000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Writer:
+class ConnectionWriter:
     """Where the bytes of a connection go. The pump subclasses it per transport."""
 
     def write(self, data: bytes) -> None: ...
@@ -57,7 +57,7 @@ class PeerConnection(ConnectionHandler, Flushed):
         self,
         context_of: Callable[[str], NamespaceContext],
         attach: Callable[[PeerConnection, Link], None],
-        writer: Writer,
+        writer: ConnectionWriter,
         peer: str,
         container_id: str,
     ) -> None:

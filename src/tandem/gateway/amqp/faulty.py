@@ -10,7 +10,7 @@ from tandem.amqp.outcomes import encode_rejected
 from tandem.amqp.session import Session
 from tandem.amqp.terminus import Coordinator
 from tandem.gateway.amqp.attach import attach
-from tandem.gateway.amqp.connection import PeerConnection, Writer
+from tandem.gateway.amqp.connection import ConnectionWriter, PeerConnection
 from tandem.gateway.amqp.pump import AmqpPump
 from tandem.gateway.amqp.sending import Sending
 from tandem.model import address as addresses
@@ -30,7 +30,7 @@ class FaultyPump(AmqpPump):
             return
         super().connection_made(transport)
 
-    def open_connection(self, writer: Writer, peer: str) -> PeerConnection:
+    def open_connection(self, writer: ConnectionWriter, peer: str) -> PeerConnection:
         return FaultyConnection(self._context_of, attach, writer, peer, self._container_id)
 
 

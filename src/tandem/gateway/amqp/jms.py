@@ -30,7 +30,7 @@ def milliseconds(buf: bytes, at: int, name: str) -> int:
     return max(int(value), 0)
 
 
-def check_wishes(terminus: Terminus, receives: bool, namespace: Namespace) -> None:
+def refuse_unmade_nodes(terminus: Terminus, receives: bool, namespace: Namespace) -> None:
     """Temporary destinations, and subscriptions made by receiving from a topic, are refused in words that help."""
     if terminus.dynamic:
         raise NotImplementedByBroker(

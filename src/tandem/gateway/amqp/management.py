@@ -13,7 +13,7 @@ from tandem.broker.queue.queue import Queue
 from tandem.gateway import verbs
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.leases import LeaseOperations
-from tandem.gateway.amqp.requests import Reply, Request, Requests, need
+from tandem.gateway.amqp.requests import NodeRequest, Reply, Requests, need
 from tandem.gateway.amqp.rules import RuleOperations
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, SessionOperations
 from tandem.gateway.translate import refusal, token_to_uuid
@@ -93,7 +93,7 @@ class ManagementNode(Requests):
         """Looked up for each request: a store that came back brings new queues."""
         return self.connection.context.namespace.resolve(self._address)
 
-    def handle(self, request: Request) -> None:
+    def handle(self, request: NodeRequest) -> None:
         if self._in_flight >= self.connection.context.limits.management_requests_in_flight_max:
             busy = ServerBusy("Too many requests of this link are still being answered. Wait for replies before sending more.")
             self._answer_error(request, busy)
@@ -101,7 +101,7 @@ class ManagementNode(Requests):
         self._in_flight += 1
         self.connection.context.spawn(self._answer(request))
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: NodeRequest) -> None:
         try:
             self.connection.turn.begin()
             operation = request.properties.get("operation")
@@ -114,9 +114,9 @@ class ManagementNode(Requests):
             if not isinstance(body, dict):
                 raise ArgumentRefused("The request needs a map as its body.")
             self._queue.accessed_at = self.connection.turn.now
-            wish: dict[object, object] = {str(key): value for key, value in body.items()}
-            wish[ASSOCIATED_LINK] = request.properties.get(ASSOCIATED_LINK)
-            status, answer = await (self._in_turn(method, wish) if operation in _LARGE_ANSWERS else method(wish))
+            said: dict[object, object] = {str(key): value for key, value in body.items()}
+            said[ASSOCIATED_LINK] = request.properties.get(ASSOCIATED_LINK)
+            status, answer = await (self._in_turn(method, said) if operation in _LARGE_ANSWERS else method(said))
         except BusError as error:
             self._answer_error(request, error)
         except OSError as error:
@@ -136,15 +136,15 @@ class ManagementNode(Requests):
         except BusError:
             return  # the entity went while it was being asked: there is nothing to count it on
 
-    async def _in_turn(self, method: Operation, wish: dict[object, object]) -> Reply:
+    async def _in_turn(self, method: Operation, said: dict[object, object]) -> Reply:
         gate = self.connection.gate
         await gate.enter()
         try:
-            return await method(wish)
+            return await method(said)
         finally:
             gate.leave()
 
-    def _answer_error(self, request: Request, error: BusError) -> None:
+    def _answer_error(self, request: NodeRequest, error: BusError) -> None:
         context = self.connection.context
         tracking_id = context.tracker.new_id()
         text = context.tracker.describe(error, self._address.path, self.connection.turn.now, tracking_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from tandem.gateway.amqp.attach import attach
-from tandem.gateway.amqp.connection import PeerConnection, Writer
+from tandem.gateway.amqp.connection import ConnectionWriter, PeerConnection
 from tandem.server.backpressure import Backpressure
 from tandem.server.context import NamespaceContext
 
@@ -30,7 +30,7 @@ class AmqpPump(asyncio.Protocol):
         self._writer = _TransportWriter(stream)
         self._connection = self.open_connection(self._writer, f"{peer[0]}:{peer[1]}" if peer else "local")
 
-    def open_connection(self, writer: Writer, peer: str) -> PeerConnection:
+    def open_connection(self, writer: ConnectionWriter, peer: str) -> PeerConnection:
         return PeerConnection(self._context_of, attach, writer, peer, self._container_id)
 
     def data_received(self, data: bytes) -> None:
@@ -60,7 +60,7 @@ class AmqpPump(asyncio.Protocol):
             self._connection.connection_lost()
 
 
-class _TransportWriter(Writer):
+class _TransportWriter(ConnectionWriter):
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self._full = False

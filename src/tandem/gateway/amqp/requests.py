@@ -1,4 +1,4 @@
-"""Request and response over a pair of links, as `$cbs` and `$management` speak it."""
+"""NodeRequest and response over a pair of links, as `$cbs` and `$management` speak it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def need(body: dict[object, object], name: str, kind: type[_T]) -> _T:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NodeRequest:
     """One request, decoded."""
 
     link: ReceiverLink
@@ -47,7 +47,7 @@ class Requests(LinkHandler):
         self.connection = connection
         self.node: str = node
 
-    def handle(self, request: Request) -> None:
+    def handle(self, request: NodeRequest) -> None:
         """Answer now or later with `reply`."""
 
     def on_transfer(
@@ -69,7 +69,7 @@ class Requests(LinkHandler):
         properties = message.properties
         reply_to = properties.get("reply-to")
         self.handle(
-            Request(
+            NodeRequest(
                 link,
                 properties.get("message-id"),
                 reply_to if isinstance(reply_to, str) else None,
@@ -87,7 +87,7 @@ class Requests(LinkHandler):
             state = encode_rejected(self.connection.error_of(error, self.node))
             self.connection.send_disposition(link.session, True, delivery_id, delivery_id, state, "")
 
-    def reply(self, request: Request, application_properties: dict[object, object], body: object) -> None:
+    def reply(self, request: NodeRequest, application_properties: dict[object, object], body: object) -> None:
         """The correlation id has the type of the request's message id. Sent settled, whatever credit is left."""
         if self.connection.gone:
             return

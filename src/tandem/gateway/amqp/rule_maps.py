@@ -35,9 +35,9 @@ _CORRELATION_FIELDS: Final = (
 # --- reading
 
 
-def read_rule(name: str, wish: object) -> RuleDescription:
-    """`wish` is the map `rule-description` of add-rule."""
-    fields = _map(wish, "rule-description")
+def read_rule(name: str, body_said: object) -> RuleDescription:
+    """`body_said` is the map `rule-description` of add-rule."""
+    fields = _map(body_said, "rule-description")
     sql, correlation = fields.get("sql-filter"), fields.get("correlation-filter")
     if sql is not None and correlation is not None:
         raise ArgumentRefused("rule-description has both sql-filter and correlation-filter; a rule has one filter")

@@ -19,7 +19,7 @@ from tandem.gateway.http.types import PASSIVE, note_refused
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, Unauthorized
 from tandem.server import sas
-from tandem.server.faults import FaultWish
+from tandem.server.faults import FaultRequest
 
 if TYPE_CHECKING:
     from tandem.gateway.http.front import HttpFront
@@ -151,8 +151,8 @@ class OperatorPages:
         if fault_points is None:
             raise EntityNotFound("Faults cannot be injected into this broker. Start it with --dev, or with faults = true.")
         if request.method == "POST":
-            wish = _wish(await request.read())
-            return fault_points.inject(wish).describe()
+            wanted = _fault_request(await request.read())
+            return fault_points.inject(wanted).describe()
         if request.method == "DELETE":
             which = rest[0] if rest and rest[0] else None
             if which is not None and not which.isdigit():
@@ -194,12 +194,12 @@ async def _may_read(context: NamespaceContext, given: str, refusals: list[BusErr
     return True
 
 
-def _wish(body: bytes) -> FaultWish:
+def _fault_request(body: bytes) -> FaultRequest:
     try:
         given = json.loads(body or b"{}")
     except ValueError as error:
         raise ArgumentRefused(f"the body is not JSON: {error}") from error
-    allowed = set(FaultWish.__dataclass_fields__)
+    allowed = set(FaultRequest.__dataclass_fields__)
     if not isinstance(given, dict) or "kind" not in given:
         raise ArgumentRefused("the body must be an object with 'kind'")
     unknown = sorted(set(given) - allowed)
@@ -210,7 +210,7 @@ def _wish(body: bytes) -> FaultWish:
             raise ArgumentRefused(f"{name} must be a {kind.__name__}, found {given[name]!r}")
     if not isinstance(given.get("fraction", 1.0), (int, float)):
         raise ArgumentRefused(f"fraction must be a number, found {given['fraction']!r}")
-    return FaultWish(**{name: value for name, value in given.items() if value is not None})
+    return FaultRequest(**{name: value for name, value in given.items() if value is not None})
 
 
 def _json(value: object, status: int = 200) -> web.Response:
