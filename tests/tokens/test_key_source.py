@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tandem.model.clock import SystemClock
 from tandem.model.errors import AuthenticationFailed
+from tandem.tokens.key_set import parse_key_set
 from tandem.tokens.key_source import KeySource
 from tandem.tokens.trust import TrustedIssuer, UnknownKey
 from tandem.tokens.verification import Claims
@@ -156,3 +157,34 @@ async def test_a_revocation_is_told_as_soon_as_it_is_known(publisher: Publisher)
     with pytest.raises(AuthenticationFailed, match="RevokedClient"):
         verifier.verify(signed(claims()), "tandem")
     await verifier.close()
+
+
+async def test_a_token_that_was_believed_is_looked_at_again_when_keys_change_or_it_has_ended(tmp_path: Path) -> None:
+    class Clock(SystemClock):
+        ahead = 0
+
+        def now_ms(self) -> int:
+            return super().now_ms() + self.ahead
+
+    clock = Clock()
+    source = KeySource(TrustedIssuer(issuer=ISSUER, jwks_url="unused"), clock, print)
+    source.keys = parse_key_set(key_set(jwk(rsa_key(), "rsa-1")))
+    verifier = TokenVerifier([source], clock)
+    token = signed(claims())
+    first = verifier.verify(token, "tandem")
+    assert verifier.verify(token, "tandem") is first
+    assert verifier.verify(token, "other") is not first, "what it allows is another namespace's to say"
+    clock.ahead = 3_600_000
+    with pytest.raises(AuthenticationFailed, match="ExpiredToken"):
+        verifier.verify(token, "tandem")
+    clock.ahead = 0
+    source.keys = parse_key_set(key_set(jwk(rsa_key("two"), "rsa-1")))
+    with pytest.raises(AuthenticationFailed, match="InvalidSignature"):
+        verifier.verify(token, "tandem")
+    source.keys = parse_key_set(key_set(jwk(rsa_key(), "rsa-1"), tandem_revoked={"shop": 4_000_000_000}))
+    with pytest.raises(AuthenticationFailed, match="RevokedClient"):
+        verifier.verify(token, "tandem")
+    source.keys = parse_key_set(key_set(jwk(rsa_key(), "rsa-1")))
+    for number in range(1_100):
+        verifier.verify(token, f"namespace-{number}")
+    assert len(verifier._known) == 1_000
