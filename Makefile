@@ -28,7 +28,9 @@ SHOW := $(BIN)/python tools/progress.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-UNIT_TESTS := $(wildcard tests/test_house.py tests/model tests/amqp tests/broker tests/cli tests/wire)
+# Every room's own tests; what needs another language, a cluster or patience is left to `make test`.
+UNIT_TESTS := tests/test_house.py $(filter $(patsubst src/tandem/%/,tests/%/,$(wildcard src/tandem/*/)) tests/tools/,$(wildcard tests/*/))
+QUICK := not slow and not spark and not js and not go and not java
 
 .PHONY: help setup demo test check lint format docs bench sim fuzz serve clean js lock audit wheel
 
@@ -37,7 +39,7 @@ help:
 	@echo "make demo     watch an outage: see README.md"
 	@echo "make test     every test, uncompiled and compiled"
 	@echo "make lint     format, lint, types"
-	@echo "make check    format, lint, types, house rules, unit tests"
+	@echo "make check    format, lint, types, house rules, the quick tests of every room"
 	@echo "make format   let ruff format and fix what it can"
 	@echo "make docs     write the generated reference pages again"
 	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
@@ -119,7 +121,7 @@ lint: $(INSTALLED) $(VENV)/.dev
 	@$(BIN)/mypy benchmarks
 
 check: lint
-	@PYTHONPATH=$(CURDIR)/src $(BIN)/python -m pytest -q -m "not slow" $(UNIT_TESTS)
+	@PYTHONPATH=$(CURDIR)/src $(BIN)/python $(PYTEST) -q -m "$(QUICK)" $(UNIT_TESTS)
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --exit-zero --quiet .

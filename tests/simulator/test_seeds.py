@@ -37,6 +37,7 @@ FOUND_SHORT = {
 """In stories of 80 seconds."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", FOUND | FOUND_SHORT)
 def test_a_seed_that_once_broke_a_promise_holds(seed: int) -> None:
@@ -44,6 +45,7 @@ def test_a_seed_that_once_broke_a_promise_holds(seed: int) -> None:
     assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
@@ -53,6 +55,7 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
     assert outcome.faults, f"nothing went wrong, so this proves nothing: {outcome}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_and_goes() -> None:
     sent = cut = outages = 0
