@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
 from tandem.client.errors import describe
+from tandem.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -39,8 +40,8 @@ def queue_name(primary_namespace: str, index: int) -> str:
 @dataclass(slots=True)
 class _Slot:
     name: str
+    pauses: Backoff
     out_until: float | None = None
-    pause: float = 0.0
 
 
 class Rotation:
@@ -59,12 +60,10 @@ class Rotation:
         pause_min: float = 5.0,
         pause_max: float = 60.0,
     ) -> None:
-        self._slots = [_Slot(name) for name in names]
+        self._slots = [_Slot(name, Backoff(pause_min, pause_max)) for name in names]
         self._choose = choose
         self._clock = clock
         self._tell = tell
-        self._pause_min = pause_min
-        self._pause_max = pause_max
 
     @property
     def names(self) -> list[str]:
@@ -76,7 +75,7 @@ class Rotation:
         for slot in self._slots:
             if slot.out_until is not None and now >= slot.out_until:
                 slot.out_until = None
-                self._tell("backlog-queue-readmitted", slot.name, f"back in the rotation after {slot.pause:.3g} s", None)
+                self._tell("backlog-queue-readmitted", slot.name, f"back in the rotation after {slot.pauses.last:.3g} s", None)
         return [slot.name for slot in self._slots if slot.out_until is None]
 
     def pick(self, tried: Collection[str] = ()) -> str | None:
@@ -102,14 +101,14 @@ class Rotation:
     def failed(self, name: str, error: BaseException) -> None:
         for slot in self._slots:
             if slot.name == name and slot.out_until is None:
-                slot.pause = min(self._pause_max, slot.pause * 2 or self._pause_min)
-                slot.out_until = self._clock() + slot.pause
-                self._tell("backlog-queue-out", name, f"out of the rotation for {slot.pause:.3g} s: {describe(error)}", error)
+                pause = slot.pauses.next_pause()
+                slot.out_until = self._clock() + pause
+                self._tell("backlog-queue-out", name, f"out of the rotation for {pause:.3g} s: {describe(error)}", error)
 
     def succeeded(self, name: str) -> None:
         for slot in self._slots:
             if slot.name == name:
-                slot.pause = 0.0
+                slot.pauses.reset()
                 slot.out_until = None
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import calendar
 import copy
 import datetime
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tandem.amqp import DecodedMessage, DecodeError, Described, Symbol, Timestamp, UInt, decode_message
 from tandem.client.raw_envelope import EnvelopeNames, take_off
+from tandem.model.duration import parse_microseconds
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage
@@ -67,7 +67,6 @@ _BROKER_ANNOTATIONS = frozenset(
 _LOCK_TOKEN = "x-opt-lock-token"
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
 _NAMES = EnvelopeNames(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT, AFTER, FENCE)
-_DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,7}))?S)?)?$")
 
 
 class EnvelopeError(Exception):
@@ -142,11 +141,9 @@ def read_timespan(name: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, (bool, Timestamp)):
         return int(value)
     if isinstance(value, (str, bytes)):
-        match = _DURATION.match(text(value))
-        if match and text(value) not in ("P", "PT"):
-            days, hours, minutes, seconds = (int(match.group(i) or 0) for i in range(1, 5))
-            fraction = (match.group(5) or "").ljust(3, "0")[:3]
-            return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + int(fraction)
+        microseconds = parse_microseconds(text(value))
+        if microseconds is not None and microseconds >= 0:
+            return microseconds // 1000
     raise _wrong_type(name, "time span", value)
 
 

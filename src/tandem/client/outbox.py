@@ -15,9 +15,11 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from tandem.client.errors import NamespaceClosedError, classify, describe
 from tandem.client.events import Callback, EventHub
 from tandem.client.outbox_store import Dead, Kept, OutboxEntry, OutboxStore, SqliteOutboxStore, enrol, insert_statement
+from tandem.client.pauses import Pauses
 from tandem.client.sdk import as_namespace
 from tandem.client.sdk_codec import ensure_message_id, message_from_payload, payload_from_message
 from tandem.client.verdicts import Verdict
+from tandem.model.backoff import Backoff
 from tandem.model.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Deliver = Callable[[str, list[AmqpAnnotatedMessage], float], Awaitable[None]]
 Lane = tuple[str, str | int]
+_PATHS_MAX = 10_000
+"""Entities whose pauses are remembered."""
 
 
 class OutboxFullError(Exception):
@@ -54,12 +58,6 @@ class OutboxCounters:
     delivered: int = 0
     dead_lettered: int = 0
     retries: int = 0
-
-
-@dataclass(slots=True)
-class _Pause:
-    until: float
-    seconds: float
 
 
 class Outbox:
@@ -100,7 +98,7 @@ class Outbox:
         self._count = 0
         self._lanes: dict[Lane, list[Kept]] = {}
         self._busy: dict[Lane, asyncio.Task[None]] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._pauses = Pauses(self.settings.pause_min, self.settings.pause_max, _PATHS_MAX)
         self._read_to = 0
         self._look_again_at = 0.0
         self._opened = False
@@ -189,20 +187,20 @@ class Outbox:
 
     async def _run(self) -> None:
         """Deliver for as long as the outbox is open; whatever breaks is told and tried again."""
-        pause = self.settings.pause_min
+        backoff = Backoff(self.settings.pause_min, self.settings.pause_max)
         while True:
             try:
                 if not await self._on_thread(self._store.lead):
                     await self._rest(self.settings.poll)
                     continue
                 await self._deliver_all()
-                pause = self.settings.pause_min
+                backoff.reset()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the pump must outlive a full disk
+                pause = backoff.next_pause()
                 self.events.tell("outbox-waiting", "", f"trying again in {pause:.3g} s: {describe(error)}", error)
                 await asyncio.sleep(pause)
-                pause = min(self.settings.pause_max, pause * 2)
 
     async def _deliver_all(self) -> None:
         while True:
@@ -224,8 +222,8 @@ class Outbox:
 
     def _until_next(self) -> float:
         now = asyncio.get_running_loop().time()
-        waits = [pause.until - now for entity, pause in self._pauses.items() if any(lane[0] == entity for lane in self._lanes)]
-        return max(0.001, min([self.settings.poll, *waits]))
+        pauses = [self._pauses.until(entity) for entity in {entity for entity, _ in self._lanes}]
+        return max(0.001, min([self.settings.poll, *(until - now for until in pauses if until)]))
 
     async def _read(self) -> None:
         """Take in what was written since the last look; now and then from the start, for a transaction that commits late has early ids."""
@@ -252,8 +250,7 @@ class Outbox:
         for lane in list(self._lanes):
             if len(self._busy) >= self.settings.in_flight_max:
                 return
-            pause = self._pauses.get(lane[0])
-            if lane in self._busy or (pause is not None and now < pause.until):
+            if lane in self._busy or now < self._pauses.until(lane[0]):
                 continue
             task = asyncio.ensure_future(self._deliver_lane(lane))
             self._busy[lane] = task
@@ -286,7 +283,7 @@ class Outbox:
             await self._target.deliver(entity, [message_from_payload(one.entry.payload) for one in batch], self.settings.send_timeout)
         except Exception as error:  # noqa: BLE001 - decides what becomes of the messages, which are safe on disk
             return await self._failed(entity, batch, error)
-        self._pauses.pop(entity, None)
+        self._pauses.end(entity)
         await self._on_thread(lambda: self._store.remove([one.id for one in batch]))
         self._count -= len(batch)
         self.counters.delivered += len(batch)
@@ -309,9 +306,7 @@ class Outbox:
             self.counters.dead_lettered += 1
             self.events.tell("outbox-dead-lettered", entity, f"{one.entry.message_id}: {text}", error)
             return 1
-        known = self._pauses.get(entity)
-        length = self.settings.pause_min if known is None else min(self.settings.pause_max, known.seconds * 2)
-        self._pauses[entity] = _Pause(asyncio.get_running_loop().time() + length, length)
+        length = self._pauses.begin(entity)
         self.counters.retries += 1
         self.events.tell("outbox-path-waiting", entity, f"{len(batch)} message(s) wait {length:.3g} s: {describe(error)}", error)
         return 0

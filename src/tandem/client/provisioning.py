@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from tandem.client.errors import SendAvailabilityBacklogError, classify, describe
 from tandem.client.verdicts import Verdict
+from tandem.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration
@@ -85,7 +86,8 @@ class Provisioner:
 
     async def _go_on(self) -> None:
         attempts = 1
-        pause = _PAUSE_SECONDS_MIN
+        backoff = Backoff(_PAUSE_SECONDS_MIN, max(self._settings.attempts_pause, _PAUSE_SECONDS_MIN))
+        pause = backoff.next_pause()
         while True:
             await asyncio.sleep(pause)
             try:
@@ -93,7 +95,7 @@ class Provisioner:
             except Exception as error:  # noqa: BLE001 - told; the application runs already, and somebody may mend it
                 errors = [error]
             if not self._usable:
-                pause = min(max(self._settings.attempts_pause, _PAUSE_SECONDS_MIN), pause * 2)
+                pause = backoff.next_pause()
                 told = f"asking again in {pause:.3g} s: {describe(errors[-1])}"
                 self._tell("backlog-unavailable", self._secondary.host, told, errors[-1])
                 continue

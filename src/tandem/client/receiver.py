@@ -14,6 +14,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostEr
 from tandem.client.dedup import MemorySeenIds, SeenIds
 from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError, classify, describe
 from tandem.client.verdicts import Verdict
+from tandem.model.backoff import Backoff
 from tandem.model.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class ReceiverSource:
     """One of the namespaces listened to, and how it is doing."""
 
     receiver: Receiver
+    pauses: Backoff
     reading: asyncio.Task[list[Delivery]] | None = None
-    pause: float = 0.0
     retry_at: float = 0.0
     error: BaseException | None = None
 
@@ -89,14 +90,14 @@ class DuplicateSuppressingReceiver:
         """`identify` names what both copies share: the message id, or for example a property of your own."""
         if not receivers:
             raise ValueError("at least one receiver is needed")
-        self._sources = [ReceiverSource(receiver) for receiver in receivers]
         self._scope = receivers[0].path.casefold()
         self._seen: SeenIds = seen if seen is not None else MemorySeenIds()
         self._seen_is_ours = seen is None
         self._identify = identify
         self._wait = max_wait_time
         self._now_ms = now_ms or SystemClock().now_ms
-        self._settings = settings or ReceiverSettings()
+        self._settings = kept = settings or ReceiverSettings()
+        self._sources = [ReceiverSource(receiver, Backoff(kept.retry_pause, kept.retry_pause_max)) for receiver in receivers]
         self.counters = self._settings.counters
         self._ready: collections.deque[Copy] = collections.deque()
         self._claims: dict[str, Copy] = {}
@@ -171,13 +172,13 @@ class DuplicateSuppressingReceiver:
         except Exception as error:
             if classify(error) not in _PASSING:
                 raise
-            settings = self._settings
             source.error = error
-            source.pause = min(settings.retry_pause_max, source.pause * 2 or settings.retry_pause)
-            source.retry_at = asyncio.get_running_loop().time() + source.pause
-            log.info("receiving from %s pauses for %.3g s: %s", source.receiver.path, source.pause, describe(error))
+            pause = source.pauses.next_pause()
+            source.retry_at = asyncio.get_running_loop().time() + pause
+            log.info("receiving from %s pauses for %.3g s: %s", source.receiver.path, pause, describe(error))
             return
-        source.error, source.pause = None, 0.0
+        source.error = None
+        source.pauses.reset()
         for delivery in deliveries:
             await self._admit(Copy(source, delivery, self._identify(delivery.message)))
 

@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBus
 from tandem.client.errors import describe
 from tandem.client.fences import Fence, put_fence
 from tandem.client.places import Key, Place, write_after
+from tandem.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Rotation
@@ -217,7 +218,7 @@ class PathOrder:
 
     async def _fence(self, queue: str) -> None:
         """Put a fence into the queue and wait until it is gone, however long the queue is away."""
-        pause = _PAUSE_SECONDS
+        backoff = Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
         fence: Fence | None = None
         while True:
             try:
@@ -226,17 +227,16 @@ class PathOrder:
                 if await self._passes(fence):
                     return
             except ServiceBusError as error:
+                pause = backoff.next_pause()
                 self._order.events.tell("sessions-waiting", self.path, f"{queue}: trying again in {pause:.3g} s: {describe(error)}", error)
-            await asyncio.sleep(pause)
-            pause = min(_PAUSE_SECONDS_MAX, pause * 2)
+                await asyncio.sleep(pause)
 
     async def _passes(self, fence: Fence) -> bool:
         receiver = self._order.secondary.namespace.receiver(fence.queue)
-        pause = _PAUSE_SECONDS
+        backoff = Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
         try:
-            while not await fence.is_gone(receiver, _OPERATION_SECONDS):
-                await asyncio.sleep(pause)
-                pause = min(_PAUSE_SECONDS_MAX, pause * 2)
+            while not await fence.is_gone(receiver, _OPERATION_SECONDS):  # noqa: ASYNC110 - only the queue itself can say so
+                await asyncio.sleep(backoff.next_pause())
         finally:
             await receiver.close()
         return True

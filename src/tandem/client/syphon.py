@@ -16,7 +16,9 @@ from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.errors import describe, trouble_with
 from tandem.client.lanes import Lane
+from tandem.client.pauses import Pauses
 from tandem.client.precedence import DivertedMessage, Precedence
+from tandem.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration
@@ -51,14 +53,6 @@ class ClientSyphonSettings:
     """Locks with less than this left are renewed before the next step."""
     senders_max: int = 200
     subtract_time_in_backlog: bool = False
-
-
-@dataclass(slots=True)
-class Pause:
-    """How long a destination that could not be reached is left alone."""
-
-    until: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +114,7 @@ class Syphon:
         self._administration = administration
         self._failed_over = failed_over
         self._senders: dict[str, Sender] = {}
-        self._pauses: dict[str, Pause] = {}
+        self._pauses = Pauses(settings.retry_pause, settings.retry_pause_max, settings.senders_max)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._resting: dict[asyncio.Event, None] = {}
@@ -145,7 +139,7 @@ class Syphon:
 
     def wake(self, path: str) -> None:
         """The path can be reached again: end every pause now."""
-        self._pauses.pop(path.casefold(), None)
+        self._pauses.end(path.casefold())
         for resting in self._resting:
             resting.set()
 
@@ -203,7 +197,7 @@ class Syphon:
 
     async def _pump(self, queue: str) -> None:
         settings = self.settings
-        pause = settings.retry_pause
+        backoff = Backoff(settings.retry_pause, settings.retry_pause_max)
         count = settings.batch_max
         budget = BatchBudget(settings.batch_bytes_max)
         while not self._stopping.is_set():
@@ -217,17 +211,16 @@ class Syphon:
                     outcome = await self._move(receiver, deliveries)
                     count = self._next_count(count, outcome)
                     if outcome.blocked and not outcome.moved:
-                        await self._rest(pause, outcome.blocked)
-                        longest = _BEHIND_PAUSES * settings.retry_pause if outcome.behind else settings.retry_pause_max
-                        pause = min(longest, pause * 2)
+                        pause = backoff.next_pause()
+                        await self._rest(min(pause, _BEHIND_PAUSES * settings.retry_pause) if outcome.behind else pause, outcome.blocked)
                     else:
-                        pause = settings.retry_pause
+                        backoff.reset()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - told, and tried again for as long as the pair lives
+                pause = backoff.next_pause()
                 self._events.tell("syphon-waiting", queue, f"trying again in {pause:.3g} s: {describe(error)}", error)
                 await self._rest(pause, set())
-                pause = min(settings.retry_pause_max, pause * 2)
             finally:
                 await receiver.close()
 
@@ -346,7 +339,7 @@ class Syphon:
             await sender.send_payloads([item.payload for item in items], self.settings.send_timeout)
         except Exception as error:  # noqa: BLE001 - the caller decides by its kind what becomes of the messages
             return error
-        self._pauses.pop(path.casefold(), None)
+        self._pauses.end(path.casefold())
         self._took_lately[path.casefold()] = None
         if self._destinations.took(path):
             self._counters.destinations_waiting = len(self._destinations.refusing)
@@ -389,27 +382,19 @@ class Syphon:
             if left <= 0 or not safe or self._stopping.is_set() or not self._tasks or not alone:
                 self._took_lately.pop(path.casefold(), None)
                 return False
-            pause = self._pauses.get(path.casefold())
+            until = self._pauses.until(path.casefold())
             # Woken when the path is healthy; a path that no sender here watches is tried when its pause is over.
-            wait = left if pause is None or self._failed_over(path) else min(left, max(0.001, pause.until - now()))
+            wait = left if not until or self._failed_over(path) else min(left, max(0.001, until - now()))
             await self._rest(wait, {path})
         return True
 
     def _is_resting(self, path: str) -> bool:
         if self._failed_over(path):
             return True
-        pause = self._pauses.get(path.casefold())
-        return pause is not None and asyncio.get_running_loop().time() < pause.until
+        return asyncio.get_running_loop().time() < self._pauses.until(path.casefold())
 
     def _pause_path(self, path: str, error: BaseException) -> None:
-        settings = self.settings
-        known = self._pauses.get(path.casefold())
-        length = settings.retry_pause
-        if known is not None and path.casefold() not in self._took_lately:
-            length = min(settings.retry_pause_max, known.seconds * 2)
-        if len(self._pauses) >= settings.senders_max and known is None:
-            self._pauses.pop(next(iter(self._pauses)))
-        self._pauses[path.casefold()] = Pause(asyncio.get_running_loop().time() + length, length)
+        length = self._pauses.begin(path.casefold(), anew=path.casefold() in self._took_lately)
         self._events.tell("syphon-path-waiting", path, f"left alone for {length:.3g} s: {describe(error)}", error)
 
     # -- settling ------------------------------------------------------------------------------------------------------

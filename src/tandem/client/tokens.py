@@ -7,7 +7,6 @@ import base64
 import hashlib
 import hmac
 import logging
-import os
 import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from typing import Any
 import aiohttp
 from azure.core.credentials import AccessToken
 
+from tandem.model.backoff import Backoff, unforeseeable
 from tandem.model.clock import SystemClock
 
 log = logging.getLogger("tandem.client.tokens")
@@ -32,11 +32,6 @@ Issue = Callable[[str], Awaitable[AccessToken]]
 _JITTER = 0.1
 """Of a token's life, or of a pause: so much later, at most, than planned."""
 _IDLE_MS = 600_000
-
-
-def _chance() -> float:
-    """From 0 to 1; nobody can foresee it."""
-    return int.from_bytes(os.urandom(4), "big") / 0xFFFF_FFFF
 
 
 class TokenUnavailableError(Exception):
@@ -112,7 +107,7 @@ class IssuerCredential:
         retry_pause_max: float = 300.0,
         scopes_max: int = 1_000,
         now_ms: Callable[[], int] | None = None,
-        chance: Callable[[], float] = _chance,
+        chance: Callable[[], float] = unforeseeable,
     ) -> None:
         """`scope`: what the issuer is asked for, when one token is good for all entities; None: each entity's own address."""
         if not 0 < refresh_share < 1:
@@ -122,9 +117,7 @@ class IssuerCredential:
         self._fallback = fallback
         self._share = refresh_share
         self._timeout = issue_timeout
-        self._pause_min_ms = int(retry_pause * 1000)
-        self._pause_max_ms = int(retry_pause_max * 1000)
-        self._pause_ms = 0
+        self._pauses_ms = Backoff(retry_pause * 1000, retry_pause_max * 1000)
         self._ask_again_ms = 0
         self._scopes_max = scopes_max
         self._now_ms = now_ms or SystemClock().now_ms
@@ -206,16 +199,15 @@ class IssuerCredential:
         held = self._held.get(scope)
         if error is None and held is not None:
             self.issued += 1
-            self._pause_ms = self._ask_again_ms = 0
+            self._pauses_ms.reset()
+            self._ask_again_ms = 0
             # Not all at the same moment: a thousand clients were started together.
             self._renew_after(scope, held.refresh_at_ms - self._now_ms() + int(held.life_ms * _JITTER * self._chance()))
             return
-        self._pause_ms = min(self._pause_max_ms, self._pause_ms * 2 or self._pause_min_ms)
-        self._ask_again_ms = self._now_ms() + self._pause_ms
-        self._renew_after(scope, self._pause_ms + int(self._pause_ms * _JITTER * self._chance()))
-        log.warning(
-            "the token issuer did not answer for %s, asking again in %.3g s: %s", scope, self._pause_ms / 1000, error or repr(error)
-        )
+        pause_ms = int(self._pauses_ms.next_pause())
+        self._ask_again_ms = self._now_ms() + pause_ms
+        self._renew_after(scope, pause_ms + int(pause_ms * _JITTER * self._chance()))
+        log.warning("the token issuer did not answer for %s, asking again in %.3g s: %s", scope, pause_ms / 1000, error or repr(error))
 
     def _renew_after(self, scope: str, delay_ms: int) -> None:
         timer = self._timers.pop(scope, None)

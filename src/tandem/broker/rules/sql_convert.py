@@ -10,13 +10,11 @@ from typing import Final
 from uuid import UUID
 
 from tandem.broker.rules.message_view import PropertyKind
+from tandem.model.duration import parse_microseconds
 
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 _FLOAT: Final = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 _TIME_SPAN: Final = re.compile(r"(-)?(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,7}))?)?", re.ASCII)
-_ISO_DURATION: Final = re.compile(
-    r"(-)?P(?=[0-9T])(?:([0-9]{1,8})D)?(?:T(?=[0-9])(?:([0-9]{1,8})H)?(?:([0-9]{1,8})M)?(?:([0-9]{1,8})(?:\.([0-9]{1,7}))?S)?)?", re.ASCII
-)
 _TEXT_TO_CONVERT_CHARS_MAX: Final = 400
 """Longer ones are no number, date or GUID."""
 _INT64_LIMIT: Final = 1 << 63
@@ -76,18 +74,16 @@ def text_of(value: object) -> str | None:
 
 
 def _parse_time_span(text: str) -> timedelta | None:
-    match = _TIME_SPAN.fullmatch(text) or _ISO_DURATION.fullmatch(text)
-    if match is None:
-        return None
-    sign, days, hours, minutes, seconds, fraction = match.groups()
-    microseconds = int((fraction or "0").ljust(6, "0")[:6])
+    """As .NET writes it, or as ISO 8601 does."""
+    match = _TIME_SPAN.fullmatch(text)
+    if match is not None:
+        sign, days, hours, minutes, seconds, fraction = match.groups()
+        text = f"{sign or ''}P{days or 0}DT{hours}H{minutes}M{seconds or 0}.{fraction or 0}S"
+    microseconds = parse_microseconds(text)
     try:
-        span = timedelta(
-            days=int(days or 0), hours=int(hours or 0), minutes=int(minutes or 0), seconds=int(seconds or 0), microseconds=microseconds
-        )
+        return None if microseconds is None else timedelta(microseconds=microseconds)
     except OverflowError:
         return None
-    return -span if sign else span
 
 
 def _parse_instant(text: str) -> datetime | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from tandem.model.duration import parse_microseconds
 from tandem.model.entity import MAX_DURATION_MS
 
 SECOND_MS: Final = 1_000
@@ -15,7 +16,6 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
-_ISO: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d+))?S)?)?", re.ASCII)
 _SHORT: Final = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m(?!s))?\s*(?:(\d+)s)?\s*(?:(\d+)ms)?", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*", re.ASCII)
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
@@ -209,18 +209,14 @@ class File:
 def parse_duration(text: str) -> int | None:
     """Milliseconds of `PT1M30S` or `1m 30s`; None when it is neither. "For ever" is capped, not refused."""
     text = text.strip()
-    match = _ISO.fullmatch(text.upper())
-    if match and text[1:].upper() not in ("", "T") and not text.upper().endswith("T"):
-        days, hours, minutes, seconds, fraction = match.groups()
-        ms = int((fraction or "0").ljust(3, "0")[:3])
-    else:
-        match = _SHORT.fullmatch(text)
-        if not match or not any(match.groups()):
-            return None
-        days, hours, minutes, seconds, rest = match.groups()
-        ms = int(rest or 0)
-    total = int(days or 0) * DAY_MS + int(hours or 0) * HOUR_MS + int(minutes or 0) * MINUTE_MS + int(seconds or 0) * SECOND_MS + ms
-    return min(total, MAX_DURATION_MS)
+    microseconds = parse_microseconds(text.upper().replace(",", "."))
+    if microseconds is not None:
+        return min(microseconds // 1000, MAX_DURATION_MS) if microseconds >= 0 else None
+    match = _SHORT.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    days, hours, minutes, seconds, ms = (int(found or 0) for found in match.groups())
+    return min(days * DAY_MS + hours * HOUR_MS + minutes * MINUTE_MS + seconds * SECOND_MS + ms, MAX_DURATION_MS)
 
 
 def show_duration(ms: int) -> str:

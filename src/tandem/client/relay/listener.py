@@ -14,12 +14,12 @@ from typing import Any, Final
 from websockets.exceptions import ConnectionClosed
 
 from tandem.client.relay.answering import Answering
-from tandem.client.relay.back_off import BackOff
 from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.errors import RelayError, RelayRefusedError, RelayUnavailableError
 from tandem.client.relay.opening import open_socket
 from tandem.client.relay.requests import Handler
 from tandem.client.relay.stream import MESSAGE_BYTES_MAX, RelayStream
+from tandem.model.backoff import Backoff, unforeseeable
 from tandem.model.clock import SystemClock
 
 log = logging.getLogger("tandem.client.relay")
@@ -47,7 +47,7 @@ class RelayListener:
         *,
         accept: Accept | None = None,
         on_state: OnState | None = None,
-        back_off: BackOff | None = None,
+        back_off: Backoff | None = None,
         requests_max: int = 1_000,
         message_bytes_max: int | None = MESSAGE_BYTES_MAX,
         now_ms: Callable[[], int] | None = None,
@@ -59,7 +59,7 @@ class RelayListener:
         self.reconnects = 0
         self._accept = accept
         self._on_state = on_state
-        self._back_off = back_off or BackOff()
+        self._back_off = back_off or Backoff(0.5, 30.0, unforeseeable)
         self._message_bytes_max = message_bytes_max
         self._now_ms = now_ms or SystemClock().now_ms
         self._answering = Answering(endpoint, requests_max)
@@ -146,7 +146,7 @@ class RelayListener:
         try:
             self._went(True, None)
             self._tried.set()
-            self._back_off.succeeded()
+            self._back_off.reset()
             while True:
                 message = await channel.recv()
                 if isinstance(message, str):

@@ -5,7 +5,6 @@ from typing import Any
 
 from tandem.client.events import Callback, Counters, EventHub
 from tandem.client.relay import requests as _requests
-from tandem.client.relay.back_off import BackOff
 from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.listener import Accept, OnState
 from tandem.client.relay.listener import RelayListener as AsyncRelayListener
@@ -18,6 +17,7 @@ from tandem.client.relay.sender import RelayReply as AsyncRelayReply
 from tandem.client.relay.sender import RelaySender as AsyncRelaySender
 from tandem.client.relay.stream import Opening as AsyncOpening
 from tandem.client.relay.stream import RelayStream as AsyncRelayStream
+from tandem.model.backoff import Backoff
 
 class RelayStream:
     """Text and bytes go through as they are, message by message, at the pace of the slower side."""
@@ -192,7 +192,7 @@ class RelayListener:
         *,
         accept: Accept | None = ...,
         on_state: OnState | None = ...,
-        back_off: BackOff | None = ...,
+        back_off: Backoff | None = ...,
         requests_max: int = ...,
         message_bytes_max: int | None = ...,
         now_ms: Callable[[], int] | None = ...,

@@ -7,55 +7,33 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from xml.sax.saxutils import escape
 
+from tandem.model.duration import format_microseconds, parse_microseconds
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import ArgumentRefused
 
 MAX_DURATION_TEXT: Final = "P10675199DT2H48M5.4775807S"
 NEVER_TEXT: Final = "0001-01-01T00:00:00Z"
 
-_DURATION: Final = re.compile(
-    r"(?P<sign>-?)P(?:(?P<days>[0-9]{1,12})D)?"
-    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,12})H)?(?:(?P<minutes>[0-9]{1,12})M)?(?:(?P<seconds>[0-9]{1,12})(?:\.(?P<fraction>[0-9]{1,12}))?S)?)?",
-    re.ASCII,
-)
 _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def parse_microseconds(prop: str, text: str) -> int:
-    """An xs:duration of days, hours, minutes and seconds. Years and months have no fixed length and are refused."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or match.end() - match.start() <= 1 + len(match["sign"]):
+def parse_timespan(prop: str, text: str) -> int:
+    """An xs:duration in microseconds."""
+    found = parse_microseconds(text.strip())
+    if found is None:
         shown = text.strip()[:60]
         raise ArgumentRefused(f"{prop} is '{shown}'; a duration like P1DT2H3M4.5S is needed (days, hours, minutes, seconds)")
-    days, hours, minutes, seconds = (int(match[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
-    micros = int((match["fraction"] or "").ljust(6, "0")[:6])
-    total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
-    return -total if match["sign"] else total
+    return found
 
 
 def parse_duration(prop: str, text: str) -> int:
     """In milliseconds. Clients round the service's maximum up or down by a microsecond: all of that is the maximum."""
-    ms = parse_microseconds(prop, text) // 1000
+    ms = parse_timespan(prop, text) // 1000
     return MAX_DURATION_MS if MAX_DURATION_MS <= ms <= MAX_DURATION_MS + 1 else ms
 
 
 def format_duration(ms: int) -> str:
     return MAX_DURATION_TEXT if ms >= MAX_DURATION_MS else format_microseconds(ms * 1000)
-
-
-def format_microseconds(micros: int) -> str:
-    sign, micros = ("-", -micros) if micros < 0 else ("", micros)
-    seconds, fraction = divmod(micros, 1_000_000)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    second_text = f"{seconds}.{fraction:06d}".rstrip("0") if fraction else str(seconds)
-    time = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M")) if value)
-    if seconds or fraction:
-        time += f"{second_text}S"
-    if not days and not time:
-        return "PT0S"
-    return f"{sign}P{f'{days}D' if days else ''}{f'T{time}' if time else ''}"
 
 
 def format_instant(ms: int) -> str:

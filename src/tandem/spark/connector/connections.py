@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tandem.client.verdicts import Verdict, classify_condition
 from tandem.engine_client.blocking import BlockingClient, TransportError
+from tandem.model.backoff import Backoff
 from tandem.spark.connector.options import Where
 
 log = logging.getLogger("tandem.spark")
@@ -17,7 +18,7 @@ _T = TypeVar("_T")
 _cached: dict[Where, BlockingClient] = {}
 
 PAUSE_SECONDS = 0.1
-PAUSE_SECONDS_MAX = 5.0
+_PAUSE_SECONDS_MAX = 5.0
 
 
 def connection(where: Where) -> BlockingClient:
@@ -39,10 +40,15 @@ def unreachable(error: TransportError) -> bool:
     return classify_condition(error.condition) in (Verdict.UNREACHABLE, Verdict.BUSY) and error.condition != "com.tandem:lease-lost"
 
 
+def new_backoff() -> Backoff:
+    """Between attempts to reach a broker that is away."""
+    return Backoff(PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
+
+
 def patiently(where: Where, what: str, step: Callable[[BlockingClient], _T]) -> _T:
     """Run a step that may be run again; while the broker is away, wait and try anew for as long as an operation may take."""
     deadline = time.monotonic() + where.timeout_seconds
-    pause = PAUSE_SECONDS
+    backoff = new_backoff()
     while True:
         try:
             return step(connection(where))
@@ -50,8 +56,8 @@ def patiently(where: Where, what: str, step: Callable[[BlockingClient], _T]) -> 
             if not unreachable(error):
                 raise
             drop(where)
+            pause = backoff.next_pause()
             if time.monotonic() + pause > deadline:
                 raise
             log.info("%s: trying again in %.1f s: %s", what, pause, error)
-        time.sleep(pause)
-        pause = min(PAUSE_SECONDS_MAX, pause * 2)
+            time.sleep(pause)

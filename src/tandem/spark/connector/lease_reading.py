@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Final
 
 from tandem.engine_client.blocking import BlockingClient, Pending, TransportError
-from tandem.spark.connector.connections import PAUSE_SECONDS, PAUSE_SECONDS_MAX, connection, drop, unreachable
+from tandem.spark.connector.connections import connection, drop, new_backoff, unreachable
 from tandem.spark.connector.options import Where
 
 _STAMP: Final = Struct(">qqqII")
@@ -24,7 +24,7 @@ def read_lease(where: Where, entity: str, lease: str, start: int, end: int, *, r
     With `remaining` messages that were settled since are left out. A broker that is away is waited for.
     """
     at = start
-    pause = PAUSE_SECONDS
+    backoff = new_backoff()
     patience_until = 0.0
     pending: Pending | None = None
     while at < end:
@@ -42,12 +42,13 @@ def read_lease(where: Where, entity: str, lease: str, start: int, end: int, *, r
             drop(where)
             now = time.monotonic()
             patience_until = patience_until or now + where.timeout_seconds
+            pause = backoff.next_pause()
             if now + pause > patience_until:
                 raise
             time.sleep(pause)
-            pause = min(PAUSE_SECONDS_MAX, pause * 2)
             continue
-        pause, patience_until = PAUSE_SECONDS, 0.0
+        backoff.reset()
+        patience_until = 0.0
         if page is None:
             return
         at = int(page["next"])

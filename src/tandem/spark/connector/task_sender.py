@@ -11,7 +11,7 @@ from tandem.client.lanes import BATCH_BYTES, MESSAGE_BYTES
 from tandem.client.verdicts import Verdict, classify_condition
 from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, TransportError
 from tandem.engine_client.message_encoding import encode_batch
-from tandem.spark.connector.connections import PAUSE_SECONDS, PAUSE_SECONDS_MAX, connection, drop, unreachable
+from tandem.spark.connector.connections import connection, drop, new_backoff, unreachable
 from tandem.spark.connector.options import Where
 
 log = logging.getLogger("tandem.spark")
@@ -162,7 +162,7 @@ class TaskSender:
         """Run it; when the connection fails, reconnect, send again what has no answer, and go on, for as long as an operation may take."""
         assert callable(step)
         deadline = time.monotonic() + self._where.timeout_seconds
-        pause = PAUSE_SECONDS
+        backoff = new_backoff()
         resend = False
         while True:
             try:
@@ -175,14 +175,14 @@ class TaskSender:
                 self._collect()
                 return
             except TransportError as error:
+                pause = backoff.next_pause()
                 if not unreachable(error) or time.monotonic() + pause > deadline:
                     raise
                 log.info("sending: trying again in %.1f s: %s", pause, error)
                 drop(self._where)
                 self._senders = None
                 resend = True
-            time.sleep(pause)
-            pause = min(PAUSE_SECONDS_MAX, pause * 2)
+                time.sleep(pause)
 
     def _resend(self) -> None:
         for transfer in list(self._unanswered.values()):

@@ -16,6 +16,7 @@ from tandem.client.backlog import queue_name
 from tandem.client.destinations import WAIT_SECONDS
 from tandem.client.transport import namespace_label
 from tandem.engine_client.blocking import BlockingClient, Endpoint, TransportError
+from tandem.model.backoff import Backoff
 from tandem.model.clock import SystemClock
 from tandem.spark.connector.connections import unreachable
 from tandem.spark.connector.options import OptionError, Where
@@ -154,7 +155,7 @@ def find_queues(secondary: Where, primary: Where, settings: SyphonSettings) -> l
         return list(settings.queues)
     label = settings.primary_namespace or namespace_label(primary.endpoint.host)
     names = [queue_name(label, index) for index in range(settings.backlog_queue_count)]
-    pause = 0.2
+    backoff = Backoff(0.2, _RESTART_SECONDS_MAX)
     while True:
         try:
             found = _existing(secondary, names)
@@ -162,9 +163,9 @@ def find_queues(secondary: Where, primary: Where, settings: SyphonSettings) -> l
         except TransportError as error:
             if not unreachable(error):
                 raise OptionError("secondary", f"the backlog queues cannot be read: {error}") from error
+            pause = backoff.next_pause()
             log.warning("the secondary cannot be reached, trying again in %.1f s: %s", pause, error)
-        time.sleep(pause)
-        pause = min(_RESTART_SECONDS_MAX, pause * 2)
+            time.sleep(pause)
     if not found:
         raise OptionError(
             "primary_namespace", f"{names[0]} … {names[-1]}: none of these exists in the secondary; was it paired under another name?"
@@ -265,7 +266,7 @@ def _supervise(
         finally:
             state.in_batch = False
 
-    pause = 0.5
+    backoff = Backoff(0.5, _RESTART_SECONDS_MAX)
     while True:
         query = job.start(each)
         error = _watch(query, settings, state, idle, stop)
@@ -276,14 +277,16 @@ def _supervise(
         text = str(error)
         if "OptionError" in text:
             raise OptionError(*_option_of(text)) from error
+        if not state.failures:
+            backoff.reset()
         state.failures += 1
         state.progress = replace(state.progress, restarts=state.progress.restarts + 1)
         if state.failures > settings.restarts_max:
             raise error
+        pause = backoff.next_pause()
         log.warning("the query failed and starts again in %.1f s: %s", pause, text.splitlines()[0] if text else error)
         if stop.wait(pause):
             return
-        pause = min(_RESTART_SECONDS_MAX, pause * 2) if state.failures > 1 else 0.5
 
 
 def _watch(

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tandem.client.destinations import WAIT_SECONDS
 from tandem.engine_client.blocking import BlockingClient, TransportError
+from tandem.model.backoff import Backoff
 from tandem.model.clock import SystemClock
 from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
 from tandem.spark.connector.connections import unreachable
@@ -131,25 +132,32 @@ class SyphonOffset:
 class _QueueBackoff:
     """One backlog queue between attempts at it: how long to leave it alone."""
 
+    first_pause: float
+    pauses: Backoff
     left: int = 0
     """In its leases when last planned: fewer after an attempt means that something moves."""
     attempting: bool = False
     moved: bool = False
-    pause: float = 0.0
     not_before: float = 0.0
     """What waits is tried again from then on."""
     ask_after: float = 0.0
     """While something waits, more is leased from then on."""
 
-    def attempted(self, left: int, now: float, first_pause: float) -> None:
+    def attempted(self, left: int, now: float) -> None:
         """What came of the last attempt, if there was one."""
         if self.attempting:
             self.moved = left < self.left
-            self.pause = 0.0 if self.moved or not left else min(RETRY_SECONDS_MAX, self.pause * 2 or first_pause)
-            self.not_before = now + self.pause
-            self.ask_after = now + min(self.pause, first_pause)
+            if self.moved or not left:
+                self.retry_at_once(now)
+            else:
+                self.not_before = now + self.pauses.next_pause()
+            self.ask_after = min(self.not_before, now + self.first_pause)
         self.attempting = False
         self.left = left
+
+    def retry_at_once(self, now: float) -> None:
+        self.pauses.reset()
+        self.not_before = now
 
     def due(self, now: float) -> bool:
         return self.left > 0 and now >= self.not_before
@@ -163,7 +171,8 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         self._live_batches: LeasedBatches | None = None
         self._begun = False
         self._once = False
-        self._queues = {queue: _QueueBackoff() for queue in options.queues}
+        first = options.retry_ms / 1000
+        self._queues = {queue: _QueueBackoff(first, Backoff(first, RETRY_SECONDS_MAX)) for queue in options.queues}
         self._ended: set[str] = set()
         self._stuck_since = 0.0
         self._primary_gone = False
@@ -205,7 +214,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         open_leases: dict[str, list[tuple[str, int]]] = {}
         for queue, backoff in self._queues.items():
             kept = self._kept(batches, queue, offset.leases.get(queue, ()))
-            backoff.attempted(sum(left for _, _, left in kept), now, self.options.retry_ms / 1000)
+            backoff.attempted(sum(left for _, _, left in kept), now)
             if kept:
                 open_leases[queue] = [(lease, count) for lease, count, _ in kept]
         if any(backoff.moved for backoff in self._queues.values()):
@@ -278,7 +287,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
         answers = self._primary_answers()
         if answers and self._primary_gone:
             for backoff in self._queues.values():
-                backoff.pause, backoff.not_before = 0.0, now
+                backoff.retry_at_once(now)
         self._primary_gone = not answers
 
     def _primary_answers(self) -> bool:

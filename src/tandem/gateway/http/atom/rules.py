@@ -15,10 +15,10 @@ from tandem.gateway.http.xml_values import (
     escaped,
     format_datetime,
     format_instant,
-    format_microseconds,
     parse_datetime,
-    parse_microseconds,
+    parse_timespan,
 )
+from tandem.model.duration import format_microseconds
 from tandem.model.entity import (
     CorrelationFilter,
     FalseFilter,
@@ -134,7 +134,7 @@ _READERS: Final[dict[str, Callable[[str, str], object]]] = {
     "float": lambda key, text: float(text),
     "decimal": lambda key, text: decimal.Decimal(text.strip()),
     "dateTime": parse_datetime,
-    "duration": lambda key, text: timedelta(microseconds=parse_microseconds(key, text)),
+    "duration": lambda key, text: timedelta(microseconds=parse_timespan(key, text)),
     "guid": lambda key, text: uuid.UUID(text.strip()),
 }
 
