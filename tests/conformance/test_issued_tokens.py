@@ -339,6 +339,15 @@ def test_a_token_that_is_too_long_is_refused_with_an_answer(house: House, size: 
     refused_and_seen(house, lambda: put(house, "ey" + "x" * size), 401, "characters; at most 16384 are allowed")
 
 
+def test_the_sdk_hears_that_its_token_is_too_long(house: House) -> None:
+    began = time.monotonic()
+    with client_with(house, "ey" + "x" * 70_000) as client:
+        with pytest.raises(ServiceBusAuthenticationError) as failure, client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+        assert "70002 characters; at most 16384" in str(failure.value.inner_exception)
+    assert time.monotonic() - began < 30, "it did not wait for an answer that never comes"
+
+
 def test_a_request_to_cbs_beyond_all_measure_is_refused_too(house: House) -> None:
     with Raw(house.port, user="") as raw, pytest.raises(Refused) as refusal:
         raw.put_token("orders", "ey" + "x" * 400_000)

@@ -17,7 +17,7 @@ class IssuerSettings:
     """Where clients and brokers reach it; what they are told in its documents."""
     tenant: str = "tandem"
     lifetime_ms: int = 3 * HOUR_MS
-    """Of a token. While the issuer is down its clients go on for at least half of it."""
+    """Of a token. While the issuer is down its clients go on until theirs end."""
     rotate_every_ms: int = 30 * DAY_MS
     """How long one key signs."""
     publish_ahead_ms: int = HOUR_MS
