@@ -144,7 +144,7 @@ class Desk:
         self.run()
 
     def send(self, *texts: str, name: str = "q", **options: Any) -> list[int]:
-        numbers = [self.queue(name).enqueue(message(text, **options), self.now) for text in texts]
+        numbers = [self.queue(name).enqueue(message(text, **options), self.now).seq for text in texts]
         self.run()
         return numbers
 
@@ -164,7 +164,7 @@ class Desk:
         return [self.text(queue, seq) for seq in queue.index.seqs_from(0, queue.index.total + 1) if queue.index.state(seq) == state]
 
     def text(self, queue: Queue, seq: int) -> str:
-        return text_of(queue.decode(seq, self.shelf.bodies[queue.index.location(seq)]))
+        return text_of(queue.bodies.decode(seq, self.shelf.bodies[queue.index.location(seq)]))
 
 
 def as_after_a_restart(desk: Desk, queue: Queue) -> dict[str, Any]:
@@ -174,19 +174,19 @@ def as_after_a_restart(desk: Desk, queue: Queue) -> dict[str, Any]:
     for seq in index.seqs_from(0, index.total + 1):
         state, count = index.state(seq), index.count(seq)
         if state in (LOCKED, DEFERRED_LOCKED):
-            state, count = (READY if state == LOCKED else DEFERRED), count + 1
-        session = queue.session_of(seq)
+            state = READY if state == LOCKED else DEFERRED
+        session = queue.rows.session_of(seq)
         body = desk.shelf.bodies[index.location(seq)]
         rows[seq] = (state, count, index.enqueued_at(seq), index.expires_at(seq), index.size(seq), session.id if session else None, body)
     sessions = {}
-    if queue.sessions is not None:
-        sessions = {s.id: (s.state, s.total) for s in queue.sessions.by_id.values() if s.state is not None or s.total}
+    if queue.sessions.table is not None:
+        sessions = {s.id: (s.state, s.total) for s in queue.sessions.table.by_id.values() if s.state is not None or s.total}
     return {
         "rows": rows,
-        "next": queue.next_seq,
+        "next": queue.rows.next_seq,
         "size": index.size_bytes,
         "total": index.total,
         "sessions": sessions,
-        "scheduled": sorted(entry for entry in queue.scheduled if entry[1] in rows),
-        "delayed": sorted(entry for entry in queue.delayed if entry[1] in rows),
+        "scheduled": sorted(entry for entry in queue.rows.scheduled if entry[1] in rows),
+        "delayed": sorted(entry for entry in queue.rows.delayed if entry[1] in rows),
     }

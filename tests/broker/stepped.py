@@ -143,7 +143,7 @@ class House:
     def fail(self, store: int, written: bool) -> None:
         """This store stops; everybody who is to know does."""
         self.journals[store].fail(written)
-        self.namespace.stores[store].available = False
+        self.namespace.stores[store].take_out_of_service()
         self.turn.run()
 
     def reopen(self, store: int) -> None:
@@ -168,7 +168,7 @@ class House:
         )
 
     def journals_of(self, queue: Any) -> SteppedJournal:
-        journal: SteppedJournal = queue.journal
+        journal: SteppedJournal = queue.rows.backing.journal
         return journal
 
     def count(self, name: str) -> int:

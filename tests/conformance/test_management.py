@@ -206,7 +206,7 @@ def test_a_schedule_request_is_taken_whole_or_not_at_all(raw: Raw, broker: Proce
 
 def test_scheduling_more_than_fits_schedules_nothing(raw_timed: Raw, clocked: ClockedBroker) -> None:
     queue = clocked.queue("plain")
-    clocked.on_loop(lambda server: setattr(server.contexts[0].namespace.find(queue).main, "quota_bytes", 1_048_576))
+    clocked.on_loop(lambda server: setattr(server.contexts[0].namespace.find(queue).main.terms, "quota_bytes", 1_048_576))
     later = amqp.Timestamp(int(time.time() * 1000) + 3_600_000)
     large = message("x" * 250_000, message_annotations={"x-opt-scheduled-enqueue-time": later})
     six = {"messages": [{"message-id": str(n), "message": large} for n in range(6)]}

@@ -368,7 +368,7 @@ def test_drain_gives_what_there_is_and_then_says_so(raw: Raw, broker: ProcessBro
 @pytest.mark.parametrize("delete", [False, True], ids=["peek-lock", "receive-and-delete"])
 def test_drain_waits_for_bodies_that_must_be_read_from_the_store(raw_timed: Raw, clocked: ClockedBroker, delete: bool) -> None:
     queue = clocked.queue("plain")
-    budget = clocked.on_loop(lambda server: server.contexts[0].namespace.find(queue).main.budget)
+    budget = clocked.on_loop(lambda server: server.contexts[0].namespace.find(queue).main.rows.backing)
     usual, budget.per_queue_bytes_max = budget.per_queue_bytes_max, 0
     try:
         raw_timed.feed(queue, *"abcd")

@@ -337,8 +337,8 @@ def test_several_for_one_partition_that_is_nearly_full_are_taken_whole_or_not_at
     queue = clocked.queue("partitioned")
 
     def shrink(server: Any) -> None:
-        for fragment in server.contexts[0].namespace.find(queue).main.fragments:
-            fragment.quota_bytes = 20_000
+        for fragment in server.contexts[0].namespace.find(queue).main.parts():
+            fragment.terms.quota_bytes = 20_000
 
     clocked.on_loop(shrink)
     several = [message("x" * 6000, message_annotations={"x-opt-partition-key": "k"}) for _ in range(4)]
@@ -411,7 +411,7 @@ def test_a_ping_meets_the_checks_a_real_send_would_meet(raw: Raw, broker: Any) -
 
 def test_a_full_queue_refuses_and_takes_again_when_there_is_room(timed: Bus, clocked: Any) -> None:
     queue = timed.queue("small")
-    clocked.on_loop(lambda server: setattr(server.contexts[0].namespace.find(queue).main, "quota_bytes", 20_000))
+    clocked.on_loop(lambda server: setattr(server.contexts[0].namespace.find(queue).main.terms, "quota_bytes", 20_000))
     sender = timed.sender(queue)
     for _ in range(3):
         sender.send_messages(text("a" * 6000))

@@ -57,7 +57,7 @@ def counted(desk: Desk) -> dict[tuple[str, str], int]:
 
 def test_messages_sent_together_are_numbered_in_their_order(desk: Desk) -> None:
     placed = verbs.send_all(desk.queue(), [message(text) for text in "abc"], desk.now)
-    numbers = [one.number for one in placed]
+    numbers = [one.seq for one in placed]
     assert numbers == sorted(numbers) and len(set(numbers)) == 3
     assert all(one.part is desk.queue() for one in placed)
     assert desk.queue().accessed_at == desk.turn.now
@@ -66,7 +66,7 @@ def test_messages_sent_together_are_numbered_in_their_order(desk: Desk) -> None:
 
 
 def test_what_fits_one_by_one_must_fit_together(desk: Desk) -> None:
-    desk.queue().quota_bytes = 500
+    desk.queue().terms.quota_bytes = 500
     with pytest.raises(QuotaExceeded):
         verbs.send_all(desk.queue(), [message("x" * 150) for _ in range(4)], desk.now)
     desk.run()

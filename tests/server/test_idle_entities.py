@@ -70,6 +70,15 @@ def test_sending_receiving_and_waiting_messages_keep_an_entity(bus: Bus) -> None
     assert pass_time(bus, 6 * MINUTES) == {"scheduled"}
 
 
+def test_a_message_that_waits_for_its_time_keeps_a_partitioned_queue_too(bus: Bus) -> None:
+    for name in ("scheduled", "unused"):
+        bus.create_queue(name, enable_partitioning=True, auto_delete_on_idle=5 * MINUTES)
+    with Raw(bus.port) as raw:
+        at = amqp.Timestamp(int(bus.now.timestamp() * 1000) + 40 * MINUTES * 1000)
+        raw.feed("scheduled", "later", message_annotations={amqp.Symbol("x-opt-scheduled-enqueue-time"): at})
+    assert pass_time(bus, 10 * MINUTES) == {"scheduled"}
+
+
 def test_use_of_a_subscription_keeps_its_topic(bus: Bus) -> None:
     bus.create_topic("t", auto_delete_on_idle=5 * MINUTES)
     bus.create_subscription("t", "s")

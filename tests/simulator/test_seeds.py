@@ -53,6 +53,7 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
     assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
     assert outcome.verdict.seen > 100, f"next to nothing happened, so this proves nothing: {outcome}"
     assert outcome.faults, f"nothing went wrong, so this proves nothing: {outcome}"
+    assert outcome.replays_compared > 20, f"live rows were hardly ever compared with a replay: {outcome.replays_compared}"
 
 
 @pytest.mark.slow

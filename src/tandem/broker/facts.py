@@ -205,6 +205,10 @@ def state_of(flags: int) -> int:
     return DEFERRED if flags & AS_DEFERRED else SCHEDULED if flags & AS_SCHEDULED else READY
 
 
+def is_relocated(flags: int) -> bool:
+    return flags & RELOCATED != 0
+
+
 def write_published(
     journal: Journal,
     topic: int,

@@ -8,12 +8,13 @@ be read, they wait for it.
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.ports import Effect, Loaded
 from tandem.broker.queue.index import GONE, MOVING, READY
+from tandem.broker.queue.moves import reasons
+from tandem.broker.queue.queue import Carrier, Carriers, Queue
 from tandem.model.errors import (
     BusError,
     EntityDisabled,
@@ -28,7 +29,7 @@ from tandem.model.message import NO_TTL
 
 if TYPE_CHECKING:
     from tandem.broker.entities.namespace import Namespace
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.broker.recovery.cross_store import TransferId
     from tandem.broker.recovery.tenant import StoreTenant
     from tandem.model.message import Message
@@ -40,12 +41,27 @@ _RETRY_MS: Final = 1_000
 _TOO_MANY_HOPS: Final = f"The maximum transfer hop count ({HOPS_MAX}) is exceeded: the message was forwarded that often already."
 
 
-class Forwarding:
+class Forwarders(Carriers):
+    """Of one namespace."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def carrier_of(self, queue: Queue) -> Carrier | None:
+        target = queue.description.forward_to
+        carrier = queue.carrier
+        if target is None or (isinstance(carrier, Forwarding) and carrier.target == target):
+            return None if target is None else carrier
+        return Forwarding(queue, target, self._namespace)
+
+
+class Forwarding(Carrier):
     """Carries the messages of one queue. Made when the queue gets a forward target; the target is looked up for each batch."""
 
-    def __init__(self, queue: Queue, target: str) -> None:
+    def __init__(self, queue: Queue, target: str, namespace: Namespace) -> None:
         self.queue = queue
         self.target = target
+        self.namespace = namespace
         self.under_way: int = 0
         """Reads and commits that the current batch waits for."""
         self.retry_at: int = 0
@@ -59,16 +75,12 @@ class Forwarding:
         queue = self.queue
         seqs: list[int] = []
         while len(seqs) < _BATCH_MAX:
-            seq = queue.next_ready()
+            seq = queue.ready.first()
             if seq == 0:
                 break
-            if seq >= queue.cursor:
-                queue.cursor = seq + 1
-            else:
-                heapq.heappop(queue.returned)
-            expires_at = queue.index.expires_at(seq)
-            if expires_at and expires_at <= now:
-                queue.expire(seq, now)
+            queue.ready.take(seq)
+            if 0 < queue.index.expires_at(seq) <= now:
+                queue.moves.expire(seq, now)
                 continue
             queue.index.set_state(seq, MOVING)
             seqs.append(seq)
@@ -76,17 +88,18 @@ class Forwarding:
             self.under_way += 1
             queue.load(seqs, _Taken(self, seqs))
 
+    def clock_jumped(self) -> None:
+        self.retry_at = 0
+
     def taken(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
         self.under_way -= 1
         queue = self.queue
-        if not queue.in_service():
+        if queue.terms.out_of_service:
             return
         if error is not None:
             self.give_back(seqs, queue.turn.now)
             return
-        namespace = queue.namespace
-        assert namespace is not None
-        batch = _Batch(self, namespace)
+        batch = _Batch(self)
         queue.accessed_at = queue.turn.now
         for at, (seq, message) in enumerate(zip(seqs, messages, strict=True)):
             if message is None or queue.index.state(seq) != MOVING:
@@ -102,10 +115,10 @@ class Forwarding:
         """It did not work now: the messages stay, and are tried again in a moment."""
         queue = self.queue
         self.retry_at = now + _RETRY_MS
-        queue.turn.wake(queue, self.retry_at)
+        queue.slot.wake(self.retry_at)
         for seq in seqs:
             if queue.index.state(seq) == MOVING:
-                queue.make_ready(seq)
+                queue.ready.give_back(seq)
 
     # -- moving ------------------------------------------------------------------------------
 
@@ -128,21 +141,21 @@ class Forwarding:
         part = target.destination(copy)
         if not batch.reaches(part):
             raise Unavailable("The store of the forward target is down.")
-        part.admit(copy, now)
+        part.intake.admit(copy, now)
         target.accessed_at = now
-        if part.journal is queue.journal:
-            queue.settle(seq, facts.FORWARDED, now)
+        if part.rows.backing is queue.rows.backing:
+            queue.ledger.settle(seq, facts.FORWARDED, now)
         else:
-            batch.note(part, seq, now)
+            batch.remember(part, seq, now)
 
     def _copy(self, seq: int, message: Message, now: int) -> Message:
         """As it arrives: one hop older, knowing where it was first, with the time to live that is left of its own."""
         queue = self.queue
-        source = queue.parent_path if queue.is_dead_letter else ""
+        source = queue.terms.parent_path if queue.terms.is_dead_letter else ""
         copy = queue.rewriter.forwarded(message, seq, source)
         copy.hops = message.hops + 1
         expires_at = queue.index.expires_at(seq)
-        if queue.is_dead_letter:
+        if queue.terms.is_dead_letter:
             # Nothing expires in a dead-letter queue; what was put aside there must not vanish on its way to who looks after it.
             copy.ttl_ms = NO_TTL
         elif expires_at and copy.ttl_ms != NO_TTL:
@@ -154,11 +167,8 @@ class Forwarding:
         queue = self.queue
         shelf = queue.transfer_dead_letters
         assert shelf is not None
-        changes: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        count, enqueued_at = queue.index.count(seq), queue.index.enqueued_at(seq)
-        queue.settle(seq, facts.DEAD_LETTERED, now)
-        shelf.take_over(queue.rewriter.with_properties(message, changes), enqueued_at, count)
-        queue.turn.schedule()
+        changed = queue.rewriter.with_properties(message, reasons(reason, description))
+        queue.moves.move_to(shelf.intake, seq, changed, queue.index.count(seq))
 
 
 _REASONS: Final[dict[type[BusError], str]] = {
@@ -174,17 +184,17 @@ class _Batch:
 
     __slots__ = ("_arrivals", "forwarding", "namespace", "target")
 
-    def __init__(self, forwarding: Forwarding, namespace: Namespace) -> None:
+    def __init__(self, forwarding: Forwarding) -> None:
         self.forwarding = forwarding
-        self.namespace = namespace
-        self.target: Queue | None = namespace.forward_target(forwarding.target)
+        self.namespace = forwarding.namespace
+        self.target: Entity | None = forwarding.namespace.forward_target(forwarding.target)
         self._arrivals: dict[Queue, _Arrival] = {}
 
     def reaches(self, part: Queue) -> bool:
         tenant = self.namespace.tenant_of(part)
         return tenant is not None and tenant.available
 
-    def note(self, part: Queue, seq: int, now: int) -> None:
+    def remember(self, part: Queue, seq: int, now: int) -> None:
         """It goes to another store: remembered there, in the block it arrives in."""
         arrival = self._arrivals.get(part)
         if arrival is None:
@@ -227,17 +237,17 @@ class _Arrival(Effect):
             return
         ids = [(queue.entity_id, seq) for seq in self.seqs]
         self.tenant.transfers_arrived(ids)
-        if not queue.in_service():
+        if queue.terms.out_of_service:
             settle_transfers(self.namespace)  # the source came back meanwhile, and still has them
             return
         try:
             for seq in self.seqs:
                 if queue.index.state(seq) == MOVING:
-                    queue.settle(seq, facts.FORWARDED, now)
+                    queue.ledger.settle(seq, facts.FORWARDED, now)
         except StoreUnavailable:
             return  # the source is down; when it is back, they leave it
         queue.when_durable(_Left(self.namespace, self.store, ids))
-        queue.turn.touch_queue(queue)
+        queue.slot.touch()
 
 
 class _Next(Effect):
@@ -251,7 +261,7 @@ class _Next(Effect):
     def done(self, error: BaseException | None) -> None:
         self.forwarding.under_way -= 1
         if error is None:
-            self.forwarding.queue.turn.touch_queue(self.forwarding.queue)
+            self.forwarding.queue.slot.touch()
 
 
 class _Left(Effect):
@@ -279,15 +289,15 @@ def settle_transfers(namespace: Namespace) -> None:
             if holder < 0:
                 if all_up and arrived:  # its queue was deleted
                     tenant.end_transfers([id_])
-            elif namespace.stores[holder].serves and _leaves(namespace, number, holder, id_, arrived):
+            elif namespace.stores[holder].serves and _source_may_forget(namespace, number, holder, id_, arrived):
                 left.setdefault(holder, []).append(id_)
         for holder, ids in left.items():
             namespace.stores[holder].journal.when_durable(_Left(namespace, number, ids))
-    _give_back_doubtful(namespace)
+    _retry_undelivered(namespace)
     namespace.turn.schedule()
 
 
-def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arrived: bool) -> bool:
+def _source_may_forget(namespace: Namespace, number: int, holder: int, id_: TransferId, arrived: bool) -> bool:
     """Whether the source need not keep it: store `number` has it for certain. Else it stays where it is, held, until that is certain."""
     source, seq = id_
     queue = namespace.stores[holder].queues[source]
@@ -297,7 +307,7 @@ def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arr
         state = GONE  # it was not kept over there, and its number has gone to another message
     if arrived and namespace.stores[number].serves:
         if state:
-            queue.settle(seq, facts.FORWARDED, queue.turn.now)
+            queue.ledger.settle(seq, facts.FORWARDED, queue.turn.now)
         return True
     if state and state != MOVING:
         queue.index.set_state(seq, MOVING)
@@ -305,12 +315,12 @@ def _leaves(namespace: Namespace, number: int, holder: int, id_: TransferId, arr
     return False
 
 
-def hold_back(namespace: Namespace, tenant: StoreTenant, unread: set[int]) -> None:
+def suspend_forwarding(namespace: Namespace, tenant: StoreTenant, unread: set[int]) -> None:
     """`tenant` was replayed while other stores have not been read since the start: what it has still to forward may be in one of them
     already, and waits until all of them have said."""
     for queue in tenant.queues.values():
-        forwarding = queue.forwarding
-        target = namespace.forward_target(forwarding.target) if forwarding is not None else None
+        name = queue.description.forward_to
+        target = None if name is None else namespace.forward_target(name)
         if target is None:
             continue
         holders = [namespace.tenant_of(part) for part in target.parts()]
@@ -318,16 +328,16 @@ def hold_back(namespace: Namespace, tenant: StoreTenant, unread: set[int]) -> No
         if not reached:
             continue
         seqs: list[int] = []
-        seq = queue.index.next_in_state(READY, queue.base + 1, queue.next_seq)
-        while seq < queue.next_seq:
+        seq = queue.index.next_in_state(READY, queue.rows.base + 1, queue.rows.next_seq)
+        while seq < queue.rows.next_seq:
             queue.index.set_state(seq, MOVING)
             seqs.append(seq)
-            seq = queue.index.next_in_state(READY, seq + 1, queue.next_seq)
+            seq = queue.index.next_in_state(READY, seq + 1, queue.rows.next_seq)
         if seqs:
             namespace.in_doubt.extend((number, queue.entity_id, seqs) for number in reached)
 
 
-def _give_back_doubtful(namespace: Namespace) -> None:
+def _retry_undelivered(namespace: Namespace) -> None:
     """What had not arrived when its store stopped is tried again."""
     if not any(namespace.stores[store].serves for store, _, _ in namespace.in_doubt):
         return
@@ -345,7 +355,7 @@ def _give_back_doubtful(namespace: Namespace) -> None:
             if state and (source, seq) in tenant.transfers:
                 waiting.append(seq)
             elif state == MOVING and (source, seq) not in elsewhere:
-                queue.make_ready(seq)
+                queue.ready.give_back(seq)
         if waiting:
             still.append((store, source, waiting))
     namespace.in_doubt = still

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tandem.model.errors import BusError
     from tandem.model.message import Message
 
+RowId = tuple[int, int, int]
+"""A queue, as journals number it, a sequence number in it, and when the message was enqueued there: a store that failed may give the
+number to another message."""
+
 HELD_BYTES_MAX: Final = 2_097_152
 """Bytes chosen for one receive-and-delete consumer that may wait for the disk, about."""
 
@@ -166,6 +170,11 @@ class Consumer:
     def room_left(self) -> int:
         """The same, less what is on its way; none while as many bytes are as may be."""
         return self.room() - self.reserved if self.reserved_bytes < HELD_BYTES_MAX else 0
+
+    def reserve(self, messages: int, size_bytes: int) -> None:
+        """So many more, or fewer, wait for the disk on its behalf."""
+        self.reserved += messages
+        self.reserved_bytes += size_bytes
 
     def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
         """One message; `lock` is None when it is already gone from the queue."""

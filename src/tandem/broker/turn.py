@@ -157,3 +157,24 @@ class Turn:
                     queue.due(now)
                 except Unavailable:
                     continue  # replayed when the store comes back, timers included
+
+
+class TurnSlot:
+    """One queue's place in the turns: how its parts ask for attention."""
+
+    __slots__ = ("owner", "turn")
+
+    def __init__(self, turn: Turn, owner: Pumped) -> None:
+        self.turn: Turn = turn
+        self.owner: Pumped = owner
+
+    def touch(self) -> None:
+        self.turn.touch_queue(self.owner)
+
+    def touch_later(self) -> None:
+        self.turn.touch_later(self.owner)
+
+    def wake(self, at: int) -> None:
+        """0: there is no such instant."""
+        if at:
+            self.turn.wake(self.owner, at)

@@ -18,9 +18,8 @@ from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import MessageNotFound
 
 if TYPE_CHECKING:
+    from tandem.broker.queue.entity import Entity, Placement
     from tandem.broker.queue.locks import Lock
-    from tandem.broker.queue.queue import Queue
-    from tandem.broker.recovery.cross_store import RowId
     from tandem.model.address import Address
     from tandem.model.message import Message
     from tandem.server.context import NamespaceContext
@@ -31,34 +30,17 @@ NOTHING: Final = Effect()
 """Nobody waits: the disk is told all the same."""
 
 
-class Placed:
-    """Where a message went: its sequence number (0: accepted and dropped), the queue or fragment whose journal has it, and its rows there,
-    by which a fragment whose store fails is relieved of it. None: copies of it are in several stores."""
-
-    __slots__ = ("number", "part", "rows")
-
-    def __init__(self, number: int, part: Queue, rows: list[RowId] | None) -> None:
-        self.number = number
-        self.part = part
-        self.rows = rows
-
-
-def send(entity: Queue, message: Message, now: int) -> Queue:
-    """One message. Returns the queue or fragment whose journal has it."""
-    entity.enqueue(message, now)
+def send(entity: Entity, message: Message, now: int) -> Placement:
+    """One message. Returns where it went."""
     entity.accessed_at = now
-    return entity.part_used
+    return entity.enqueue(message, now)
 
 
-def send_all(entity: Queue, messages: list[Message], now: int) -> list[Placed]:
+def send_all(entity: Entity, messages: list[Message], now: int) -> list[Placement]:
     """All of them or none: each is checked, and that they fit together."""
     entity.check_sends(messages)
-    placed: list[Placed] = []
-    for message in messages:
-        number = entity.enqueue(message, now)
-        placed.append(Placed(number, entity.part_used, entity.rows_used))
     entity.accessed_at = now
-    return placed
+    return [entity.enqueue(message, now) for message in messages]
 
 
 class Settlement:
@@ -92,7 +74,7 @@ COMPLETED: Final = Settlement(COMPLETE)
 ABANDONED: Final = Settlement(ABANDON)
 
 
-def settle(entity: Queue, settlement: Settlement, lock: Lock, now: int, then: Effect) -> None:
+def settle(entity: Entity, settlement: Settlement, lock: Lock, now: int, then: Effect) -> None:
     """One message. `then` is done once the disk knows. Raises what stands in the way, with nothing done."""
     kind = settlement.kind
     if kind == COMPLETE:
@@ -106,11 +88,11 @@ def settle(entity: Queue, settlement: Settlement, lock: Lock, now: int, then: Ef
         entity.dead_letter(lock, settlement.reason, settlement.description, settlement.properties, now, then)
     else:
         entity.metered(SETTLE, RELEASED)
-        entity.give_up(lock, now)
+        entity.release(lock, now)
         entity.when_durable(then)
 
 
-def settle_all(entity: Queue, settlement: Settlement, locks: list[Lock], now: int) -> list[Durable]:
+def settle_all(entity: Entity, settlement: Settlement, locks: list[Lock], now: int) -> list[Durable]:
     """All of them or none. Returns what to wait for."""
     for lock in locks:
         entity.require(lock, now)
@@ -120,7 +102,7 @@ def settle_all(entity: Queue, settlement: Settlement, locks: list[Lock], now: in
     return waits
 
 
-def renew(entity: Queue, locks: list[Lock], now: int) -> list[int]:
+def renew(entity: Entity, locks: list[Lock], now: int) -> list[int]:
     """All of them or none. Returns the instants until which they are held."""
     for lock in locks:
         entity.require(lock, now)
@@ -142,25 +124,27 @@ async def peek(context: NamespaceContext, address: Address, start: int, most: in
         start = seqs[-1] + 1
 
 
-async def _shown(context: NamespaceContext, entity: Queue, seqs: list[int]) -> list[bytes]:
+async def _shown(context: NamespaceContext, entity: Entity, seqs: list[int]) -> list[bytes]:
     found: list[bytes] = []
     size = 0
     for seq, message in zip(seqs, await messages_of(entity, seqs), strict=True):
-        index = entity.part_of(seq).index
+        rows = entity.part_of(seq).rows
+        index = rows.index
         state = index.state(seq)
         if message is None or not state:
             continue
         shown = 1 if state in (DEFERRED, DEFERRED_LOCKED) else 2 if state == SCHEDULED else 0
-        payload = context.translator.delivery(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0, shown)
+        failed = rows.failed_deliveries(seq)
+        payload = context.translator.delivery(message, seq, index.enqueued_at(seq), failed, index.expires_at(seq), None, 0, shown)
         size += len(payload)
         found.append(payload)
-        if size > entity.message_bytes_max:
+        if size > entity.terms.message_bytes_max:
             break
     return found
 
 
 async def receive_deferred(
-    context: NamespaceContext, entity: Queue, seqs: list[int], session: str | None, peek_lock: bool
+    context: NamespaceContext, entity: Entity, seqs: list[int], session: str | None, peek_lock: bool
 ) -> list[tuple[Lock, bytes]]:
     """All of them or none, encoded as deliveries: held under a lock, or removed and gone from the disk."""
     locks: list[Lock] = entity.receive_deferred(seqs, session, context.turn.now)

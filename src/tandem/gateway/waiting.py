@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tandem.broker.ports import Effect, Loaded
 
 if TYPE_CHECKING:
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.model.message import Message
 
 
@@ -99,14 +99,14 @@ class Gate:
                 turn.set_result(None)
 
 
-async def durable(queue: Queue) -> None:
+async def durable(queue: Entity) -> None:
     """Return once everything this queue has appended so far is on disk."""
     effect = Durable()
     queue.when_durable(effect)
     await effect.future
 
 
-async def messages_of(queue: Queue, seqs: list[int]) -> list[Message | None]:
+async def messages_of(queue: Entity, seqs: list[int]) -> list[Message | None]:
     """The messages behind these sequence numbers; None where one left meanwhile."""
     if not seqs:
         return []

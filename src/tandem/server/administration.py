@@ -330,7 +330,7 @@ def _runtime(entity: QueueEntity) -> RuntimeProperties:
     main = entity.main.counts()
     dead = entity.dead_letters.counts()
     stranded = entity.queues[SubQueue.TRANSFER_DEAD_LETTER].counts()
-    transfer = main.active if entity.main.forwards else 0
+    transfer = main.active if entity.main.terms.forwards else 0
     return RuntimeProperties(
         active=main.active + main.deferred + main.leased - transfer,
         dead_lettered=dead.total,

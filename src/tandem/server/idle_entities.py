@@ -9,9 +9,9 @@ from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import BusError
 
 if TYPE_CHECKING:
-    from tandem.broker.entities.partitioned_topic import AnyTopic
+    from tandem.broker.entities.partitioned import AnyTopic
     from tandem.broker.entities.topic import Subscription
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.server.context import NamespaceContext
 
 _LOOK_EVERY_MS: Final = 5_000
@@ -60,8 +60,8 @@ class IdleEntities:
             last = max(last, self._queue_used_at(queue, now))
         return last
 
-    def _queue_used_at(self, queue: Queue, now: int) -> int:
-        if queue.consumers or queue.scheduled or (queue.sessions is not None and queue.sessions.waiters):
+    def _queue_used_at(self, queue: Entity, now: int) -> int:
+        if queue.is_in_use():
             return now
         return queue.accessed_at
 

@@ -82,7 +82,7 @@ class StoreSupervisor:
 
     def _look_at_room(self) -> None:
         for tenant in self._context.namespace.stores:
-            tenant.budget.short_of_room = tenant.journal.short_of_room
+            tenant.backing.short_of_room = tenant.journal.short_of_room
 
     def clock_jumped(self, by_ms: int) -> None:
         for kept in (self._retry_at, self._up_since):

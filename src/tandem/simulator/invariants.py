@@ -20,9 +20,9 @@ def check_namespace(namespace: Namespace) -> Iterator[str]:
         for queue in tenant.queues.values():
             for fault in check_queue(queue):
                 yield f"store-{number} '{queue.path}' ({queue.entity_id:#x}): {fault}"
-        held = sum(queue.hot_bytes for queue in tenant.queues.values())
-        if tenant.budget.used_bytes < held:
-            yield f"store-{number}: queues keep {held} bytes in memory, the budget knows of {tenant.budget.used_bytes}"
+        held = sum(queue.rows.hot_bytes for queue in tenant.queues.values())
+        if tenant.backing.used_bytes < held:
+            yield f"store-{number}: queues keep {held} bytes in memory, the budget knows of {tenant.backing.used_bytes}"
 
 
 def check_queue(queue: Queue) -> Iterator[str]:
@@ -50,13 +50,13 @@ def check_queue(queue: Queue) -> Iterator[str]:
         yield f"{parts} is not {counts.total}"
     if size != index.size_bytes:
         yield f"bodies have {size} bytes, counted as {index.size_bytes}"
-    if last >= queue.next_seq:
-        yield f"the next number is {queue.next_seq}, and {last} is taken"
+    if last >= queue.rows.next_seq:
+        yield f"the next number is {queue.rows.next_seq}, and {last} is taken"
     yield from _check_locks(queue, counted)
-    leased = [seq for lease in queue.leases.values() for seq in lease.seqs if seq and index.state(seq) == LEASED]
+    leased = [seq for lease in queue.rows.leases.values() for seq in lease.seqs if seq and index.state(seq) == LEASED]
     if len(leased) != len(set(leased)) or len(leased) != counted[LEASED]:
         yield f"{counted[LEASED]} rows are leased, leases hold {len(leased)}"
-    waiting = {seq for _, seq in queue.scheduled if index.state(seq) == SCHEDULED}
+    waiting = {seq for _, seq in queue.rows.scheduled if index.state(seq) == SCHEDULED}
     if len(waiting) > counted[SCHEDULED]:  # fewer while the bodies of those that are due are being read
         yield f"{counted[SCHEDULED]} rows are scheduled, {len(waiting)} have a time"
 

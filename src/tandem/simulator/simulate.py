@@ -50,6 +50,8 @@ class SeedOutcome:
     faults: dict[str, int]
     last_events: tuple[str, ...]
     diverted: int = 0
+    replays_compared: int = 0
+    """How often the rows of a store were those of a replay of its journal."""
 
     @property
     def speed(self) -> float:
@@ -122,6 +124,7 @@ class Simulation:
             faults=self.faults.counts,
             last_events=tuple(trace.last),
             diverted=sum(story.diverted for story in self.stories if isinstance(story, Paired)),
+            replays_compared=sum(broker.replays_compared for broker in self.world.brokers.values()),
         )
 
     async def _tell(self) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 from tandem.broker.ports import Journal
+from tandem.broker.recovery.tenant import StoreTenant
 from tandem.model.clock import Clock
 from tandem.model.entity import SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.simulator.agenda import Agenda, PowerCut, SimWorker
 from tandem.simulator.disk import SimDisk
+from tandem.simulator.replayed import compare
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.recover_metadata import Found, read_journals
@@ -182,6 +184,10 @@ class SimEngines:
 
     def _read_journals(self) -> Found:
         return read_journals({number: (disk, f"store-{number}") for number, disk in enumerate(self.disks)})
+
+    def unlike_replay(self, index: int, tenant: StoreTenant, now: int) -> Iterator[str]:
+        """Where the queues of this store are not what its journal, read for itself, makes them."""
+        return compare(tenant, self.disks[index].copy(), f"store-{index}", self._clock, self._settings.segment_bytes, now)
 
     def unlike_metadata(self) -> list[str]:
         """Where the journals, read for themselves, know other entities than the metadata does."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from tandem.broker.entities.namespace import Namespace
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from tandem.model.limits import Limits
 from tandem.server.server import Server
@@ -20,6 +21,7 @@ from tandem.simulator.agenda import MACHINE, Machine, SimClock
 from tandem.simulator.invariants import check_namespace
 from tandem.simulator.loop import SimLoop
 from tandem.simulator.network import SimNet, Trace
+from tandem.simulator.replayed import can_be_compared
 from tandem.simulator.stores import Rot, SimEngines
 from tandem.stores.settings import LogSettings
 from tandem.tokens.trust import TrustedIssuer
@@ -69,6 +71,8 @@ class SimBroker:
         self.disturbed_at = 0.0
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
+        self.replays_compared = 0
+        """How often its rows were compared with those of a replay."""
         settings = LogSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
         self.clock = SimClock(world.loop.agenda, EPOCH_MS)
         """Its machine's; a fault sets it."""
@@ -201,6 +205,16 @@ class SimBroker:
             for context in self.server.contexts:
                 for fault in check_namespace(context.namespace):
                     self.world.broken(f"{self.host} {when}: {fault}")
+                if not self.rot:
+                    self._compare_with_replay(context.namespace, when)
+
+    def _compare_with_replay(self, namespace: Namespace, when: str) -> None:
+        """Whatever has no facts under way must be what a restart would make of its journal."""
+        for number, tenant in enumerate(namespace.stores):
+            if can_be_compared(tenant):
+                self.replays_compared += 1
+                for difference in self.engines.unlike_replay(number, tenant, namespace.turn.now):
+                    self.world.broken(f"{self.host} {when}: store-{number} would be another after a restart: {difference}")
 
 
 class World:

@@ -304,7 +304,7 @@ class Bus:
         for store in self._running().contexts[0].namespace.stores:
             for queue in store.queues.values():
                 expiry = queue.index.next_expiry()
-                if (0 < expiry <= now) or (queue.scheduled and queue.scheduled[0][0] <= now):
+                if (0 < expiry <= now) or (queue.rows.scheduled and queue.rows.scheduled[0][0] <= now):
                     return True
         return False
 
@@ -340,7 +340,7 @@ class Bus:
             seen: dict[object, float] = {}
             for store in server.contexts[0].namespace.stores:
                 for queue in store.queues.values():
-                    sessions = queue.sessions
+                    sessions = queue.sessions.table
                     if sessions is None:
                         continue
                     for waiter in sessions.waiters:

@@ -124,3 +124,15 @@ def test_many_small_messages_fill_a_topic_as_well() -> None:
                 raw.feed("t", *["x" * 10_000] * 10)
         held = sum(bus.counts(f"t/Subscriptions/{name}").size_bytes for name in ("plain", "acted"))
         assert 1_000_000 < held <= 1_048_576 + 20_000
+
+
+def test_a_topic_knows_the_ids_it_has_seen_after_a_restart() -> None:
+    with Bus() as bus:
+        bus.create_topic("once", requires_duplicate_detection=True)
+        bus.create_subscription("once", "s")
+        for _ in range(2):
+            with Raw(bus.port) as raw:
+                raw.feed("once", "x", message_id="the same")
+            assert active(bus, "once", "s") == [1]
+            bus.restart()
+        assert active(bus, "once", "s") == [1]

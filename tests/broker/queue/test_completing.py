@@ -91,7 +91,7 @@ def test_a_store_that_fails_midway_leaves_the_rest_as_it_was() -> None:
     desk.send(*"abcde")
     hand = desk.receive(5)
     queue: Any = desk.queue()
-    queue.journal = FailsAfter(queue.journal, 3)
+    queue.rows.backing.journal = FailsAfter(queue.rows.backing.journal, 3)
     assert queue.complete_run(hand.locks, 0, desk.now) == 3
     assert [lock.held for lock in hand.locks] == [False] * 3 + [True] * 2
     assert queue.counts().locked == 2

@@ -27,10 +27,10 @@ def test_only_the_youngest_of_an_id_stands() -> None:
     history = DuplicateHistory(1000)
     history.remember(b"a", 0, 0)
     history.remember(b"a", 1500, 1500)
-    assert history.stands(b"a", 1500, 1600)
-    assert not history.stands(b"a", 0, 1600)
-    assert not history.stands(b"a", 1500, 2500)
-    assert not history.stands(b"b", 0, 0)
+    assert history.is_current(b"a", 1500, 1600)
+    assert not history.is_current(b"a", 0, 1600)
+    assert not history.is_current(b"a", 1500, 2500)
+    assert not history.is_current(b"b", 0, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 9)), max_size=60), st.integers(1, 1500))

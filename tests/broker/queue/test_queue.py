@@ -151,7 +151,7 @@ def test_messages_expire_where_they_lie_but_not_in_hand() -> None:
     desk = Desk(PLAIN)
     desk.send("lies", "held", "deferred", ttl_ms=10_000)
     hand = desk.receive(3)
-    desk.queue().give_up(hand.locks[0], desk.now)
+    desk.queue().release(hand.locks[0], desk.now)
     desk.queue().defer(hand.locks[2], desk.now, None, None)
     desk.wait(11_000)
     assert desk.texts(state=READY) == []
@@ -178,30 +178,30 @@ def test_a_backlog_beyond_memory_is_read_back_in_order() -> None:
     texts = [f"message {n}" for n in range(1200)]
     for start in range(0, 1200, 100):
         desk.send(*texts[start : start + 100])
-    assert len(desk.queue().hot) < 20
+    assert len(desk.queue().rows.hot) < 20
     got = []
     while hand := desk.receive(150, delete=True).got:
         got += hand
     assert got == [(text, 0) for text in texts]
-    assert desk.queue().hot == {}
-    assert desk.queue().budget.used_bytes == 0
+    assert desk.queue().rows.hot == {}
+    assert desk.queue().rows.backing.used_bytes == 0
 
 
 def test_refusals_leave_no_trace() -> None:
     desk = Desk(QueueDescription(name="q", requires_duplicate_detection=True, max_message_bytes=1024 * 1024))
     queue = desk.queue()
-    queue.quota_bytes = 200
+    queue.terms.quota_bytes = 200
     desk.send("x" * 50, message_id="one")
     with pytest.raises(QuotaExceeded):
         queue.enqueue(message("y" * 100, message_id="two"), desk.now)
-    queue.quota_bytes = 1 << 40
-    queue.message_bytes_max = 60
+    queue.terms.quota_bytes = 1 << 40
+    queue.terms.message_bytes_max = 60
     with pytest.raises(MessageSizeExceeded):
         queue.enqueue(message("y" * 100, message_id="two"), desk.now)
-    queue.message_bytes_max = 1000
+    queue.terms.message_bytes_max = 1000
     assert desk.send("taken", message_id="two") == [2]
     assert desk.send("dropped", message_id="two") == [0]
-    assert (queue.index.total, queue.next_seq, queue.duplicates_dropped) == (2, 3, 1)
+    assert (queue.index.total, queue.rows.next_seq, queue.intake.duplicates_dropped) == (2, 3, 1)
 
 
 def test_status_is_obeyed_in_both_directions() -> None:
@@ -218,7 +218,7 @@ def test_pings_are_counted_and_not_kept() -> None:
     desk = Desk(QueueDescription(name="q", requires_duplicate_detection=True))
     assert desk.send("", "", ping=True, message_id="p") == [0, 0]
     assert desk.send("real", message_id="p") == [1]
-    assert (desk.queue().pings, desk.queue().index.total) == (2, 1)
+    assert (desk.queue().intake.pings, desk.queue().index.total) == (2, 1)
 
 
 def test_purge_takes_what_is_free_and_old_enough() -> None:
@@ -281,15 +281,15 @@ def test_a_message_that_comes_back_while_others_are_read_from_disk_is_still_show
     desk.send("a", "b")
     queue = desk.queue()
     hand = desk.receive(1)
-    queue.drop_hot(2)
+    queue.rows.drop_hot(2)
     waiting: list[tuple[list[int], object]] = []
-    queue.journal = _Slow(queue.journal, waiting)
+    queue.rows.backing.journal = _Slow(queue.rows.backing.journal, waiting)
     seen = _Seen()
     queue.load([1, 2], seen)
     queue.abandon(hand.locks[0], desk.now, 0, None, None)
-    queue.drop_hot(1)
+    queue.rows.drop_hot(1)
     ((locations, effect),) = waiting
-    queue.journal.real.fetch(locations, effect)
+    queue.rows.backing.journal.real.fetch(locations, effect)
     desk.run()
     assert len(seen.messages) == 2 and None not in seen.messages
 

@@ -15,7 +15,7 @@ SESSIONS = QueueDescription(name="q", requires_session=True, lock_duration_ms=30
 
 def held(desk: Desk, session: str) -> Hand:
     hand = Hand()
-    desk.queue().accept_session(session, hand, desk.now)
+    desk.queue().sessions.accept(session, hand, desk.now)
     desk.queue().add_consumer(hand)
     return hand
 
@@ -72,7 +72,7 @@ def test_the_session_that_has_waited_longest_is_next() -> None:
         desk.send("x", session=session)
     waiters = [Waiter(Hand(), desk.now + 1000) for _ in range(4)]
     for waiter in waiters:
-        desk.queue().await_session(waiter)
+        desk.queue().sessions.await_next(waiter)
     desk.run()
     assert [w.session.id if w.session else None for w in waiters] == ["b", "a", "c", None]
     desk.wait(1001)
@@ -85,7 +85,7 @@ def test_closing_gives_messages_back_uncounted_and_expiry_counts_them() -> None:
     first = give(desk, held(desk, "s"), 2)
     assert first.got == [("one", 0), ("two", 0)]
     assert first.session is not None
-    desk.queue().close_session(first.session, first, desk.now)
+    desk.queue().sessions.close(first.session, first, desk.now)
     second = give(desk, held(desk, "s"), 1)
     assert second.got == [("one", 0)]
     desk.wait(30_001)
@@ -98,7 +98,7 @@ def test_a_holder_that_is_not_the_holder_closes_nothing() -> None:
     desk = Desk(SESSIONS)
     hand = held(desk, "s")
     assert hand.session is not None
-    desk.queue().close_session(hand.session, Hand(), desk.now)
+    desk.queue().sessions.close(hand.session, Hand(), desk.now)
     with pytest.raises(SessionCannotBeLocked):
         held(desk, "s")
 
@@ -108,7 +108,7 @@ def test_renewal_moves_the_locks_of_the_sessions_messages_too() -> None:
     desk.send("one", session="s")
     hand = give(desk, held(desk, "s"), 1)
     desk.wait(20_000)
-    until = desk.queue().renew_session("s", desk.now)
+    until = desk.queue().sessions.renew("s", desk.now)
     assert [lock.locked_until for lock in hand.locks] == [until]
     desk.wait(20_000)
     desk.queue().complete(hand.locks[0], desk.now)
@@ -121,7 +121,7 @@ def test_a_message_for_an_expired_holder_frees_the_session_for_others() -> None:
     desk.wait(30_001)
     assert old.lost_with is None, "nothing to read, nobody asks: it is left in peace"
     waiter = Waiter(Hand(), desk.now + 60_000)
-    desk.queue().await_session(waiter)
+    desk.queue().sessions.await_next(waiter)
     desk.send("news", session="s")
     assert isinstance(old.lost_with, SessionLockLost)
     assert waiter.session is not None
@@ -134,7 +134,7 @@ def test_sessions_whose_messages_expire_or_are_purged_leave_nothing_behind() -> 
     desk.send("x", session="purged")
     desk.queue().purge(desk.now, 10, desk.now)
     desk.wait(2500)
-    sessions = desk.queue().sessions
+    sessions = desk.queue().sessions.table
     assert sessions is not None
     assert (sessions.by_id, sessions.by_number, sessions.free) == ({}, {}, {})
 
@@ -142,8 +142,8 @@ def test_sessions_whose_messages_expire_or_are_purged_leave_nothing_behind() -> 
 def test_sessions_belong_to_queues_that_have_them() -> None:
     desk = Desk(QueueDescription(name="q"))
     with pytest.raises(NotAllowed):
-        desk.queue().accept_session("s", Hand(), desk.now)
+        desk.queue().sessions.accept("s", Hand(), desk.now)
     with pytest.raises(NotAllowed):
-        desk.queue().await_session(Waiter(Hand(), desk.now + 1))
+        desk.queue().sessions.await_next(Waiter(Hand(), desk.now + 1))
     with pytest.raises(NotAllowed):
-        desk.queue().list_sessions(None, 0, 10)
+        desk.queue().sessions.list_ids(None, 0, 10)

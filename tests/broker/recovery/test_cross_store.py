@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.broker import facts
-from tandem.broker.recovery.cross_store import BetweenStores
+from tandem.broker.recovery.cross_store import CrossStoreFacts
 from tests.broker.stepped import Record, SteppedJournal
 
 TRANSACTION = bytes(range(16))
@@ -15,13 +15,13 @@ class Store:
     def __init__(self, disk: list[list[Record]]) -> None:
         self.journal = SteppedJournal(disk)
         journal: Any = self.journal
-        self.memory = BetweenStores(journal, 0)
+        self.memory = CrossStoreFacts(journal, 0)
         for block in disk:
-            for kind, flags, entity, seq, _, aux, key, body in block:
+            for kind, flags, _, seq, _, aux, key, body in block:
                 location = self.journal._next
                 self.journal._next += 1
                 self.journal._bodies[location] = body
-                assert self.memory.replay_between(kind, flags, entity, seq, aux, key, location)
+                assert self.memory.replay_cross_store(kind, flags, seq, aux, key, location)
 
     def compacted(self) -> Store:
         """A store that holds only what this one would write again."""
@@ -30,7 +30,7 @@ class Store:
         for block in self.journal.disk:
             for kind, flags, entity, seq, at, aux, key, body in block:
                 location += 1
-                assert self.memory.relocate_between(kind, flags, entity, seq, at, aux, key, body, location)
+                assert self.memory.relocate_cross_store(kind, flags, entity, seq, at, aux, key, body, location)
         return Store([self.journal._pending[before:]])
 
     def restarted(self) -> Store:

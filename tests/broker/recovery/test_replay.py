@@ -36,11 +36,11 @@ def orders(server: Server) -> tuple[Queue, StoreTenant]:
     return namespace.resolve(parse("orders")), namespace.stores[0]
 
 
-def write_again(queue: Queue, tenant: StoreTenant) -> None:
+def write_again(queue: Queue, tenant: StoreTenant, location: int) -> None:
     """As compaction does with the segment that holds message 1."""
     body = b"the body travels unread"
     key = facts.pack_key(b"\xa1\x01m", None, 0, 0)
-    tenant.relocate(facts.ENQUEUED, 0, queue.entity_id, 1, queue.turn.now, 0, key, body, queue.index.location(1))
+    tenant.relocate(facts.ENQUEUED, 0, queue.entity_id, 1, queue.turn.now, 0, key, body, location)
 
 
 def test_received_and_deleted_stays_deleted_when_its_segment_is_compacted_before_the_disk_knows() -> None:
@@ -54,10 +54,11 @@ def test_received_and_deleted_stays_deleted_when_its_segment_is_compacted_before
 
         def take(server: Server) -> None:
             queue, tenant = orders(server)
+            location = queue.index.location(1)
             queue.consumer_ready(taker)
             queue.pump(server.turn.begin())
             assert taker.got == [], "not before the disk knows"
-            write_again(queue, tenant)
+            write_again(queue, tenant, location)
 
         bus.inside(send)
         bus.inside(take)
@@ -75,7 +76,7 @@ def test_waiting_message_is_there_once_after_it_was_written_again() -> None:
             queue.enqueue(message(), server.turn.begin())
 
         bus.inside(send)
-        bus.inside(lambda server: write_again(*orders(server)))
+        bus.inside(lambda server: write_again(*orders(server), orders(server)[0].index.location(1)))
         assert bus.counts("orders").total == 1
         bus.restart()
         assert bus.counts("orders").total == 1

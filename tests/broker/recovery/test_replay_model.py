@@ -105,7 +105,7 @@ class Story:
 
     def _release(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).give_up(lock, self.desk.now)
+            self.desk.queue(name).release(lock, self.desk.now)
 
     def _defer(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
@@ -123,7 +123,7 @@ class Story:
         queue = self.desk.queue(name)
         deferred = [seq for seq in queue.index.seqs_from(0, 10_000) if queue.index.state(seq) == DEFERRED]
         if deferred:
-            session = queue.session_of(deferred[b % len(deferred)])
+            session = queue.rows.session_of(deferred[b % len(deferred)])
             self.locks[name] += queue.receive_deferred([deferred[b % len(deferred)]], session.id if session else None, self.desk.now)
 
     def _renew(self, name: str, a: int, b: int) -> None:
@@ -145,17 +145,17 @@ class Story:
     def _accept(self, name: str, a: int, b: int) -> None:
         hand = Hand()
         queue = self.desk.queue("sessions")
-        session = queue.accept_session(f"s{b % 4}", hand, self.desk.now)
+        session = queue.sessions.accept(f"s{b % 4}", hand, self.desk.now)
         queue.add_consumer(hand)
         self.hands[session.id] = hand
 
     def _close(self, name: str, a: int, b: int) -> None:
         hand = self.hands.pop(f"s{b % 4}", None)
         if hand is not None and hand.session is not None:
-            self.desk.queue("sessions").close_session(hand.session, hand, self.desk.now)
+            self.desk.queue("sessions").sessions.close(hand.session, hand, self.desk.now)
 
     def _state(self, name: str, a: int, b: int) -> None:
-        self.desk.queue("sessions").set_session_state(f"s{b % 4}", None if a % 4 == 0 else bytes(a), self.desk.now)
+        self.desk.queue("sessions").sessions.set_state(f"s{b % 4}", None if a % 4 == 0 else bytes(a), self.desk.now)
 
     def _compact(self, name: str, a: int, b: int) -> None:
         self.desk.store.step_compaction()
@@ -172,7 +172,7 @@ class Story:
             queue = desk.queue(*place)
             for lock in list(queue.locks.by_token.values()):
                 if 0 < queue.index.expires_at(lock.seq) <= desk.clock.now and not lock.deferred:
-                    queue.give_up(lock, desk.now)  # in hand it outlives its time; a restart takes it out of that hand
+                    queue.release(lock, desk.now)  # in hand it outlives its time; a restart takes it out of that hand
             desk.sweep(queue)
         before = {place: as_after_a_restart(desk, desk.queue(*place)) for place in places}
         seen = _remembered(desk)
@@ -191,7 +191,7 @@ class Story:
 
 def _remembered(desk: Desk) -> set[str]:
     """Ids the duplicate detection would still recognise."""
-    history = desk.queue("plain").history
+    history = desk.queue("plain").rows.history
     assert history is not None
     known = [f"id {n}" for n in range(40)]
     return {one for one in known if history.seen(b"\xa1" + bytes((len(one),)) + one.encode(), desk.clock.now)}
@@ -207,13 +207,13 @@ def _check_books(queue: Any) -> None:
     assert [states.count(n) for n in range(len(index.by_state))] == index.by_state
     held = sorted(lock.seq for lock in queue.locks.by_token.values())
     assert held == sorted(seq for seq in seqs if index.state(seq) in (2, 9))
-    if queue.sessions is not None:
-        for session in queue.sessions.by_id.values():
+    if queue.sessions.table is not None:
+        for session in queue.sessions.table.by_id.values():
             assert session.total == sum(index.owner(seq) == session.number for seq in seqs)
             if session.holder is None and session.first(index):
-                assert queue.sessions.free.get(session.id) is session
-        for name, session in queue.sessions.free.items():
-            assert queue.sessions.by_id.get(name) is session
+                assert queue.sessions.table.free.get(session.id) is session
+        for name, session in queue.sessions.table.free.items():
+            assert queue.sessions.table.by_id.get(name) is session
             assert session.holder is None
 
 

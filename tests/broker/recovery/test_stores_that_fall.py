@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tandem.broker.entities.joined import fragment_of_key
 from tandem.broker.entities.namespace import Namespace
-from tandem.broker.entities.partitioned import PartitionedQueue, fragment_of_key
-from tandem.broker.forwarding import hold_back, settle_transfers
+from tandem.broker.entities.partitioned import PartitionedQueue
+from tandem.broker.forwarding import settle_transfers, suspend_forwarding
 from tandem.broker.ports import Tenant
 from tandem.broker.queue.index import MOVING
 from tandem.broker.queue.queue import Queue
@@ -152,19 +153,19 @@ def test_a_holder_can_close_its_session_and_leave_while_the_store_of_the_session
     house.run()
     hand = Hand(credit=5)
     front.add_consumer(hand)
-    session = front.accept_session(session_id, hand, house.now)
+    session = front.sessions.accept(session_id, hand, house.now)
     hand.session = session
     front.consumer_ready(hand)
     house.run()
     assert [text for text, _ in hand.got] == ["x"]
     house.fall(1)
     assert hand.lost_with is not None
-    front.close_session(session, hand, house.now)
+    front.sessions.close(session, hand, house.now)
     front.remove_consumer(hand)
     house.rise(1)
     other = Hand(credit=5)
     front.add_consumer(other)
-    other.session = front.accept_session(session_id, other, house.now)
+    other.session = front.sessions.accept(session_id, other, house.now)
     front.consumer_ready(other)
     house.run()
     assert [text for text, _ in other.got] == ["x"]
@@ -185,21 +186,21 @@ def test_a_second_fall_of_a_store_detaches_no_receiver_of_a_partitioned_queue(ho
 
 def test_a_rerouted_message_leaves_the_store_it_came_from_but_not_the_next_owner_of_its_number(house: House) -> None:
     front = house.spread()
-    part = front.fragments[1]
-    kept = part.enqueue(message("kept by the failed store"), house.now)
+    part = front.fragments.queues[1]
+    kept = part.enqueue(message("kept by the failed store"), house.now).seq
     rows = [(part.entity_id, kept, house.now), (part.entity_id, kept + 1, house.now)]
     house.run()
     house.fall(1)
-    placed, left = front.reroute([message("kept by the failed store"), message("not kept")], list(rows), house.now)
+    part_used, placed, left = front.reroute([message("kept by the failed store"), message("not kept")], list(rows), house.now)
     done = Done()
-    front.part_used.when_durable(done)
+    part_used.when_durable(done)
     house.run()
     assert done.errors == [None]
     assert left == rows
-    assert {row[0] for row in placed} == {front.fragments[0].entity_id}
+    assert {row[0] for row in placed} == {front.fragments.queues[0].entity_id}
     house.clock.now += 500
     house.rise(1)
-    number = front.fragments[1].enqueue(message("a later one"), house.now)
+    number = front.fragments.queues[1].enqueue(message("a later one"), house.now).seq
     house.run()
     assert number == kept + 1
     front.arrived(left)
@@ -210,7 +211,7 @@ def test_a_rerouted_message_leaves_the_store_it_came_from_but_not_the_next_owner
 
 def test_what_was_sent_on_is_not_settled_in_a_source_that_has_stopped_unnoticed(house: House) -> None:
     source = house.queue("first")
-    number = source.enqueue(message("x"), house.now)
+    number = source.enqueue(message("x"), house.now).seq
     house.run()
     tenant = house.namespace.stores[1]
     tenant.note_transfer((source.entity_id, number), house.queue("second").entity_id, house.now)
@@ -227,14 +228,14 @@ def test_what_was_sent_on_is_not_settled_in_a_source_that_has_stopped_unnoticed(
 
 def test_what_a_store_that_cannot_be_read_may_have_received_is_not_sent_on_a_second_time(house: House) -> None:
     source = house.queue("sent on")
-    numbers = [source.enqueue(message(text), house.now) for text in ("arrived", "not sent yet")]
-    part = house.spread().fragments[1]
+    numbers = [source.enqueue(message(text), house.now).seq for text in ("arrived", "not sent yet")]
+    part = house.spread().fragments.queues[1]
     part.enqueue(message("arrived"), house.now)
     house.namespace.stores[1].note_transfer((source.entity_id, numbers[0]), part.entity_id, house.now)
     house.run()
     # Now the power fails, before the source has heard of it; and the store that took it is damaged.
     again = House(house.shelves, unread=1, forward_to="spread")
-    assert [part.out_of_service for part in again.spread().fragments] == [False, True]
+    assert [part.terms.out_of_service for part in again.spread().fragments.queues] == [False, True]
     assert again.queue("sent on").counts().total == 2
     again.queue("sent on").enqueue(message("a later one"), again.now)
     again.run()
@@ -256,11 +257,11 @@ def test_what_a_store_that_cannot_be_read_may_have_received_is_not_sent_on_a_sec
 
 def test_what_two_stores_may_have_received_waits_for_both(house: House) -> None:
     source = house.queue("sent on")
-    number = source.enqueue(message("x"), house.now)
+    number = source.enqueue(message("x"), house.now).seq
     house.run()
     tenant = house.namespace.stores[0]
     source.configure(QueueDescription(name="sent on", forward_to="spread"))
-    hold_back(house.namespace, tenant, {0, 1})
+    suspend_forwarding(house.namespace, tenant, {0, 1})
     assert sorted(house.namespace.in_doubt) == [(0, source.entity_id, [number]), (1, source.entity_id, [number])]
     house.fall(1)
     settle_transfers(house.namespace)

@@ -110,7 +110,7 @@ def test_deferring_and_dead_lettering_are_whole_too() -> None:
         assert (counts.deferred, survivor.count("b")) in {(0, 0), (1, 1)} and counts.total == 1
 
     def check_dead(survivor: House) -> None:
-        dead = queue(survivor, "a").dead_letters.counts().total
+        dead = queue(survivor, "a").moves.dead_letters.rows.index.total
         assert (survivor.count("a"), dead, survivor.count("b")) in {(1, 0, 0), (0, 1, 1)}
 
     assert every_story(lambda: begun(DEFER)[0], check_deferred, STORES, 8) >= 15

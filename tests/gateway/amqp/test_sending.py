@@ -70,7 +70,7 @@ def test_a_batch_is_one_delivery_and_is_taken_whole() -> None:
 
 def test_a_batch_that_does_not_fit_leaves_nothing_behind() -> None:
     both = Connected()
-    both.desk.queue().quota_bytes = 300
+    both.desk.queue().terms.quota_bytes = 300
     link, notes = both.sender()
     link.send(batch(*["x" * 100] * 6), b"a", False, None, BATCH_FORMAT)
     both.settle()

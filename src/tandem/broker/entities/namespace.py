@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from tandem.broker.entities.partitioned import FRAGMENT_SHIFT, PARTITIONED, PartitionedQueue
-from tandem.broker.entities.partitioned_topic import AnyTopic, PartitionedTopic
+from tandem.broker.entities.joined import FRAGMENT_SHIFT
+from tandem.broker.entities.partitioned import PARTITIONED, AnyTopic, PartitionedQueue, PartitionedTopic
 from tandem.broker.entities.topic import Subscription, Topic, compile_rules, queue_of_subscription
 from tandem.broker.facts import FRAGMENT_BITS
-from tandem.broker.forwarding import hold_back, settle_transfers
+from tandem.broker.forwarding import Forwarders, settle_transfers, suspend_forwarding
 from tandem.broker.ports import Journal, Rewriter
+from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.queue import Queue
-from tandem.broker.queue.state import HotBudget
+from tandem.broker.queue.terms import Terms
 from tandem.broker.recovery.entity_facts import Roll
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.broker.recovery.transactions import resolve
@@ -31,18 +32,18 @@ _MEGABYTES_UNLIMITED: Final = 1 << 40
 class QueueEntity:
     """A queue with its sub-queues."""
 
-    def __init__(self, id_: int, store: int, description: QueueDescription, queues: dict[SubQueue, Queue]) -> None:
+    def __init__(self, id_: int, store: int, description: QueueDescription, queues: Mapping[SubQueue, Entity]) -> None:
         self.id = id_
         self.store = store
         self.description = description
         self.queues = queues
 
     @property
-    def main(self) -> Queue:
+    def main(self) -> Entity:
         return self.queues[SubQueue.MAIN]
 
     @property
-    def dead_letters(self) -> Queue:
+    def dead_letters(self) -> Entity:
         return self.queues[SubQueue.DEAD_LETTER]
 
     def configure(self, description: QueueDescription) -> None:
@@ -50,11 +51,12 @@ class QueueEntity:
         self.main.configure(description)
         for sub_queue in (SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER):
             self.queues[sub_queue].configure(sub_queue_description(description, sub_queue))
-        if self.main.forwards:
+        if self.main.terms.forwards:
             self.main.tell_all(NotAllowed(f"'{self.main.path}' now forwards its messages to '{description.forward_to}'."))
         for queue in self.queues.values():
-            if queue.forwards or queue.consumers:
-                queue.turn.touch_queue(queue)
+            for part in queue.parts():
+                if part.terms.forwards or part.receivers.consumers:
+                    part.slot.touch()
 
 
 def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) -> QueueDescription:
@@ -78,10 +80,6 @@ def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | AnyTopic) -> b
     return isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity)
 
 
-def _fragment(queue: Queue, number: int) -> Queue:
-    return queue.fragments[number] if isinstance(queue, PartitionedQueue) else queue
-
-
 class Namespace:
     """Entities by path, without regard to case. Stores are attached before entities, replayed after them."""
 
@@ -101,11 +99,12 @@ class Namespace:
         self._unread: set[int] = set()
         """Stores that nobody has been able to read since the start."""
         self._new_nonce = new_nonce
+        self._forwarders = Forwarders(self)
 
     # -- stores ------------------------------------------------------------------------------
 
     def attach_store(self, journal: Journal) -> StoreTenant:
-        tenant = StoreTenant(journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, len(self.stores))
+        tenant = StoreTenant(journal, self.limits.hot_bytes_max, self.turn.now, self.roll, len(self.stores))
         self.stores.append(tenant)
         self.turn.add_journal(journal)
         return tenant
@@ -129,7 +128,7 @@ class Namespace:
                 tenant.entities.tell_all(self.turn.now)
         for tenant in self.stores:
             if tenant.available:
-                hold_back(self, tenant, self._unread)
+                suspend_forwarding(self, tenant, self._unread)
         if trouble is not None and not any(tenant.available for tenant in self.stores):
             raise trouble
         self._settle_between()
@@ -151,7 +150,7 @@ class Namespace:
 
     def blank_tenant(self, store: int) -> StoreTenant:
         """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
-        tenant = StoreTenant(self.stores[store].journal, HotBudget(self.limits.hot_bytes_max), self.turn.now, self.roll, store)
+        tenant = StoreTenant(self.stores[store].journal, self.limits.hot_bytes_max, self.turn.now, self.roll, store)
         for entity in self.entities.values():
             if entity.store == store:
                 self._renew(tenant, entity)
@@ -160,7 +159,7 @@ class Namespace:
                     self._renew_topic_fragment(tenant, entity, number)
             elif entity.store == PARTITIONED and isinstance(entity, QueueEntity):
                 for number in range(store, entity.description.partition_count, len(self.stores)):
-                    queues = self.build_fragment(tenant, entity.id, number, entity.description.name, entity.description)
+                    queues = self.build_queues(tenant, entity.id, entity.description.name, entity.description, number)
                     tenant.fresh_fragments.append((entity.id, number, queues))
         return tenant
 
@@ -172,7 +171,7 @@ class Namespace:
 
     def _add_part(self, tenant: StoreTenant, topic: Topic, subscription: Subscription, number: int) -> None:
         wish = subscription.entity.description
-        queues = self.build_fragment(tenant, subscription.entity.id, number, wish.name, wish)
+        queues = self.build_queues(tenant, subscription.entity.id, wish.name, wish, number)
         tenant.fresh_fragments.append((subscription.entity.id, number, queues))
         entity = QueueEntity(subscription.entity.id, PARTITIONED, wish, queues)
         topic.add_subscription(Subscription(subscription.description, entity, subscription.rules))
@@ -206,7 +205,8 @@ class Namespace:
         for gone in tenant.fresh.values():
             if isinstance(gone, QueueEntity):
                 for queue in gone.queues.values():
-                    tenant.discard(queue)
+                    for part in queue.parts():
+                        tenant.discard(part)
                     queue.close()
         tenant.fresh.clear()
         self._swap_fragments(tenant)
@@ -217,7 +217,7 @@ class Namespace:
         tenant.finish()
         tenant.entities.tell_all(self.turn.now)
         self._unread.discard(store)
-        hold_back(self, tenant, self._unread)
+        suspend_forwarding(self, tenant, self._unread)
         self._settle_between()
 
     def _swap_fragments(self, tenant: StoreTenant) -> None:
@@ -277,44 +277,35 @@ class Namespace:
         """Fragments over all stores, each with dead-letter fragments beside it in the same store."""
         parts: dict[SubQueue, list[Queue]] = {sub_queue: [] for sub_queue in SubQueue}
         for number in range(description.partition_count):
-            fragment = self.build_fragment(self.stores[number % len(self.stores)], id_, number, path, description)
+            fragment = self.build_queues(self.stores[number % len(self.stores)], id_, path, description, number)
             for sub_queue, queue in fragment.items():
                 parts[sub_queue].append(queue)
-        limit = description.max_message_bytes or self.limits.message_bytes_max
-        queues: dict[SubQueue, Queue] = {}
-        for sub_queue in SubQueue:
-            wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
-            queues[sub_queue] = PartitionedQueue(parts[sub_queue], wish, self._new_nonce(), limit)
+        queues = {sub_queue: PartitionedQueue(self, parts[sub_queue], self._terms(path, sub_queue, description)) for sub_queue in SubQueue}
         return QueueEntity(id_, PARTITIONED, description, queues)
 
-    def build_fragment(self, tenant: StoreTenant, id_: int, number: int, path: str, description: QueueDescription) -> dict[SubQueue, Queue]:
-        queues = self._build(tenant, id_, PARTITIONED, path, description, number).queues
-        for queue in queues.values():
-            queue.begin_at(number << FRAGMENT_SHIFT)
-        return queues
+    def _terms(self, path: str, sub_queue: SubQueue, description: QueueDescription) -> Terms:
+        wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
+        limit = description.max_message_bytes or self.limits.message_bytes_max
+        return Terms(Address(path, sub_queue).path, path, sub_queue is not SubQueue.MAIN, wish, limit)
 
-    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription, fragment: int = 0) -> QueueEntity:
+    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
+        return QueueEntity(id_, store, description, self.build_queues(tenant, id_, path, description, 0))
+
+    def build_queues(self, tenant: StoreTenant, id_: int, path: str, description: QueueDescription, fragment: int) -> dict[SubQueue, Queue]:
+        """A queue with its sub-queues, or one fragment of each."""
         queues: dict[SubQueue, Queue] = {}
-        shelf = sub_queue_description(description, SubQueue.DEAD_LETTER)
         for sub_queue in SubQueue:
-            wish = description
-            if sub_queue is not SubQueue.MAIN:
-                alike = sub_queue is SubQueue.DEAD_LETTER or shelf.forward_to is None
-                wish = shelf if alike else sub_queue_description(description, sub_queue)
-            address = Address(path, sub_queue)
-            limit = description.max_message_bytes or self.limits.message_bytes_max
             number = fragment << FRAGMENT_BITS | 4 * id_ + sub_queue.value
-            queue = Queue(number, address.path, wish, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
-            queue.rewriter = self.rewriter
-            queue.is_dead_letter = sub_queue is not SubQueue.MAIN
-            queue.namespace = self
-            queue.parent_path = path
+            terms = self._terms(path, sub_queue, description)
+            meter = tenant.meters.meter(number, terms.path, self.turn)
+            base = fragment << FRAGMENT_SHIFT
+            queue = Queue(number, terms, tenant.backing, meter, self.turn, self.rewriter, self._forwarders, self._new_nonce(), base)
             queues[sub_queue] = queue
             tenant.add(queue)
-        queues[SubQueue.MAIN].dead_letters = queues[SubQueue.DEAD_LETTER]
+        queues[SubQueue.MAIN].moves.dead_letters = queues[SubQueue.DEAD_LETTER].intake
         queues[SubQueue.MAIN].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
         queues[SubQueue.DEAD_LETTER].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
-        return QueueEntity(id_, store, description, queues)
+        return queues
 
     def add_topic(self, id_: int, store: int, description: TopicDescription) -> AnyTopic:
         topic: AnyTopic
@@ -324,8 +315,7 @@ class Namespace:
                 self._build_topic(stores[number % len(stores)], id_, PARTITIONED, description, number)
                 for number in range(description.partition_count)
             ]
-            limit = description.max_message_bytes or self.limits.message_bytes_max
-            topic = PartitionedTopic(id_, topics, description, self._new_nonce(), limit)
+            topic = PartitionedTopic(self, id_, topics, description)
         else:
             topic = self._build_topic(self.stores[store], id_, store, description)
         self.enter(id_, topic.store, description)
@@ -335,12 +325,11 @@ class Namespace:
     def _build_topic(self, tenant: StoreTenant, id_: int, store: int, description: TopicDescription, fragment: int = 0) -> Topic:
         limit = description.max_message_bytes or self.limits.message_bytes_max
         number = fragment << FRAGMENT_BITS | 4 * id_
-        topic = Topic(number, description, tenant.journal, self.turn, tenant.budget, self._new_nonce(), limit)
-        topic.begin_at(fragment << FRAGMENT_SHIFT)
+        meter = tenant.meters.meter(number, description.name, self.turn)
+        base = fragment << FRAGMENT_SHIFT
+        topic = Topic(number, description, tenant.backing, meter, self.turn, self.rewriter, self._new_nonce(), base, limit)
         topic.id = id_
         topic.store = store
-        topic.rewriter = self.rewriter
-        topic.namespace = self
         tenant.add(topic)
         return topic
 
@@ -355,7 +344,7 @@ class Namespace:
         whole = Subscription(description, entity, compile_rules(description, self.limits))
         parts: list[Subscription] = []
         for number in range(len(topic.topics)):
-            queues = {sub_queue: _fragment(queue, number) for sub_queue, queue in entity.queues.items()}
+            queues = {sub_queue: queue.parts()[number] for sub_queue, queue in entity.queues.items()}
             parts.append(Subscription(description, QueueEntity(id_, PARTITIONED, wish, queues), whole.rules))
         topic.add_subscription(whole, parts)
         return whole
@@ -367,7 +356,7 @@ class Namespace:
         topic.add_subscription(subscription)
         return subscription
 
-    def forward_target(self, name: str) -> Queue | None:
+    def forward_target(self, name: str) -> Entity | None:
         """The queue or topic that takes what is forwarded to this name."""
         entity = self.entities.get(name.casefold())
         return entity.main if isinstance(entity, QueueEntity) else entity
@@ -405,9 +394,9 @@ class Namespace:
         for subscription in list(entity.subscriptions):
             self.remove_subscription(entity, subscription)
         self._leave(entity.id)
-        for topic in entity.topics if isinstance(entity, PartitionedTopic) else [entity]:
+        for part in entity.parts():
             for tenant in self.stores:
-                tenant.discard(topic)
+                tenant.discard(part)
         entity.close()
 
     def remove_subscription(self, topic: AnyTopic, name: str) -> None:
@@ -417,14 +406,13 @@ class Namespace:
         self._leave(entity.id)
         gone = EntityNotFound(f"The messaging entity '{entity.main.path}' has been deleted.")
         for queue in entity.queues.values():
-            parts = queue.fragments if isinstance(queue, PartitionedQueue) else [queue]
             for tenant in self.stores:
-                for part in parts:
+                for part in queue.parts():
                     tenant.discard(part)
             queue.close()
             queue.tell_all(gone)
 
-    def resolve(self, address: Address) -> Queue:
+    def resolve(self, address: Address) -> Entity:
         """What a receiver or a management node at this address works on."""
         parts = address.topic_and_subscription
         if parts is not None and address.key not in self.entities:
@@ -446,7 +434,7 @@ class Namespace:
         entity = self.entities.get(address.key)
         return entity is not None and not isinstance(entity, QueueEntity) and not address.management
 
-    def resolve_sender(self, address: Address) -> Queue:
+    def resolve_sender(self, address: Address) -> Entity:
         """What a sender to this address sends to."""
         entity = self.entities.get(address.key)
         if entity is None:

@@ -1,84 +1,83 @@
-"""Partitioned queues: fragments in several stores that look like one queue, and go on when one of the stores is down."""
+"""Partitioned entities: fragments in several stores that look like one, and go on when one of the stores is down."""
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tandem.broker.entities.gathering import AllOf, Gathering, Share, WaitingEverywhere
+from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, FragmentLoad, Fragments, JoinedLeases, JoinedLoad, JoinedSessions
+from tandem.broker.entities.topic import Subscription, Topic, queue_of_topic
 from tandem.broker.forwarding import settle_transfers
-from tandem.broker.ports import Effect, Loaded, SessionAcceptor
-from tandem.broker.queue.delivery import PUMP_BYTES_MAX, PUMP_MAX
-from tandem.broker.queue.index import READY
+from tandem.broker.ports import Effect, Loaded
+from tandem.broker.queue.entity import Entity, Placement
+from tandem.broker.queue.intake import check_terms
 from tandem.broker.queue.queue import Queue
-from tandem.broker.queue.sessions import MessageSession
-from tandem.broker.queue.state import Counts
-from tandem.model.errors import BusError, MessageNotFound, StoreFull, StoreUnavailable
+from tandem.broker.queue.rows import Counts
+from tandem.broker.queue.selective import add_seeker
+from tandem.broker.queue.terms import Terms
+from tandem.model.errors import BusError, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
-    from tandem.broker.ports import Consumer, LeaseWaiter
-    from tandem.broker.queue.leases import Lease
+    from tandem.broker.entities.namespace import Namespace
+    from tandem.broker.ports import Consumer, RowId
     from tandem.broker.queue.locks import Lock
-    from tandem.broker.recovery.cross_store import RowId
-    from tandem.model.entity import QueueDescription
+    from tandem.model.entity import QueueDescription, TopicDescription
     from tandem.model.message import Message
 
-FRAGMENT_SHIFT: Final = 48
-"""The upper 16 bits of a sequence number name the fragment, as in the service."""
 PARTITIONED: Final = -1
 """Stands for the store of an entity whose fragments are in several."""
 
 
-def fragment_of_key(key: str | bytes, count: int) -> int:
-    """Where a key belongs: the same for ever, in every process."""
-    return zlib.crc32(key.encode() if isinstance(key, str) else key) % count
-
-
 def _takes_messages(part: Queue) -> bool:
-    return not part.out_of_service and not part.budget.short_of_room
+    return not part.terms.out_of_service and not part.rows.backing.short_of_room
 
 
-class PartitionedQueue(Queue):
+class PartitionedQueue(Entity):
     """A front for fragments. It holds no messages of its own; what concerns one message goes to its fragment."""
 
-    def __init__(self, fragments: list[Queue], description: QueueDescription, nonce: int, message_bytes_max: int) -> None:
-        first = fragments[0]
-        self.fragments: list[Queue] = fragments
-        super().__init__(first.entity_id, first.path, description, first.journal, first.turn, first.budget, nonce, message_bytes_max)
+    def __init__(self, namespace: Namespace, fragments: list[Queue], terms: Terms) -> None:
+        super().__init__(namespace.turn, terms)
+        self.fragments: Fragments = Fragments(terms.path, fragments)
+        self._namespace: Namespace = namespace
+        self._sessions: JoinedSessions = JoinedSessions(self.fragments)
+        self._leases: JoinedLeases = JoinedLeases(self.fragments)
         self._next: int = 0
         self._sticky: int = 0
         self._sticky_turn: int = 0
-        self._start: int = 0
-        self._awaiting: dict[SessionAcceptor, list[tuple[Queue, WaitingEverywhere]]] = {}
-        for fragment in fragments:
-            fragment.front = self
+        self._join()
+
+    @property
+    def sessions(self) -> JoinedSessions:
+        return self._sessions
+
+    @property
+    def leases(self) -> JoinedLeases:
+        return self._leases
+
+    def _join(self) -> None:
+        queues = self.fragments.queues
+        self.receivers.sources = [queue.delivery for queue in queues]
+        for queue in queues:
+            queue.join(self.receivers)
 
     def configure(self, description: QueueDescription) -> None:
-        super().configure(description)
-        for fragment in self.fragments:
-            fragment.configure(description)
+        self.terms.configure(description)
+        for part in self.fragments.queues:
+            part.configure(description)
 
     def replace(self, number: int, fragment: Queue) -> None:
         """A store came back with its fragment replayed."""
-        self.fragments[number] = fragment
-        fragment.front = self
+        self.fragments.queues[number] = fragment
+        self._join()
         fragment.configure(self.description)  # it may have changed meanwhile
-        self.turn.touch_queue(self)
+        self.slot.touch()
 
     def part_of(self, seq: int) -> Queue:
-        number = seq >> FRAGMENT_SHIFT
-        if number >= len(self.fragments):
-            raise MessageNotFound(f"There is no message with sequence number {seq} in '{self.path}'.")
-        return self.fragments[number]
+        return self.fragments.of_seq(seq)
 
     def parts(self) -> list[Queue]:
-        return self.fragments
+        return self.fragments.queues
 
-    def _usable(self) -> list[Queue]:
-        """Fragments whose store is up."""
-        return [fragment for fragment in self.fragments if not fragment.out_of_service]
-
-    # -- sending -----------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------
 
     def _key(self, message: Message) -> str | bytes | None:
         """What ties a message to a fragment: session id, else partition key, else message id where duplicates are detected."""
@@ -86,75 +85,72 @@ class PartitionedQueue(Queue):
             return message.session_id
         if message.partition_key is not None:
             return message.partition_key
-        return None if self.history is None else message.message_id
+        return message.message_id if self.description.requires_duplicate_detection else None
 
-    def choose(self, message: Message) -> Queue:
-        """The fragment this message goes to. One without a key goes anywhere that works; all of a turn go the same way."""
+    def destination(self, message: Message) -> Queue:
+        """One without a key goes anywhere that works; all of a turn go the same way."""
         key = self._key(message)
         if key is not None:
-            chosen = self.fragments[fragment_of_key(key, len(self.fragments))]
-            if chosen.out_of_service:
+            chosen = self.fragments.of_key(key)
+            if chosen.terms.out_of_service:
                 raise StoreUnavailable(
                     f"The fragment of '{self.path}' that holds this message's key is in a store that is down. Try again, or without a key."
                 )
             return chosen
-        if self._sticky_turn != self.turn.number or not _takes_messages(self.fragments[self._sticky]):
+        queues = self.fragments.queues
+        if self._sticky_turn != self.turn.number or not _takes_messages(queues[self._sticky]):
             self._sticky_turn = self.turn.number
             self._advance()
-        return self.fragments[self._sticky]
-
-    def destination(self, message: Message) -> Queue:
-        return self.choose(message)
+        return queues[self._sticky]
 
     def _advance(self) -> None:
-        for _ in range(len(self.fragments)):
-            self._next = (self._next + 1) % len(self.fragments)
-            if _takes_messages(self.fragments[self._next]):
+        queues = self.fragments.queues
+        for _ in range(len(queues)):
+            self._next = (self._next + 1) % len(queues)
+            if _takes_messages(queues[self._next]):
                 self._sticky = self._next
                 return
-        for part in self._usable():
-            raise StoreFull(
-                f"No store that holds '{self.path}' takes messages: {part.budget.short_of_room}. Receive messages, or try again later."
-            )
-        raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
+        for part in self.fragments.some_usable():
+            cause = part.rows.backing.short_of_room
+            raise StoreFull(f"No store that holds '{self.path}' takes messages: {cause}. Receive messages, or try again later.")
 
-    def check_room(self, body_bytes: int) -> None:
+    def check_send(self, message: Message, body_bytes: int) -> None:
         """The size limit holds for each fragment alike: a share of the whole."""
+        check_terms(self.terms, message, body_bytes)
 
-    def enqueue(self, message: Message, now: int) -> int:
+    def enqueue(self, message: Message, now: int) -> Placement:
         self.check_send(message, message.size_bytes)
         while True:
-            part = self.choose(message)
+            part = self.destination(message)
             try:
-                number = part.enqueue(message, now)
+                number = part.intake.enqueue(message, now)
             except StoreFull:
                 raise  # it holds the message's key: those that do not matter were not chosen
             except StoreUnavailable:
-                part.out_of_service = True  # found out before whoever watches the stores did
+                part.terms.leave_service(False)  # found out before whoever watches the stores did
                 if self._key(message) is not None:
                     raise
                 continue
-            self.part_used = part
-            self.rows_used = part.rows_of(number, now)
-            return number
+            return Placement(part, number, part.intake.rows_of(number, now))
 
-    def reroute(self, messages: list[Message], rows: list[RowId], now: int) -> tuple[list[RowId], list[RowId]]:
-        """The store that took these did not keep them for certain: another fragment takes them all, and remembers that what is found of
-        them over there is not needed. Their new rows, and all they may have left behind. Those with a key have nowhere else to go."""
+    def reroute(self, messages: list[Message], rows: list[RowId], now: int) -> tuple[Queue, list[RowId], list[RowId]]:
+        """The store that took these failed, and may or may not have kept them: another fragment takes them all, and notes which rows
+        the failed store must give up if it has them. Returns that fragment, their rows in it, and all rows they may have left behind.
+        Messages with a key have nowhere else to go."""
         for message in messages:
             if self._key(message) is not None:
                 raise StoreUnavailable(f"The store of '{self.path}' that was to keep this message is down. Try again.")
         left = list(rows)
         while True:
-            part = self.choose(messages[0])
+            part = self.destination(messages[0])
             placed: list[RowId] = []
             try:
                 for message in messages:
-                    own = part.rows_of(part.enqueue(message, now), now)
+                    own = part.intake.rows_of(part.intake.enqueue(message, now), now)
                     if own is None:
                         raise StoreFull(f"'{self.path}' could not keep all copies of this message in one store. Try again.")
                     placed.extend(own)
-                tenant = None if part.namespace is None else part.namespace.tenant_of(part)
+                tenant = self._namespace.tenant_of(part)
                 if tenant is None:
                     raise StoreUnavailable(f"The fragment of '{self.path}' is out of service.")
                 for row in left:
@@ -162,167 +158,100 @@ class PartitionedQueue(Queue):
             except StoreFull:
                 raise
             except StoreUnavailable:
-                part.out_of_service = True
+                part.terms.leave_service(False)
                 left.extend(placed)
                 continue
-            self.part_used = part
-            return placed, left
+            return part, placed, left
 
     def arrived(self, rows: list[RowId]) -> None:
         """What was rerouted is on the disk of another store: the rows it left behind are nobody's."""
-        namespace = self.fragments[0].namespace
-        if namespace is not None:
-            ids = [(entity_id, seq) for entity_id, seq, _ in rows]
-            for tenant in namespace.stores:
-                if tenant.available:
-                    tenant.transfers_arrived(ids)
-            settle_transfers(namespace)
+        ids = [(entity_id, seq) for entity_id, seq, _ in rows]
+        for tenant in self._namespace.stores:
+            if tenant.available:
+                tenant.transfers_arrived(ids)
+        settle_transfers(self._namespace)
 
-    def place(self, message: Message, now: int) -> int:
-        return self.choose(message).place(message, now)
+    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
+        for part, some in self.fragments.by_fragment(seqs).items():
+            part.cancel_scheduled(some, now)
 
     def when_durable(self, effect: Effect) -> None:
         """Whatever any fragment appended so far."""
-        journals: list[Queue] = []
-        usable = self._usable()
-        for part in usable:
-            if part.journal.pending_bytes and all(part.journal is not other.journal for other in journals):
-                journals.append(part)
-        journals = journals or usable[:1]
-        if not journals:
+        usable = self.fragments.usable()
+        if not usable:
             effect.done(StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again."))
             return
-        joint = AllOf(effect, len(journals))
-        for part in journals:
+        stores = {part.rows.backing: part for part in usable if part.rows.backing.journal.pending_bytes}
+        waited = list(stores.values()) or usable[:1]
+        joint = AllOf(effect, len(waited))
+        for part in waited:
             part.when_durable(joint)
 
-    def metered(self, operation: int, outcome: int) -> None:
-        for part in self._usable()[:1]:
-            part.metered(operation, outcome)
+    # -- receiving -----------------------------------------------------------------------------
 
-    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
-        for number, some in self._by_fragment(seqs).items():
-            self.fragments[number].cancel_scheduled(some, now)
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.receivers.add(consumer)
+        if consumer.selector is not None:
+            add_seeker(self.receivers, consumer)
 
-    def _by_fragment(self, seqs: list[int]) -> dict[int, list[int]]:
-        groups: dict[int, list[int]] = {}
-        for seq in seqs:
-            self.part_of(seq)
-            groups.setdefault(seq >> FRAGMENT_SHIFT, []).append(seq)
-        return groups
+    def _line_of(self, consumer: Consumer) -> Entity:
+        """Who holds a session stands in the line of that session's fragment."""
+        return self if consumer.session is None else self.fragments.of_key(consumer.session.id)
 
-    # -- receiving ---------------------------------------------------------------------------
+    def remove_consumer(self, consumer: Consumer) -> None:
+        line = self._line_of(consumer)
+        if line is not self:
+            line.receivers.remove(consumer)
+        self.receivers.remove(consumer)
 
     def consumer_ready(self, consumer: Consumer) -> None:
-        session = consumer.session
-        if session is not None:
-            part = self.fragments[fragment_of_key(session.id, len(self.fragments))]
-            if not part.out_of_service:  # else it has lost its session, and hears of it
-                part.ready_here(consumer)
-            return
-        self.ready_here(consumer)
+        line = self._line_of(consumer)
+        if not line.terms.out_of_service:  # else it has lost its session, and hears of it
+            line.receivers.ready(consumer)
 
-    def leave_line(self, consumer: Consumer) -> None:
-        """Who holds a session stands in the line of that session's fragment."""
-        session = consumer.session
-        part = self if session is None else self.fragments[fragment_of_key(session.id, len(self.fragments))]
-        part.one_left_line()
+    def tell_all(self, error: BusError) -> None:
+        self.receivers.tell_all(error)
 
     def pump(self, now: int) -> None:
-        """Fragments take turns, so that none starves and one that is down is simply not asked."""
-        if not self.may_receive or self.deleted or self.has_sessions:
-            return
-        if self.selective is not None:
-            self.selective.pump(now)
-        waiting = self.waiting
-        left = PUMP_MAX
-        left_bytes = PUMP_BYTES_MAX
-        self.has_more = False
-        while waiting:
-            consumer = waiting[0]
-            room = consumer.room_left() if consumer.waiting else 0
-            if room <= 0:
-                waiting.popleft()
-                consumer.waiting = False
-                continue
-            if left <= 0 or left_bytes <= 0:
-                self.has_more = True
-                self.turn.touch_later(self)
-                return
-            sent = self._round(consumer, min(room, left), left_bytes, now)
-            left -= sent
-            left_bytes -= self.given_bytes
-            if sent == 0:
-                return
+        if self.terms.may_receive and not self.terms.deleted and not self.terms.has_sessions:
+            self.receivers.pump(now)
 
-    def _round(self, consumer: Consumer, room: int, room_bytes: int, now: int) -> int:
-        count = len(self.fragments)
-        sent = 0
-        self.given_bytes = 0
-        for step in range(count):
-            if sent >= room or self.given_bytes >= room_bytes:
-                break
-            part = self.fragments[(self._start + step) % count]
-            if part.out_of_service or not part.may_receive or not part.index.by_state[READY]:
-                continue
-            try:
-                sent += part.deliver_ready(consumer, room - sent, room_bytes - self.given_bytes, now)
-                self.given_bytes += part.given_bytes
-            except StoreUnavailable:
-                part.out_of_service = True
-        self._start = (self._start + 1) % count
-        return sent
-
-    def due(self, now: int) -> None:
-        """Each fragment keeps its own time."""
-
-    # -- one message, one fragment -------------------------------------------------------------
+    # -- one message ---------------------------------------------------------------------------
 
     def find_lock(self, token: bytes) -> Lock:
         number = int.from_bytes(token[8:16], "big") >> FRAGMENT_SHIFT
-        return self.fragments[number if number < len(self.fragments) else 0].find_lock(token)
-
-    def require(self, lock: Lock, now: int) -> None:
-        self.part_of(lock.seq).require(lock, now)
-
-    def renew(self, lock: Lock, now: int) -> int:
-        return self.part_of(lock.seq).renew(lock, now)
-
-    def complete(self, lock: Lock, now: int) -> None:
-        self.part_of(lock.seq).complete(lock, now)
+        queues = self.fragments.queues
+        return queues[number if number < len(queues) else 0].find_lock(token)
 
     def complete_run(self, locks: list[Lock], at: int, now: int) -> int:
-        """As far as they are in one fragment."""
+        """Those of one fragment that follow each other."""
+        part = self.part_of(locks[at].seq)
         number = locks[at].seq >> FRAGMENT_SHIFT
         end = at + 1
         while end < len(locks) and locks[end].seq >> FRAGMENT_SHIFT == number:
             end += 1
-        return self.fragments[number].complete_run(locks[at:end], 0, now)
-
-    def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
-        self.part_of(lock.seq).abandon(lock, now, deliver_at, properties, effect)
-
-    def give_up(self, lock: Lock, now: int) -> None:
-        self.part_of(lock.seq).give_up(lock, now)
-
-    def defer(self, lock: Lock, now: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
-        self.part_of(lock.seq).defer(lock, now, properties, effect)
-
-    def dead_letter(
-        self, lock: Lock, reason: str, description: str, properties: dict[str, object], now: int, effect: Effect | None
-    ) -> None:
-        self.part_of(lock.seq).dead_letter(lock, reason, description, properties, now, effect)
+        return part.complete_run(locks[at:end], 0, now)
 
     def lose_locks(self, error: BusError, now: int) -> None:
-        for fragment in self.fragments:
-            fragment.lose_locks(error, now)
+        for part in self.fragments.queues:
+            part.lose_locks(error, now)
 
-    # -- browsing ----------------------------------------------------------------------------
+    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
+        groups = self.fragments.by_fragment(seqs)
+        for part, some in groups.items():
+            part.browsing.check_deferred(some, session_id, now)
+        locks: dict[int, Lock] = {}
+        for part, some in groups.items():
+            for lock in part.receive_deferred(some, session_id, now):
+                locks[lock.seq] = lock
+        return [locks[seq] for seq in seqs]
+
+    # -- looking -------------------------------------------------------------------------------
 
     def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
         found: list[int] = []
-        for number, part in enumerate(self.fragments):
-            if len(found) >= most or part.out_of_service:
+        for number, part in enumerate(self.fragments.queues):
+            if len(found) >= most or part.terms.out_of_service:
                 continue
             base = number << FRAGMENT_SHIFT
             if start < base + (1 << FRAGMENT_SHIFT):
@@ -330,170 +259,90 @@ class PartitionedQueue(Queue):
         return found
 
     def load(self, seqs: list[int], then: Loaded) -> None:
-        groups = self._by_fragment(seqs)
+        groups = self.fragments.by_fragment(seqs)
         if not groups:
             then.loaded([], None)
             return
-        gathering = Gathering(seqs, len(groups), then)
-        for number, some in groups.items():
-            self.fragments[number].load(some, Share(gathering, some))
+        joined = JoinedLoad(seqs, len(groups), then)
+        for part, some in groups.items():
+            part.load(some, FragmentLoad(joined, some))
 
-    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
-        groups = self._by_fragment(seqs)
-        for number, some in groups.items():
-            self.fragments[number].check_deferred(some, session_id, now)
-        locks: dict[int, Lock] = {}
-        for number, some in groups.items():
-            for lock in self.fragments[number].receive_deferred(some, session_id, now):
-                locks[lock.seq] = lock
-        return [locks[seq] for seq in seqs]
+    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
+        removed = 0
+        for part in self.fragments.usable():
+            removed += part.purge(before, most - removed, now, session_id)
+        return removed
 
     def counts(self) -> Counts:
         total = Counts(0, 0, 0, 0, 0, 0, 0)
-        for part in self.fragments:
-            if part.out_of_service:
+        for part in self.fragments.queues:
+            if part.terms.out_of_service:
                 total.incomplete = True
                 continue
             total.add(part.counts())
         return total
 
-    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
-        removed = 0
-        for part in self._usable():
-            removed += part.purge(before, most - removed, now, session_id)
-        return removed
+    def metered(self, operation: int, outcome: int) -> None:
+        for part in self.fragments.usable()[:1]:
+            part.metered(operation, outcome)
+
+    def is_in_use(self) -> bool:
+        if self.receivers.consumers or self._sessions.is_awaited():
+            return True
+        return any(part.rows.scheduled for part in self.fragments.queues)
 
     def close(self) -> None:
-        self.deleted = True
-        self.out_of_service = True
-        for fragment in self.fragments:
-            fragment.close()
+        self.terms.leave_service(True)
+        for part in self.fragments.queues:
+            part.close()
 
-    # -- sessions ----------------------------------------------------------------------------
 
-    def _of_session(self, session_id: str) -> Queue:
-        part = self.fragments[fragment_of_key(session_id, len(self.fragments))]
-        if part.out_of_service:
-            raise StoreUnavailable(f"The store that holds session '{session_id}' of '{self.path}' is down. Try again.")
-        return part
+class PartitionedTopic(PartitionedQueue):
+    """A front for topics in several stores. A message goes to one of them, and there to all subscriptions in one durable write."""
 
-    def held_session(self, session_id: str, now: int) -> MessageSession:
-        return self._of_session(session_id).held_session(session_id, now)
+    def __init__(self, namespace: Namespace, id_: int, topics: list[Topic], description: TopicDescription) -> None:
+        queues: list[Queue] = []
+        queues.extend(topics)
+        limit = topics[0].terms.message_bytes_max
+        super().__init__(namespace, queues, Terms(description.name, description.name, False, queue_of_topic(description), limit))
+        self.topics: list[Topic] = topics
+        self.topic_description: TopicDescription = description
+        self.subscriptions: dict[str, Subscription] = {}
+        self.store: int = PARTITIONED
+        self.id: int = id_
 
-    def accept_session(self, session_id: str, consumer: Consumer, now: int) -> MessageSession:
-        return self._of_session(session_id).accept_session(session_id, consumer, now)
+    def reconfigure(self, description: TopicDescription) -> None:
+        self.topic_description = description
+        self.configure(queue_of_topic(description))
 
-    def await_session(self, acceptor: SessionAcceptor) -> None:
-        """It waits in every fragment; the first that has a session for it wins."""
-        parts = self._usable()
-        if not parts:
-            raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
-        shares = [(part, WaitingEverywhere(acceptor, self)) for part in parts]
-        self._awaiting[acceptor] = shares
-        for part, share in shares:
-            part.await_session(share)
+    def add_subscription(self, subscription: Subscription, parts: list[Subscription]) -> None:
+        """The whole, and its fragment in each fragment of the topic."""
+        subscription.topic = self
+        self.subscriptions[subscription.description.name.casefold()] = subscription
+        for topic, part in zip(self.topics, parts, strict=True):
+            part.whole = subscription
+            topic.add_subscription(part)
 
-    def forget_acceptor(self, acceptor: SessionAcceptor) -> None:
-        for part, share in self._awaiting.pop(acceptor, ()):
-            part.forget_acceptor(share)
+    def remove_subscription(self, name: str) -> Subscription:
+        for topic in self.topics:
+            topic.remove_subscription(name)
+        return self.subscriptions.pop(name.casefold())
 
-    def close_session(self, session: MessageSession, consumer: Consumer, now: int, failed: bool = False) -> None:
-        part = self.fragments[fragment_of_key(session.id, len(self.fragments))]
-        if not part.out_of_service:  # else it is free with all the others when its store is back
-            part.close_session(session, consumer, now, failed)
+    def rules_changed(self) -> None:
+        for topic in self.topics:
+            for key, part in topic.subscriptions.items():
+                whole = self.subscriptions[key]
+                part.description = whole.description
+                part.rules = whole.rules
+            topic.rules_changed()
 
-    def renew_session(self, session_id: str, now: int) -> int:
-        return self._of_session(session_id).renew_session(session_id, now)
+    def replace_topic(self, number: int, topic: Topic) -> None:
+        """A store came back with its fragment replayed, and a fragment of each subscription there is now."""
+        self.topics[number] = topic
+        self.replace(number, topic)
+        for key, part in topic.subscriptions.items():
+            part.whole = self.subscriptions[key]
+        self.rules_changed()
 
-    def session_state(self, session_id: str, now: int) -> bytes | None:
-        return self._of_session(session_id).session_state(session_id, now)
 
-    def set_session_state(self, session_id: str, state: bytes | None, now: int) -> None:
-        self._of_session(session_id).set_session_state(session_id, state, now)
-
-    def list_sessions(self, updated_after: int | None, skip: int, top: int) -> list[str]:
-        found: list[str] = []
-        for part in self._usable():
-            found.extend(part.list_sessions(updated_after, 0, skip + top))
-        return sorted(found)[skip : skip + top]
-
-    # -- leases ------------------------------------------------------------------------------
-
-    def lease(self, lease_id: str, messages_max: int, bytes_max: int, duration_ms: int, now: int, before: int = 0) -> Lease:
-        """One lease over several fragments: each remembers its part under the same id."""
-        whole: Lease | None = None
-        for part in self._usable():
-            taken = part.lease(lease_id, messages_max, bytes_max, duration_ms, now, before)
-            messages_max -= len(taken.seqs)
-            bytes_max -= taken.size_bytes
-            whole = taken if whole is None else whole.joined(taken)
-            if messages_max <= 0 or bytes_max <= 0:
-                break
-        if whole is None:
-            raise StoreUnavailable(f"All stores that hold '{self.path}' are down. Try again.")
-        return whole
-
-    def find_lease(self, lease_id: str, now: int) -> Lease:
-        parts = [part for part in self.fragments if lease_id in part.leases]
-        if not parts:
-            return self.fragments[0].find_lease(lease_id, now)
-        whole = parts[0].find_lease(lease_id, now)
-        for part in parts[1:]:
-            whole = whole.joined(part.find_lease(lease_id, now))
-        return whole
-
-    def renew_lease(self, lease_id: str, duration_ms: int, now: int) -> Lease:
-        whole = self.find_lease(lease_id, now)
-        for part in self.fragments:
-            if lease_id in part.leases:
-                whole.expires_at = part.renew_lease(lease_id, duration_ms, now).expires_at
-        return whole
-
-    def complete_lease(self, lease_id: str, now: int) -> int:
-        holders = [part for part in self.fragments if lease_id in part.leases]
-        if not holders:
-            return self.fragments[0].complete_lease(lease_id, now)
-        return sum(part.complete_lease(lease_id, now) for part in holders)
-
-    def abandon_lease(self, lease_id: str, now: int) -> int:
-        return sum(part.abandon_lease(lease_id, now) for part in self.fragments)
-
-    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int) -> Lease:
-        """All fragments or none: whoever took its part gives it back when another cannot."""
-        whole: Lease | None = None
-        parts = self._by_fragment(seqs)
-        try:
-            for number, own in parts.items():
-                taken = self.fragments[number].lease_again(lease_id, own, duration_ms, now)
-                whole = taken if whole is None else whole.joined(taken)
-        except BusError:
-            for number in parts:
-                self.fragments[number].abandon_lease(lease_id, now)
-            raise
-        return self.fragments[0].lease_again(lease_id, [], duration_ms, now) if whole is None else whole
-
-    def complete_part(self, lease_id: str, seqs: list[int], now: int) -> int:
-        return sum(self.fragments[number].complete_part(lease_id, own, now) for number, own in self._by_fragment(seqs).items())
-
-    def dead_letter_part(self, lease_id: str, seq: int, reason: str, description: str, now: int, effect: Effect) -> bool:
-        return self.part_of(seq).dead_letter_part(lease_id, seq, reason, description, now, effect)
-
-    def return_part(self, lease_id: str, seqs: list[int], now: int) -> int:
-        return sum(self.fragments[number].return_part(lease_id, own, now) for number, own in self._by_fragment(seqs).items())
-
-    def all_leases(self) -> list[Lease]:
-        """Each once, however many fragments hold a part of it."""
-        whole: dict[str, Lease] = {}
-        for part in self.fragments:
-            for lease in part.all_leases():
-                known = whole.get(lease.id)
-                whole[lease.id] = lease if known is None else known.joined(lease)
-        return list(whole.values())
-
-    def await_lease(self, waiter: LeaseWaiter) -> None:
-        for part in self._usable():
-            part.await_lease(waiter)
-
-    def forget_lease_waiter(self, waiter: LeaseWaiter) -> None:
-        for part in self.fragments:
-            part.forget_lease_waiter(waiter)
+AnyTopic: TypeAlias = Topic | PartitionedTopic

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tandem.broker import facts
-from tandem.broker.queue.queue import Queue
-from tandem.broker.queue.state import HotBudget
+from tandem.broker.meters import Meter
+from tandem.broker.ports import Rewriter
+from tandem.broker.queue.delivery import Receivers
+from tandem.broker.queue.entity import Entity
+from tandem.broker.queue.intake import Intake
+from tandem.broker.queue.ledger import Ledger
+from tandem.broker.queue.moves import reasons
+from tandem.broker.queue.queue import Carriers, Queue
+from tandem.broker.queue.rows import Backing
+from tandem.broker.queue.terms import Terms
 from tandem.broker.rules.rules import RuleSet, Selection, compile_rule
 from tandem.broker.rules.topic_rules import TopicRules
 from tandem.model.entity import MAX_DURATION_MS, QueueDescription, SubscriptionDescription, TopicDescription
@@ -15,13 +23,12 @@ from tandem.model.message import Message, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.entities.namespace import QueueEntity
-    from tandem.broker.ports import Journal
-    from tandem.broker.recovery.cross_store import RowId
+    from tandem.broker.ports import RowId
     from tandem.broker.turn import Turn
     from tandem.model.limits import Limits
 
 _UNBOUNDED: Final = 1 << 40
-_Copy = tuple[Queue, Message, bool]
+_Copy = tuple[Intake, Message, bool]
 """Where a copy with a body of its own goes, and whether as a dead letter."""
 
 
@@ -40,7 +47,9 @@ class Subscription:
         self.description = description
         self.entity = entity
         self.rules = rules
-        self.queue: Queue = entity.main
+        self.queue: Entity = entity.main
+        self.part: Queue = entity.main.parts()[0]
+        """What its topic fills: its queue, or its fragment in the store of a fragment of the topic."""
         self.topic: RulesChanged | None = None
         self.whole: Subscription | None = None
         """The subscription of which this is one fragment."""
@@ -91,24 +100,16 @@ def queue_of_topic(description: TopicDescription) -> QueueDescription:
     )
 
 
-class Topic(Queue):
-    """What senders see. Scheduled messages wait here; all others pass straight through."""
+class TopicIntake(Intake):
+    """Scheduled messages wait in the topic; all others pass straight through to the subscriptions."""
 
-    def __init__(
-        self,
-        entity_id: int,
-        description: TopicDescription,
-        journal: Journal,
-        turn: Turn,
-        budget: HotBudget,
-        nonce: int,
-        message_bytes_max: int,
-    ) -> None:
-        super().__init__(entity_id, description.name, queue_of_topic(description), journal, turn, budget, nonce, message_bytes_max)
-        self.topic_description: TopicDescription = description
+    def __init__(self, ledger: Ledger, terms: Terms, meter: Meter, rewriter: Rewriter) -> None:
+        super().__init__(ledger, terms, meter)
+        self.rewriter: Rewriter = rewriter
         self.subscriptions: dict[str, Subscription] = {}
-        self.store: int = 0
-        self.id: int = 0
+        self.shares_room = True
+        self.names_rows: bool = False
+        """Somebody may want to move what was taken last."""
         self._passing: list[Subscription] = []
         """Those that take every message as it is: nobody has to look into it."""
         self._ruled: TopicRules[Subscription] = TopicRules(())
@@ -117,28 +118,15 @@ class Topic(Queue):
         self._rows: list[RowId] = []
         """Of the copies of the last message."""
         self._elsewhere: bool = False
-        self.shares_room = True
         self._room_bytes: int = 0
         """At most: what was free at the last count, less everything written since."""
-
-    def reconfigure(self, description: TopicDescription) -> None:
-        self.topic_description = description
-        self.configure(queue_of_topic(description))
-        self._room_bytes = 0
-
-    def add_subscription(self, subscription: Subscription) -> None:
-        subscription.topic = self
-        self.subscriptions[subscription.description.name.casefold()] = subscription
-        self.rules_changed()
-
-    def remove_subscription(self, name: str) -> Subscription:
-        found = self.subscriptions.pop(name.casefold())
-        self.rules_changed()
-        return found
 
     def rules_changed(self) -> None:
         """Subscriptions are looked up by what their rules demand; that is worked out again with the next message."""
         self._stale = True
+
+    def size_changed(self) -> None:
+        self._room_bytes = 0
 
     def _sort_subscriptions(self) -> None:
         self._stale = False
@@ -149,17 +137,18 @@ class Topic(Queue):
         self._selective = bool(selective)
 
     def check_room(self, body_bytes: int) -> None:
-        if self.budget.short_of_room:
-            raise StoreFull(f"'{self.path}' takes no messages: {self.budget.short_of_room}. Receive messages, or try again later.")
+        path, short_of_room = self.terms.path, self.rows.backing.short_of_room
+        if short_of_room:
+            raise StoreFull(f"'{path}' takes no messages: {short_of_room}. Receive messages, or try again later.")
         if body_bytes * len(self.subscriptions) < self._room_bytes:
             return
-        held = self.index.size_bytes
+        held = self.rows.index.size_bytes
         for subscription in self.subscriptions.values():
-            held += subscription.queue.index.size_bytes
-        self._room_bytes = self.quota_bytes - held
+            held += subscription.part.index.size_bytes
+        self._room_bytes = self.terms.quota_bytes - held
         if body_bytes > self._room_bytes:
             raise QuotaExceeded(
-                f"The maximum size of topic '{self.path}' ({self.quota_bytes} bytes over all subscriptions) has been reached. "
+                f"The maximum size of topic '{path}' ({self.terms.quota_bytes} bytes over all subscriptions) has been reached. "
                 "Receive messages, or raise the size."
             )
 
@@ -170,8 +159,7 @@ class Topic(Queue):
         return self._fan_out(message, now)
 
     def _fan_out(self, message: Message, now: int) -> int:
-        number = self.next_seq
-        self.next_seq = number + 1
+        number = self.rows.next_seq
         self._rows = []
         self._elsewhere = False
         if self._stale:
@@ -186,37 +174,42 @@ class Topic(Queue):
             for copy in copies:  # only now: if the store of one is down, the message is refused before anything was written
                 self._write(copy, now)
         targets: list[facts.Target] = []
-        queues: list[Queue] = []
+        intakes: list[Intake] = []
         for subscription in plain:
-            queue = subscription.queue
-            if queue.has_sessions and message.session_id is None:
+            queue = subscription.part
+            if queue.terms.has_sessions and message.session_id is None:
                 self._write(self._without_session(subscription, message), now)
                 continue
-            targets.append((queue.entity_id, queue.next_seq, queue.expiry(self._capped(message.ttl_ms), now)))
-            queues.append(queue)
-        if not targets:
-            return number
+            targets.append((queue.entity_id, queue.rows.next_seq, queue.terms.expiry(self._capped(message.ttl_ms), now)))
+            intakes.append(queue.intake)
+        if targets:
+            self._publish(number, message, targets, intakes, now)
+        self.rows.apply_passed(number, message.message_id, False, now)
+        return number
+
+    def _publish(self, number: int, message: Message, targets: list[facts.Target], intakes: list[Intake], now: int) -> None:
+        """One write, however many subscriptions take it as it is."""
+        rows = self.rows
+        id_, session = message.message_id, message.session_id
         body = encode_body(message)
-        location = facts.write_published(
-            self.journal, self.entity_id, number, False, message.message_id, message.session_id, now, targets, body
-        )
-        self.shared[location] = len(targets)
+        location = facts.write_published(rows.backing.journal, rows.entity_id, number, False, id_, session, now, targets, body)
+        rows.backing.shared[location] = len(targets)
         size = len(body)
         self._room_bytes -= size * len(targets)
-        for queue, (_, seq, expires_at) in zip(queues, targets, strict=True):
-            queue.add_shared(message, location, size, seq, expires_at, now)
-        if self.front is not None:
+        for intake, (_, seq, expires_at) in zip(intakes, targets, strict=True):
+            intake.add_shared(message, location, size, seq, expires_at, now)
+        if self.names_rows:
             self._rows.extend([(entity, seq, now) for entity, seq, _ in targets])
-        return number
 
     def rows_of(self, number: int, now: int) -> list[RowId] | None:
         """Those of its copies; None, it cannot be moved, if some of them are in another store."""
-        if not number or self.index.state(number):
+        if not number or self.rows.index.state(number):
             return super().rows_of(number, now)
         return None if self._elsewhere else self._rows
 
     def _capped(self, ttl_ms: int) -> int:
-        return self.default_ttl_ms if ttl_ms < 0 or ttl_ms > self.default_ttl_ms else ttl_ms
+        default_ttl_ms = self.terms.default_ttl_ms
+        return default_ttl_ms if ttl_ms < 0 or ttl_ms > default_ttl_ms else ttl_ms
 
     def _copies(self, subscription: Subscription, selection: Selection, message: Message, copies: list[_Copy]) -> bool:
         """Whether the subscription gets the message as it is; what it gets otherwise is added to `copies`."""
@@ -226,9 +219,9 @@ class Topic(Queue):
                 plain = True
                 continue
             changed = self.rewriter.with_changes(message, changes)
-            if self.default_ttl_ms < MAX_DURATION_MS:
+            if self.terms.default_ttl_ms < MAX_DURATION_MS:
                 changed.ttl_ms = self._capped(changed.ttl_ms)
-            if subscription.queue.has_sessions and changed.session_id is None:
+            if subscription.part.terms.has_sessions and changed.session_id is None:
                 copies.append(self._without_session(subscription, changed))
             else:
                 copies.append((self._place_of(subscription, changed), changed, False))
@@ -237,23 +230,78 @@ class Topic(Queue):
             copies.append(self._dead(subscription, message, "FilterEvaluationException", failure.description))
         return plain
 
-    def _place_of(self, subscription: Subscription, changed: Message) -> Queue:
+    def _place_of(self, subscription: Subscription, changed: Message) -> Intake:
         """An action may have given a copy another session, and sessions have their fragments."""
         whole = subscription.whole
-        return whole.queue.destination(changed) if whole is not None and whole.queue.has_sessions else subscription.queue
+        if whole is not None and whole.queue.has_sessions:
+            return whole.queue.destination(changed).intake
+        return subscription.part.intake
 
     def _without_session(self, subscription: Subscription, message: Message) -> _Copy:
         """One subscription's demand is not the publisher's fault: the copy is set aside where an operator finds it."""
         return self._dead(subscription, message, "Session ID is null", "The subscription requires sessions; the message has none.")
 
     def _dead(self, subscription: Subscription, message: Message, reason: str, description: str) -> _Copy:
-        changes: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        return subscription.entity.dead_letters, self.rewriter.with_properties(message, changes), True
+        shelf = subscription.part.moves.dead_letters
+        assert shelf is not None
+        return shelf, self.rewriter.with_properties(message, reasons(reason, description)), True
 
     def _write(self, copy: _Copy, now: int) -> None:
-        queue, message, is_dead = copy
-        seq = queue.take_over(message, now, 0) if is_dead else queue.place(message, now)
-        self._rows.append((queue.entity_id, seq, now))
+        intake, message, is_dead = copy
+        seq = intake.take_over(message, now, 0) if is_dead else intake.place(message, now)
+        self._rows.append((intake.rows.entity_id, seq, now))
         self._room_bytes -= message.size_bytes
-        if queue.journal is not self.journal:
+        if intake.rows.backing is not self.rows.backing:
             self._elsewhere = True
+
+
+class Topic(Queue):
+    """What senders see."""
+
+    def __init__(
+        self,
+        entity_id: int,
+        description: TopicDescription,
+        backing: Backing,
+        meter: Meter,
+        turn: Turn,
+        rewriter: Rewriter,
+        nonce: int,
+        base: int,
+        message_bytes_max: int,
+    ) -> None:
+        terms = Terms(description.name, description.name, False, queue_of_topic(description), message_bytes_max)
+        super().__init__(entity_id, terms, backing, meter, turn, rewriter, Carriers(), nonce, base)
+        self.topic_description: TopicDescription = description
+        self.store: int = 0
+        self.id: int = 0
+
+    def _new_intake(self) -> Intake:
+        self.fan: TopicIntake = TopicIntake(self.ledger, self.terms, self.meter, self.rewriter)
+        return self.fan
+
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        return self.fan.subscriptions
+
+    def join(self, receivers: Receivers) -> None:
+        super().join(receivers)
+        self.fan.names_rows = True
+
+    def reconfigure(self, description: TopicDescription) -> None:
+        self.topic_description = description
+        self.configure(queue_of_topic(description))
+        self.fan.size_changed()
+
+    def add_subscription(self, subscription: Subscription) -> None:
+        subscription.topic = self
+        self.subscriptions[subscription.description.name.casefold()] = subscription
+        self.rules_changed()
+
+    def remove_subscription(self, name: str) -> Subscription:
+        found = self.subscriptions.pop(name.casefold())
+        self.rules_changed()
+        return found
+
+    def rules_changed(self) -> None:
+        self.fan.rules_changed()

@@ -25,7 +25,7 @@ class DuplicateHistory:
             at = self._previous.get(message_id)
         return at is not None and at + self.window_ms > now
 
-    def stands(self, message_id: bytes, at: int, now: int) -> int:
+    def is_current(self, message_id: bytes, at: int, now: int) -> int:
         """Is it remembered, and from this instant? Returns that instant, moved if the clock was set since; 0: no, or from another one."""
         known = self._current.get(message_id)
         if known is None:
@@ -49,6 +49,6 @@ class DuplicateHistory:
         self._turned_at += by_ms
         self._shifts = {0} | {shift + by_ms for shift in self._shifts}
 
-    def clear(self) -> None:
-        self._current = {}
-        self._previous = {}
+    def ids(self, now: int) -> set[bytes]:
+        """All that are remembered."""
+        return {message_id for message_id in (*self._previous, *self._current) if self.seen(message_id, now)}

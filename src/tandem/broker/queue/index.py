@@ -10,8 +10,7 @@ READY: Final = 1
 LOCKED: Final = 2
 DEFERRED: Final = 3
 SCHEDULED: Final = 4
-HELD: Final = 5
-"""Chosen for receive-and-delete; leaves when the disk knows."""
+# 5 was: chosen for receive-and-delete
 DELAYED: Final = 6
 """Abandoned with a delivery time still to come."""
 LEASED: Final = 7
@@ -162,6 +161,14 @@ class Index:
 
     def set_count(self, seq: int, count: int) -> None:
         self.chunks[seq >> _BITS].counts[seq & _MASK] = count
+
+    def count_deliveries(self, seqs: list[int]) -> None:
+        """One more each, of those that are there."""
+        chunks = self.chunks
+        for seq in seqs:
+            chunk = chunks.get(seq >> _BITS)
+            if chunk is not None and chunk.states[seq & _MASK]:
+                chunk.counts[seq & _MASK] += 1
 
     def next_in_state(self, state: int, start: int, end: int) -> int:
         """The first row from `start` to below `end` in this state; `end` when there is none."""

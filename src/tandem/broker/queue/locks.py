@@ -63,6 +63,11 @@ class LockTable:
             lock.held = False
             del by_token[lock.token]
 
+    def forfeit(self) -> None:
+        """The store went on without this queue: nobody holds anything any more."""
+        for lock in self.by_token.values():
+            lock.held = False
+
     def renew(self, lock: Lock, locked_until: int) -> None:
         if lock.locked_until == locked_until:
             return  # twice in one millisecond: it ends once

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker import facts
 from tandem.broker.ports import Loaded
-from tandem.broker.queue.delivery import Held
-from tandem.broker.queue.index import HELD, LOCKED, READY
+from tandem.broker.queue.delivery import Delivery, Receivers
+from tandem.broker.queue.index import READY
+from tandem.broker.queue.ready import Ready, Seekers
 from tandem.model.errors import BusError, Unavailable
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Consumer
-    from tandem.broker.queue.queue import Queue
-    from tandem.broker.queue.settlement import Settler
     from tandem.model.message import Message
 
 LOOKS_MAX: Final = 256
@@ -27,12 +25,18 @@ _BYTES_MAX: Final = 1_048_576
 _SPARE: Final = 1_024
 
 
-class Selective:
+def add_seeker(receivers: Receivers, consumer: Consumer) -> None:
+    if receivers.seekers is None:
+        receivers.seekers = Selective(receivers)
+    receivers.seekers.add(consumer)
+
+
+class Selective(Seekers):
     """The selective receivers of one queue, or of all fragments of one."""
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue: Queue = queue
-        self._searches: dict[Consumer, dict[Queue, Search]] = {}
+    def __init__(self, receivers: Receivers) -> None:
+        self.receivers: Receivers = receivers
+        self._searches: dict[Consumer, dict[Delivery, Search]] = {}
 
     def add(self, consumer: Consumer) -> None:
         self._searches[consumer] = {}
@@ -41,21 +45,17 @@ class Selective:
         for search in self._searches.pop(consumer, {}).values():
             search.over = True
         if not self._searches:
-            self.queue.selective = None
-            for part in self.queue.parts():
-                part.selective = None
+            self.receivers.seekers = None
+            for source in self.receivers.sources:
+                source.ready.seekers = None
 
-    def returned(self, part: Settler, seq: int) -> None:
-        """This one may be delivered (again)."""
+    def returned(self, ready: Ready, seq: int) -> None:
         for consumer, searches in self._searches.items():
             if not consumer.copies:
                 for search in searches.values():
-                    if search.queue is part:
+                    if search.source.ready is ready:
                         search.look_again(seq)
-        returned = part.returned
-        if len(returned) > _SPARE + 2 * part.index.by_state[READY]:
-            # Others would have taken them from there in time; those who search do not.
-            part.returned = sorted({one for one in returned if part.index.state(one) == READY})
+        ready.tidy(_SPARE)  # others would have taken them from there in time; those who search do not
 
     def pump(self, now: int) -> None:
         """A helping for each; who has seen everything is told, who has not goes on in the next turn."""
@@ -66,44 +66,43 @@ class Selective:
                 continue
             searched = consumer.searching
             busy = False
-            parts = self.queue.parts()
-            for part in parts:
-                search = searches.get(part)
+            sources = self.receivers.sources
+            for source in sources:
+                search = searches.get(source)
                 if search is None:
-                    search = Search(self, consumer, part)
-                    searches[part] = search
-                    part.selective = self
+                    search = Search(self, consumer, source)
+                    searches[source] = search
+                    source.ready.seekers = self
                 if search.step(now):
                     busy = True
                     goes_on = goes_on or not search.loading
-            if len(searches) > len(parts):  # a store came back with another fragment
-                self._searches[consumer] = {part: searches[part] for part in parts}
+            if len(searches) > len(sources):  # a store came back with another fragment
+                self._searches[consumer] = {source: searches[source] for source in sources}
             consumer.searching = busy
             if searched and not busy:
                 consumer.caught_up()
         if goes_on:
-            self.queue.turn.touch_later(self.queue)
+            self.receivers.slot.touch_later()
 
-    def failed(self, consumer: Consumer, error: BaseException) -> None:
+    def failed(self, consumer: Consumer, path: str, error: BaseException) -> None:
         """A message could not be read: this receiver is told."""
         if consumer in self._searches:
-            self.queue.remove_consumer(consumer)
-            path = self.queue.path
+            self.receivers.remove(consumer)
             consumer.lost(error if isinstance(error, BusError) else BusError(f"The store of '{path}' could not be read: {error}"))
 
 
 class Search(Loaded):
     """One receiver's way through one queue or fragment."""
 
-    __slots__ = ("_again", "_consumer", "_line", "_next", "_seqs", "_stepping", "loading", "over", "queue")
+    __slots__ = ("_again", "_consumer", "_line", "_next", "_seqs", "_stepping", "loading", "over", "source")
 
-    def __init__(self, line: Selective, consumer: Consumer, queue: Queue) -> None:
-        self.queue: Queue = queue
+    def __init__(self, line: Selective, consumer: Consumer, source: Delivery) -> None:
+        self.source: Delivery = source
         self.loading: bool = False
         self.over: bool = False
         self._line: Selective = line
         self._consumer: Consumer = consumer
-        self._next: int = queue.base + 1
+        self._next: int = source.rows.base + 1
         """Everything before was looked at, or is in `_again`."""
         self._again: set[int] = set()
         self._seqs: list[int] = []
@@ -114,23 +113,23 @@ class Search(Loaded):
             return
         again = self._again
         again.add(seq)
-        index = self.queue.index
+        index = self.source.rows.index
         if len(again) > _SPARE + 2 * index.by_state[READY]:
             self._again = {one for one in again if index.state(one) == READY}
 
     def step(self, now: int) -> bool:
         """Look at some; True: there is, or may be, more for it to see."""
-        queue = self.queue
+        terms = self.source.terms
         if self.loading:
             return True
-        if queue.out_of_service or not queue.may_receive or self._consumer.room_left() <= 0:
+        if terms.out_of_service or not terms.may_receive or self._consumer.room_left() <= 0:
             return False
         self._seqs = self._choose()
         if self._seqs:
             self.loading = True
             self._stepping = True
             try:
-                queue.load(self._seqs, self)
+                self.source.bodies.load(self._seqs, self)
             except Unavailable:
                 self.loading = False
                 return False
@@ -139,23 +138,23 @@ class Search(Loaded):
         return self.loading or (self._consumer.room_left() > 0 and self._has_more())
 
     def _has_more(self) -> bool:
-        return bool(self._again) or self._next <= self.queue.durable_seq
+        return bool(self._again) or self._next <= self.source.rows.durable_seq
 
     def _choose(self) -> list[int]:
         """The next ones: first those that came back."""
-        queue = self.queue
-        index = queue.index
+        rows = self.source.rows
+        index = rows.index
         chosen = sorted(self._again)[:LOOKS_MAX]
         self._again.difference_update(chosen)
         chosen = [seq for seq in chosen if index.state(seq) == READY]
         size = 0
-        end = queue.durable_seq + 1
+        end = rows.durable_seq + 1
         at = self._next
         while at < end and len(chosen) < LOOKS_MAX and size < _BYTES_MAX:
             at = index.next_in_state(READY, at, end)
             if at < end:
                 chosen.append(at)
-                if at not in queue.hot:
+                if at not in rows.hot:
                     size += index.size(at)
                 at += 1
         self._next = max(at, self._next)
@@ -163,53 +162,36 @@ class Search(Loaded):
 
     def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
         self.loading = False
-        queue = self.queue
+        source = self.source
         consumer = self._consumer
         if self.over:
             return
         if error is not None:
-            self._line.failed(consumer, error)
+            self._line.failed(consumer, source.terms.path, error)
             return
-        now = queue.turn.now
+        slot = self._line.receivers.slot
         selector = consumer.selector
         assert selector is not None
-        index = queue.index
+        index = source.rows.index
         for seq, message in zip(self._seqs, messages, strict=True):
             if message is None or index.state(seq) != READY:
                 continue  # somebody else has it
             if consumer.room_left() <= 0:
                 self._again.add(seq)
             elif selector.matches(message, index.count(seq)):
-                self._give(seq, message, now)
+                self._give(seq, message, slot.turn.now)
         if not self._stepping:
-            queue.turn.touch_queue(self._line.queue)
+            slot.touch()
 
     def _give(self, seq: int, message: Message, now: int) -> None:
-        queue = self.queue
+        source = self.source
         consumer = self._consumer
-        index = queue.index
-        expires_at = index.expires_at(seq)
-        count = index.count(seq)
-        enqueued_at = index.enqueued_at(seq)
-        spent = (expires_at and expires_at <= now) or count >= queue.max_delivery_count
-        if consumer.copies:
-            if not spent:
-                consumer.deliver(message, seq, enqueued_at, count, expires_at, None)
-            return
-        if spent:
-            queue.remove_spent(seq, now)
-            return
-        queue.meter.received(message.size_bytes)
-        queue.drop_hot(seq)
-        if consumer.peek_lock:
-            index.set_state(seq, LOCKED)
-            lock = queue.locks.take(seq, now + queue.lock_ms, count, None, False)
-            facts.write_delivered(queue.journal, queue.entity_id, [seq], now)
-            queue.wake_for_locks()
-            consumer.deliver(message, seq, enqueued_at, count, expires_at, lock)
-            return
-        index.set_state(seq, HELD)
-        facts.write_settled(queue.journal, queue.entity_id, seq, facts.RECEIVED, now)
-        held = Held(queue, consumer)
-        held.add(message, seq, enqueued_at, count, expires_at)
-        queue.hold(held)
+        rows = source.rows
+        index = rows.index
+        if rows.spent(seq, source.terms.max_delivery_count, now):
+            if not consumer.copies:
+                source.moves.remove_spent(seq, now)
+        elif consumer.copies:
+            consumer.deliver(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None)
+        else:
+            source.give(consumer, message, seq, now)

@@ -58,6 +58,13 @@ class MessageSession:
             self.ready.popleft()
 
 
+class SessionEvents:
+    """Whoever looks after the holders of sessions."""
+
+    def has_more(self, session: MessageSession) -> None:
+        """A message of this session may be delivered."""
+
+
 class SessionTable:
     """All sessions of a queue: who is free and has something to read, who waits for one."""
 
@@ -176,7 +183,7 @@ class SessionTable:
                 over.append(session)
         return over
 
-    def give_up(self, now: int) -> None:
+    def time_out_waiters(self, now: int) -> None:
         """Tell the waiters whose time has passed."""
         patience = self._patience
         while patience and patience[0][0] <= now:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from tandem.broker import facts
 from tandem.broker.ports import StoreState
+from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, MOVING, READY
 
 if TYPE_CHECKING:
-    from tandem.broker.ports import Journal
+    from tandem.broker.ports import Journal, RowId
+    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.rows import Rows
 
 TransferId = tuple[int, int]
 """The queue a message came from (as journals number it), and its sequence number there."""
-
-RowId = tuple[int, int, int]
-"""The same, and when it was enqueued there: a store that failed may give the number to another message."""
 
 Row = tuple[int, int, int]
 """A queue, a sequence number in it, and the state the row goes back to if nothing comes of the transaction."""
@@ -35,7 +35,7 @@ class Prepared:
         """Carried out or dropped; the disk may not know yet."""
 
 
-class BetweenStores:
+class CrossStoreFacts:
     """Base of the tenant of a store."""
 
     def __init__(self, journal: Journal, now: int) -> None:
@@ -113,7 +113,7 @@ class BetweenStores:
 
     # -- replay and compaction ---------------------------------------------------------------
 
-    def replay_between(self, kind: int, flags: int, entity: int, seq: int, aux: int, key: bytes, location: int) -> bool:
+    def replay_cross_store(self, kind: int, flags: int, seq: int, aux: int, key: bytes, location: int) -> bool:
         """True if the fact was one of these."""
         if kind == facts.TRANSFERRED:
             self.transfers[(aux, seq)] = True
@@ -139,7 +139,7 @@ class BetweenStores:
             return False
         return True
 
-    def relocate_between(
+    def relocate_cross_store(
         self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int
     ) -> bool:
         if kind == facts.TRANSFERRED:
@@ -155,3 +155,27 @@ class BetweenStores:
         else:
             return kind in (facts.TRANSFER_ENDED, facts.TRANSACTION_ENDED)
         return True
+
+
+def freeze(all_rows: dict[int, Rows], rows: list[Row]) -> list[Row]:
+    """Nobody receives, expires or purges these until they are carried out or thawed. Returns them with the states they had."""
+    frozen: list[Row] = []
+    for entity, seq, _ in rows:
+        queue = all_rows.get(entity)
+        state = queue.index.state(seq) if queue is not None else 0
+        if queue is not None and state:
+            queue.index.set_state(seq, MOVING)
+            frozen.append((entity, seq, DEFERRED if state in (DEFERRED, DEFERRED_LOCKED) else READY))
+    return frozen
+
+
+def thaw(queues: dict[int, Queue], rows: list[Row]) -> None:
+    """It was not decided: they are in their queues as before, and may be received again."""
+    for entity, seq, state in rows:
+        queue = queues.get(entity)
+        if queue is None or queue.index.state(seq) != MOVING:
+            continue
+        if state == DEFERRED:
+            queue.index.set_state(seq, DEFERRED)
+        else:
+            queue.ready.give_back(seq)

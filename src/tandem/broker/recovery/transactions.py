@@ -8,18 +8,21 @@ and dropped if it does not.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.ports import Effect, FetchEffect
 from tandem.broker.queue.index import DEFERRED, READY
 from tandem.broker.recovery import operations
+from tandem.broker.recovery.cross_store import freeze, thaw
 from tandem.broker.recovery.operations import Operation
 from tandem.model.errors import BusError, StoreUnavailable, TransactionRolledBack
 from tandem.model.message import encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.entities.namespace import Namespace
+    from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.cross_store import Row
@@ -35,14 +38,15 @@ DEAD_LETTER: Final = 3
 class Step:
     """One send or settlement. `queue` is what the client named; the part of it that holds the message is found when it counts."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Entity) -> None:
         self.queue = queue
 
     def check(self, now: int) -> None:
         """Raises what stands in the way of doing it now."""
 
+    @abstractmethod
     def part(self) -> Queue:
-        return self.queue
+        """The queue whose store has to do with it."""
 
     def release(self) -> None:
         """It is going to happen: the client no longer holds anything."""
@@ -55,7 +59,7 @@ class Step:
 
 
 class Sent(Step):
-    def __init__(self, queue: Queue, message: Message) -> None:
+    def __init__(self, queue: Entity, message: Message) -> None:
         super().__init__(queue)
         self.message = message
 
@@ -75,8 +79,8 @@ class Sent(Step):
 class Settled(Step):
     """`changed` is the message with its new properties, where the outcome brings some."""
 
-    def __init__(self, queue: Queue, lock: Lock, how: int, changed: Message | None = None) -> None:
-        super().__init__(queue.part_of(lock.seq))
+    def __init__(self, queue: Entity, lock: Lock, how: int, changed: Message | None = None) -> None:
+        super().__init__(queue)
         self.lock = lock
         self.how = how
         self.changed = changed
@@ -84,23 +88,26 @@ class Settled(Step):
     def check(self, now: int) -> None:
         self.queue.require(self.lock, now)
 
+    def part(self) -> Queue:
+        return self.queue.part_of(self.lock.seq)
+
     def release(self) -> None:
-        self.queue.release_lock(self.lock)
+        self.part().settlement.drop_lock(self.lock)
 
     def operations(self) -> list[Operation]:
-        queue, lock = self.queue, self.lock
+        queue, lock = self.part(), self.lock
         seq = lock.seq
         if self.how == COMPLETE:
             return [Operation(operations.REMOVE, queue.entity_id, seq, facts.COMPLETED)]
-        shelf = queue.dead_letters
+        shelf = queue.moves.dead_letters
         if self.how == DEAD_LETTER and shelf is not None:
             assert self.changed is not None
             body = encode_body(self.changed)
             return [
                 Operation(operations.REMOVE, queue.entity_id, seq, facts.DEAD_LETTERED),
-                Operation(operations.TAKE, shelf.entity_id, 0, queue.index.enqueued_at(seq), lock.count, body),
+                Operation(operations.TAKE, shelf.rows.entity_id, 0, queue.index.enqueued_at(seq), lock.count, body),
             ]
-        count = lock.count if self.how == DEAD_LETTER else queue.count_failed(lock)
+        count = queue.index.count(seq)
         state = DEFERRED if self.how == DEFER or lock.deferred else READY
         if self.changed is not None:
             return [Operation(operations.REWRITE, queue.entity_id, seq, state, count, encode_body(self.changed))]
@@ -131,7 +138,7 @@ def commit(namespace: Namespace, transaction: bytes, steps: list[Step], then: Ef
         then.done(None)
         return
     tenant = namespace.stores[numbers[0]]
-    operations.carry_out(tenant, shares[numbers[0]], now)
+    operations.carry_out(tenant.queues, shares[numbers[0]], now)
     tenant.journal.when_durable(then)
     namespace.turn.schedule()
 
@@ -150,7 +157,7 @@ def _check(steps: list[Step], now: int) -> None:
                 raise TransactionRolledBack(f"Message {step.lock.seq} of '{step.queue.path}' is settled twice in one transaction.")
             locks.add(step.lock)
     for queue, size in sizes.items():
-        queue.check_room(size)
+        queue.intake.check_room(size)
 
 
 class _Decision:
@@ -170,7 +177,7 @@ class _Decision:
 
     def prepare(self, now: int) -> None:
         for number, share in self._shares.items():
-            self._rows[number] = operations.freeze(self._tenants[number], operations.rows_of(share))
+            self._rows[number] = freeze(self._tenants[number].rows, operations.rows_of(share))
         prepared: list[StoreTenant] = []
         for number in self._others:
             tenant = self._tenants[number]
@@ -204,7 +211,7 @@ class _Decision:
             self._error = refused
             self._roll_back()
             return
-        operations.carry_out(tenant, self._shares[self._decider], now)
+        operations.carry_out(tenant.queues, self._shares[self._decider], now)
         _wait(tenant, _Decided(self))
         self._namespace.turn.schedule()
 
@@ -214,7 +221,7 @@ class _Decision:
     def _roll_back(self) -> None:
         for number, tenant in self._tenants.items():
             if self._namespace.stores[number] is tenant:
-                operations.thaw(tenant, self._rows[number])
+                thaw(tenant.queues, self._rows[number])
                 _drop(self._namespace, tenant, self._transaction)
         cause = self._error.description if isinstance(self._error, BusError) else "a store went down"
         self._then.done(TransactionRolledBack(f"The transaction was rolled back: {cause}"))
@@ -241,7 +248,7 @@ class _Decision:
 def _carry_out(namespace: Namespace, tenant: StoreTenant, transaction: bytes, share: list[Operation], now: int) -> None:
     """Doing it and noting that it is done are one block."""
     try:
-        operations.carry_out(tenant, share, now)
+        operations.carry_out(tenant.queues, share, now)
         tenant.end_prepared(transaction)
     except StoreUnavailable:
         return  # when the store is back, it finds its share and asks
@@ -317,7 +324,7 @@ def resolve(namespace: Namespace) -> None:
                 continue
             decided = stores[found.decider].committed.get(transaction)
             if decided is None:
-                operations.thaw(tenant, found.rows)
+                thaw(tenant.queues, found.rows)
                 _drop(namespace, tenant, transaction)
             elif decided:
                 found.in_doubt = False
@@ -356,7 +363,7 @@ class _Share(FetchEffect):
                 return  # asked again when the store is back
             raise error
         if not bodies[0]:  # lost to damage, which the store has told: nothing can be carried out, and what it held is free again
-            operations.thaw(tenant, found.rows)
+            thaw(tenant.queues, found.rows)
             _drop(self._namespace, tenant, self._transaction)
             return
         _carry_out(self._namespace, tenant, self._transaction, operations.decode(bodies[0]), self._namespace.turn.begin())

@@ -11,8 +11,8 @@ from tandem.model.errors import BusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.amqp.session import Session
-    from tandem.broker.queue.queue import Queue
-    from tandem.broker.recovery.cross_store import RowId
+    from tandem.broker.ports import RowId
+    from tandem.broker.queue.entity import Entity
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.message import Message
 
@@ -23,10 +23,10 @@ class PendingDisposition(Effect):
     __slots__ = ("connection", "first", "last", "part", "receiver_role", "session", "state", "turn_number")
 
     def __init__(
-        self, connection: PeerConnection, session: Session, part: Queue, receiver_role: bool, first: int, state: bytes, turn_number: int
+        self, connection: PeerConnection, session: Session, part: Entity, receiver_role: bool, first: int, state: bytes, turn_number: int
     ) -> None:
         self.connection = connection
-        self.part: Queue = part
+        self.part: Entity = part
         """The queue, or the fragment, whose journal is waited for."""
         self.session = session
         self.receiver_role: bool = receiver_role
@@ -36,7 +36,7 @@ class PendingDisposition(Effect):
         self.turn_number: int = turn_number
         """Of the turn in which it may grow: a later one has a commit of its own."""
 
-    def extend(self, delivery_id: int, part: Queue, state: bytes, turn_number: int) -> bool:
+    def extend(self, delivery_id: int, part: Entity, state: bytes, turn_number: int) -> bool:
         """Does this delivery get the same answer? Then the run ends with it from now on."""
         if self.last + 1 != delivery_id or self.turn_number != turn_number or self.part is not part or self.state != state:
             return False
@@ -58,9 +58,9 @@ class ReroutableDisposition(PendingDisposition):
 
     __slots__ = ("_arriving", "items", "queue")
 
-    def __init__(self, connection: PeerConnection, session: Session, queue: Queue, part: Queue, first: int, turn_number: int) -> None:
+    def __init__(self, connection: PeerConnection, session: Session, queue: Entity, part: Entity, first: int, turn_number: int) -> None:
         super().__init__(connection, session, part, True, first, ACCEPTED, turn_number)
-        self.queue: Queue = queue
+        self.queue: Entity = queue
         """The whole of which `part` is a fragment."""
         self.items: list[tuple[list[Message], list[RowId]]] = []
         """Per delivery its messages, and their rows in the journal."""
@@ -83,19 +83,18 @@ class ReroutableDisposition(PendingDisposition):
     def _go_elsewhere(self, queue: PartitionedQueue) -> None:
         connection = self.connection
         now = connection.turn.begin()
-        self.part.out_of_service = True  # found out before whoever watches the stores did
+        self.part.terms.leave_service(False)  # found out before whoever watches the stores did
         again: ReroutableDisposition | None = None
         delivery_id = self.first - 1
         for messages, rows in self.items:
             delivery_id += 1
             try:
-                placed, left = queue.reroute(messages, rows, now)
+                part, placed, left = queue.reroute(messages, rows, now)
             except BusError as refusal:
                 again = None
                 state = encode_rejected(connection.error_of(refusal, self.part.path))
                 connection.send_disposition(self.session, True, delivery_id, delivery_id, state, "")
                 continue
-            part = queue.part_used
             if again is None or not again.extend(delivery_id, part, ACCEPTED, -1):
                 again = ReroutableDisposition(connection, self.session, queue, part, delivery_id, -1)
                 part.when_durable(again)

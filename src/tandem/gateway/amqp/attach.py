@@ -10,7 +10,7 @@ from tandem.amqp.link import Link, ReceiverLink, SenderLink
 from tandem.amqp.terminus import Coordinator, Terminus
 from tandem.amqp.types import Described, Symbol
 from tandem.broker.ports import Selector, SessionAcceptor
-from tandem.broker.queue.queue import Queue
+from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
@@ -85,7 +85,7 @@ def _attach_management(connection: PeerConnection, link: Link, address: Address)
     except BusError:
         connection.require(address, Right.SEND)
     context = connection.context
-    largest = _MESSAGES_PER_REQUEST * context.namespace.resolve(address).message_bytes_max
+    largest = _MESSAGES_PER_REQUEST * context.namespace.resolve(address).terms.message_bytes_max
     _attach_requests(link, ManagementNode(connection, address), min(largest, context.limits.message_bytes_ceiling))
 
 
@@ -126,7 +126,7 @@ def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Add
     if address.sub_queue is not addresses.SubQueue.MAIN:
         raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
     queue = context.namespace.resolve_sender(address)
-    if not queue.may_send:
+    if not queue.terms.may_send:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
     link.handler = Sending(connection, queue, address)
     connection.keep_link(link, address, Right.SEND)
@@ -134,7 +134,7 @@ def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Add
     link.auto_credit = context.limits.link_credit
     if DELAYED_DELIVERY in link.desired_capabilities:
         link.offers = [DELAYED_DELIVERY]
-    link.accept(max_message_size=queue.message_bytes_max)
+    link.accept(max_message_size=queue.terms.message_bytes_max)
 
 
 # -- receiving -------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Add
     connection.require(address, Right.LISTEN)
     limits = connection.context.limits
     queue = connection.context.namespace.resolve(address)
-    if not queue.may_receive:
+    if not queue.terms.may_receive:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
-    queue.check_receiver()
+    queue.terms.check_receiver()
     queue.accessed_at = connection.turn.now
     consumer = LinkConsumer(connection, link, link.snd_settle_mode != _SETTLED_MODE)
     if SESSION_FILTER in source.filter:
@@ -164,7 +164,7 @@ def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Add
     _serve(link, address, queue, consumer, None)
 
 
-def _serve(link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, session: MessageSession | None) -> None:
+def _serve(link: SenderLink, address: Address, queue: Entity, consumer: LinkConsumer, session: MessageSession | None) -> None:
     connection = consumer.connection
     link.handler = Receiving(connection, queue, consumer)
     queue.add_consumer(consumer)
@@ -180,7 +180,7 @@ def _serve(link: SenderLink, address: Address, queue: Queue, consumer: LinkConsu
     link.accept(source=source, properties={_LOCKED_UNTIL: session.locked_until * 10_000 + _EPOCH_TICKS})
 
 
-def _attach_session(link: SenderLink, address: Address, source: Terminus, queue: Queue, consumer: LinkConsumer) -> None:
+def _attach_session(link: SenderLink, address: Address, source: Terminus, queue: Entity, consumer: LinkConsumer) -> None:
     turn, limits = consumer.connection.turn, consumer.connection.context.limits
     asked = source.filter[SESSION_FILTER]
     # Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form.
@@ -192,11 +192,11 @@ def _attach_session(link: SenderLink, address: Address, source: Terminus, queue:
         wait_ms = patience if isinstance(patience, int) and patience >= 0 else limits.next_session_wait_ms
         acceptor = _NextSession(link, address, queue, consumer, turn.now + wait_ms)
         link.handler = _AwaitingSession(queue, acceptor)
-        queue.await_session(acceptor)
+        queue.sessions.await_next(acceptor)
     elif isinstance(wanted, str):
         if len(wanted) > limits.session_id_chars_max:
             raise InvalidField(f"The session id has {len(wanted)} characters; {limits.session_id_chars_max} are allowed.")
-        _serve(link, address, queue, consumer, queue.accept_session(wanted, consumer, turn.now))
+        _serve(link, address, queue, consumer, queue.sessions.accept(wanted, consumer, turn.now))
     else:
         raise InvalidField(f"The filter {SESSION_FILTER} must be a string or null, found {type(wanted).__name__}.")
 
@@ -206,7 +206,7 @@ class _NextSession(SessionAcceptor):
 
     __slots__ = ("_address", "_link", "_queue")
 
-    def __init__(self, link: SenderLink, address: Address, queue: Queue, consumer: LinkConsumer, deadline: int) -> None:
+    def __init__(self, link: SenderLink, address: Address, queue: Entity, consumer: LinkConsumer, deadline: int) -> None:
         super().__init__(consumer, deadline)
         self._link = link
         self._address = address
@@ -229,9 +229,9 @@ class _NextSession(SessionAcceptor):
 class _AwaitingSession(LinkHandler):
     """The client gave up while it waited for a session."""
 
-    def __init__(self, queue: Queue, acceptor: SessionAcceptor) -> None:
+    def __init__(self, queue: Entity, acceptor: SessionAcceptor) -> None:
         self._queue = queue
         self._acceptor = acceptor
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        self._queue.forget_acceptor(self._acceptor)
+        self._queue.sessions.forget(self._acceptor)

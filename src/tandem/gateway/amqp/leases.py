@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.types import Array, Int, Timestamp
 from tandem.broker.ports import LeaseWaiter
-from tandem.broker.queue.leases import Lease
+from tandem.broker.queue.lease import Lease
 from tandem.gateway.amqp.requests import Reply, need
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import ArgumentRefused, LeaseLost
@@ -16,7 +16,7 @@ from tandem.model.ranges import pack_ranges, unpack_ranges
 from tandem.server.lease_claims import CLAIM_MS_MAX
 
 if TYPE_CHECKING:
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
     from tandem.model.message import Message
@@ -45,7 +45,7 @@ def _numbers(body: dict[object, object], name: str) -> list[int]:
     return list(values)
 
 
-def _owner(queue: Queue, seq: int) -> tuple[int, int]:
+def _owner(queue: Entity, seq: int) -> tuple[int, int]:
     """(fragment, session) a message belongs to."""
     part = queue.part_of(seq)
     return part.entity_id, part.index.owner(seq) if seq and part.index.state(seq) else 0
@@ -70,7 +70,7 @@ class LeaseOperations:
         self._address = address
 
     @property
-    def _queue(self) -> Queue:
+    def _queue(self) -> Entity:
         return self._connection.context.namespace.resolve(self._address)
 
     # -- taking ------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class LeaseOperations:
             seqs = _numbers(body, "ranges")
             if len(seqs) > limits.lease_messages_max:
                 raise ArgumentRefused(f"A lease holds at most {limits.lease_messages_max} messages.")
-            lease: Lease | None = self._queue.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now)
+            lease: Lease | None = self._queue.leases.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now)
         else:
             lease = await self._next(lease_id, body, duration_ms)
         if lease is None or not lease.seqs:
@@ -118,23 +118,23 @@ class LeaseOperations:
         deadline = loop.time() + wait_ms / 1000
         while not self._connection.gone:
             queue = self._queue
-            lease = queue.lease(lease_id, messages_max, bytes_max, duration_ms, self._connection.turn.begin(), int(before))
+            lease = queue.leases.lease(lease_id, messages_max, bytes_max, duration_ms, self._connection.turn.begin(), int(before))
             left = deadline - loop.time()
             if lease.seqs or left <= 0:
                 return lease
             await self._wait(queue, min(left, _SLICE_SECONDS))
         return None
 
-    async def _wait(self, queue: Queue, seconds: float) -> None:
+    async def _wait(self, queue: Entity, seconds: float) -> None:
         waiter = _Wake()
-        queue.await_lease(waiter)
+        queue.leases.await_ready(waiter)
         try:
             async with asyncio.timeout(seconds):
                 await waiter.future
         except TimeoutError:
-            queue.forget_lease_waiter(waiter)
+            queue.leases.forget_waiter(waiter)
 
-    def _describe(self, queue: Queue, lease: Lease) -> dict[object, object]:
+    def _describe(self, queue: Entity, lease: Lease) -> dict[object, object]:
         answer: dict[object, object] = {
             "lease-id": lease.id,
             "message-count": Int(len(lease.seqs)),
@@ -165,7 +165,7 @@ class LeaseOperations:
         binary of payloads without the annotations a delivery would carry, and one of what they would say (see `_STAMP`).
         """
         queue = self._queue
-        lease = queue.find_lease(need(body, "lease-id", str), self._connection.turn.now)
+        lease = queue.leases.find(need(body, "lease-id", str), self._connection.turn.now)
         skip = max(need(body, "skip", int), 0)
         end = min(skip + max(need(body, "top", int), 0), len(lease.seqs))
         seqs, end = self._page(queue, lease, skip, end, bool(body.get("remaining")))
@@ -182,7 +182,7 @@ class LeaseOperations:
             answer["messages"] = [self._payload(queue, seq, message) for seq, message in found]
         return 200, answer
 
-    def _page(self, queue: Queue, lease: Lease, skip: int, end: int, remaining: bool) -> tuple[list[int], int]:
+    def _page(self, queue: Entity, lease: Lease, skip: int, end: int, remaining: bool) -> tuple[list[int], int]:
         """(sequence numbers, place behind them): as many as one reply may carry, at least one."""
         room = self._connection.context.limits.lease_read_bytes_max
         seqs: list[int] = []
@@ -199,11 +199,11 @@ class LeaseOperations:
             seqs.append(seq)
         return seqs, end
 
-    def _payload(self, queue: Queue, seq: int, message: Message) -> bytes:
+    def _payload(self, queue: Entity, seq: int, message: Message) -> bytes:
         index = queue.part_of(seq).index
         return self._connection.translator.delivery(message, seq, index.enqueued_at(seq), index.count(seq), index.expires_at(seq), None, 0)
 
-    def _packed(self, queue: Queue, found: list[tuple[int, Message]]) -> tuple[bytes, bytes]:
+    def _packed(self, queue: Entity, found: list[tuple[int, Message]]) -> tuple[bytes, bytes]:
         undressed = self._connection.translator.undressed
         stamps: list[bytes] = []
         payloads: list[bytes] = []
@@ -218,7 +218,7 @@ class LeaseOperations:
 
     async def renew(self, body: dict[object, object]) -> Reply:
         duration_ms = min(need(body, "duration-ms", int), self._connection.context.limits.lease_ms_max)
-        lease = self._queue.renew_lease(need(body, "lease-id", str), duration_ms, self._connection.turn.now)
+        lease = self._queue.leases.renew(need(body, "lease-id", str), duration_ms, self._connection.turn.now)
         return 200, {"expires-at": Timestamp(lease.expires_at), "remaining": Int(lease.remaining())}
 
     async def claim(self, body: dict[object, object]) -> Reply:
@@ -228,7 +228,7 @@ class LeaseOperations:
         """
         queue = self._queue
         now = self._connection.turn.now
-        lease = queue.find_lease(need(body, "lease-id", str), now)
+        lease = queue.leases.find(need(body, "lease-id", str), now)
         attempt = need(body, "attempt", str)
         duration_ms = need(body, "duration-ms", int)
         if not 0 <= duration_ms <= CLAIM_MS_MAX:
@@ -249,17 +249,17 @@ class LeaseOperations:
         lease_id = need(body, "lease-id", str)
         dead = self._dead_letters(body)
         done, back = _numbers(body, "completed"), _numbers(body, "returned")
-        completed = queue.complete_part(lease_id, done, now)
-        returned = queue.return_part(lease_id, back, now)
+        completed = queue.leases.complete_part(lease_id, done, now)
+        returned = queue.leases.return_part(lease_id, back, now)
         moves: list[Durable] = []
         for seq, reason, description in dead:
             effect = Durable()
-            if queue.dead_letter_part(lease_id, seq, reason, description, now, effect):
+            if queue.leases.dead_letter_part(lease_id, seq, reason, description, now, effect):
                 moves.append(effect)
         await durable(queue)
         for effect in moves:
             await effect.future
-        left = queue.find_lease(lease_id, now).remaining()
+        left = queue.leases.find(lease_id, now).remaining()
         counts = {"completed": completed, "returned": returned, "dead-lettered": len(moves), "remaining": left}
         return 200, {name: Int(count) for name, count in counts.items()}
 
@@ -281,7 +281,7 @@ class LeaseOperations:
     async def complete(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         lease_id = need(body, "lease-id", str)
-        removed = queue.complete_lease(lease_id, self._connection.turn.now)
+        removed = queue.leases.complete(lease_id, self._connection.turn.now)
         self._connection.context.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(removed)}
@@ -289,7 +289,7 @@ class LeaseOperations:
     async def abandon(self, body: dict[object, object]) -> Reply:
         queue = self._queue
         lease_id = need(body, "lease-id", str)
-        returned = queue.abandon_lease(lease_id, self._connection.turn.now)
+        returned = queue.leases.abandon(lease_id, self._connection.turn.now)
         self._connection.context.claims.ended(queue.path, lease_id)
         await durable(queue)
         return 200, {"message-count": Int(returned)}
@@ -302,6 +302,6 @@ class LeaseOperations:
                 "remaining": Int(lease.remaining()),
                 "expires-at": Timestamp(lease.expires_at),
             }
-            for lease in self._queue.all_leases()
+            for lease in self._queue.leases.all_leases()
         ]
         return (200, {"leases": found}) if found else (204, {})

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from tandem.amqp.types import Array, Int, Symbol, Timestamp
 from tandem.broker.meters import CANCEL, EMPTY, LEASE, OK, PEEK, PURGE, RULE, SESSION
+from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.locks import Lock
-from tandem.broker.queue.queue import Queue
 from tandem.gateway import verbs
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.leases import LeaseOperations
@@ -89,7 +89,7 @@ class ManagementNode(Requests):
         }
 
     @property
-    def _queue(self) -> Queue:
+    def _queue(self) -> Entity:
         """Looked up for each request: a store that came back brings new queues."""
         return self.connection.context.namespace.resolve(self._address)
 
@@ -220,7 +220,7 @@ class ManagementNode(Requests):
         queue = self.connection.context.namespace.resolve_sender(self._address)
         placed = verbs.send_all(queue, messages, self.connection.turn.now)
         await durable(queue)
-        return 200, {"sequence-numbers": Array(_LONG, [one.number for one in placed])}
+        return 200, {"sequence-numbers": Array(_LONG, [one.seq for one in placed])}
 
     async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
         queue = self.connection.context.namespace.resolve_sender(self._address)

@@ -33,7 +33,7 @@ from tandem.model.message import Message
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Delivery, Link, SenderLink
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.sessions import MessageSession
     from tandem.gateway.amqp.connection import PeerConnection
 
@@ -95,9 +95,9 @@ class LinkConsumer(Consumer):
 class Receiving(LinkHandler):
     """A client receives from a queue."""
 
-    def __init__(self, connection: PeerConnection, queue: Queue, consumer: LinkConsumer) -> None:
+    def __init__(self, connection: PeerConnection, queue: Entity, consumer: LinkConsumer) -> None:
         self.connection = connection
-        self.queue: Queue = queue
+        self.queue: Entity = queue
         self.consumer: LinkConsumer = consumer
         self._pending: PendingDisposition | None = None
         self._asks: int = 0
@@ -114,11 +114,11 @@ class Receiving(LinkHandler):
             queue.consumer_ready(consumer)
         if consumer.link.drain:
             queue.pump(self.connection.turn.now)
-            while queue.has_more:
+            while queue.receivers.has_more:
                 queue.pump(self.connection.turn.now)
             if not consumer.link.drain or consumer.searching:
                 return  # answered meanwhile, or will be when everything was looked at
-            if consumer.reserved == 0 and not queue.paging and consumer.link.attached:
+            if consumer.reserved == 0 and not queue.receivers.paging and consumer.link.attached:
                 self._receive_ended()
                 consumer.link.drained()
                 self.connection.touch()
@@ -179,7 +179,7 @@ class Receiving(LinkHandler):
         if waits:
             queue.when_durable(verbs.NOTHING)
 
-    def _answer(self, link: SenderLink, delivery_id: int, part: Queue) -> None:
+    def _answer(self, link: SenderLink, delivery_id: int, part: Entity) -> None:
         """Completed, once the disk knows; runs of such answers leave as one."""
         link.settle_locally(delivery_id)
         pending = self._pending
@@ -255,7 +255,7 @@ class Receiving(LinkHandler):
 
     def _let_go(self, session: MessageSession, failed: bool) -> None:
         try:
-            self.queue.close_session(session, self.consumer, self.connection.turn.now, failed)
+            self.queue.sessions.close(session, self.consumer, self.connection.turn.now, failed)
         except Unavailable as down:
             self.connection.context.log(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
 

@@ -8,14 +8,14 @@ from tandem.model.errors import Unavailable
 
 if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
+    from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
-    from tandem.broker.queue.queue import Queue
     from tandem.server.context import NamespaceContext
 
 _SWEEP_AT_LEAST: Final = 64
 
 
-def locks_end_with(engine: Connection, queue: Queue, context: NamespaceContext) -> bool:
+def locks_end_with(engine: Connection, queue: Entity, context: NamespaceContext) -> bool:
     """The connection is broken, and this entity's locks go with such."""
     if not engine.broken:
         return False
@@ -23,18 +23,18 @@ def locks_end_with(engine: Connection, queue: Queue, context: NamespaceContext) 
     return not (context.namespace.locks_outlive_connections if outlive is None else outlive)
 
 
-def return_locks(context: NamespaceContext, queue: Queue, locks: list[Lock], counts: bool = True) -> None:
+def return_locks(context: NamespaceContext, queue: Entity, locks: list[Lock], counts: bool = True) -> None:
     """To the front of the queue. `counts`: as if their time were over; else as if they had not been delivered."""
     now = context.turn.now
     try:
         for lock in locks:
             part = queue.part_of(lock.seq)
-            if part.out_of_service:
+            if part.terms.out_of_service:
                 continue  # its messages are free when its store is back
             if counts:
-                part.lose(lock, now)
+                part.settlement.lose(lock, now)
             else:
-                part.give_up(lock, now)
+                part.release(lock, now)
     except Unavailable as down:
         context.log(f"locks of '{queue.path}' are dropped with its store: {down.description}")
 
@@ -43,10 +43,10 @@ class LocksWithoutDelivery:
     """Of deferred messages that a connection received by their numbers: no link knows of them."""
 
     def __init__(self) -> None:
-        self._locks: list[tuple[Queue, Lock]] = []
+        self._locks: list[tuple[Entity, Lock]] = []
         self._sweep_at = _SWEEP_AT_LEAST
 
-    def add(self, queue: Queue, locks: list[Lock]) -> None:
+    def add(self, queue: Entity, locks: list[Lock]) -> None:
         """Those settled or lost since are forgotten whenever their number may have doubled."""
         if len(self._locks) + len(locks) > self._sweep_at:
             self._locks = [(of, lock) for of, lock in self._locks if lock.held]

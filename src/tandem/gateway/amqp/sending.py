@@ -8,7 +8,7 @@ from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.message import data_of, scan
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected, encode_transactional
-from tandem.broker.entities.gathering import AllOf
+from tandem.broker.entities.joined import AllOf
 from tandem.broker.meters import REFUSED, SEND
 from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition, ReroutableDisposition
@@ -18,8 +18,8 @@ from tandem.model.message import Message
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
-    from tandem.broker.queue.queue import Queue
-    from tandem.broker.recovery.cross_store import RowId
+    from tandem.broker.ports import RowId
+    from tandem.broker.queue.entity import Entity
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
 
@@ -29,9 +29,9 @@ BATCH_FORMAT: Final = 0x80013700
 class Sending(LinkHandler):
     """A client sends to an entity."""
 
-    def __init__(self, connection: PeerConnection, queue: Queue, address: Address) -> None:
+    def __init__(self, connection: PeerConnection, queue: Entity, address: Address) -> None:
         self.connection = connection
-        self.queue: Queue = queue
+        self.queue: Entity = queue
         self.address = address
         self._pending: PendingDisposition | None = None
 
@@ -44,7 +44,7 @@ class Sending(LinkHandler):
         try:
             if state is not None and self._in_transaction(link, delivery_id, payload, settled, message_format, state):
                 return
-            if queue.out_of_service:
+            if queue.terms.out_of_service:
                 # Its store went down, and came back with the same queue replayed; or it is still down, which raises.
                 queue = connection.context.namespace.resolve_sender(self.address)
                 self.queue = queue
@@ -52,18 +52,18 @@ class Sending(LinkHandler):
                 self._send_batch(link, delivery_id, queue, payload, settled, now)
                 return
             message = connection.translator.message(payload)
-            part = verbs.send(queue, message, now)
+            placed = verbs.send(queue, message, now)
         except BusError as error:
             self._reject(link, delivery_id, settled, error)
             return
         if settled:
             queue.when_durable(verbs.NOTHING)
-        elif part is not queue:
-            self._answer_for_fragment(link, delivery_id, part, [message], queue.rows_used)
+        elif placed.part is not queue:
+            self._answer_for_fragment(link, delivery_id, placed.part, [message], placed.rows)
         else:
-            self._answer(link, delivery_id, part)
+            self._answer(link, delivery_id, queue)
 
-    def _answer(self, link: ReceiverLink, delivery_id: int, part: Queue) -> None:
+    def _answer(self, link: ReceiverLink, delivery_id: int, part: Entity) -> None:
         """Accepted, once the disk knows; runs of such answers leave as one."""
         pending = self._pending
         turn_number = self.connection.turn.number
@@ -73,7 +73,7 @@ class Sending(LinkHandler):
             part.when_durable(pending)
 
     def _answer_for_fragment(
-        self, link: ReceiverLink, delivery_id: int, part: Queue, messages: list[Message], rows: list[RowId] | None
+        self, link: ReceiverLink, delivery_id: int, part: Entity, messages: list[Message], rows: list[RowId] | None
     ) -> None:
         """A fragment took them: should its store fail before they are on its disk, another one takes those that have no key."""
         pending = self._pending
@@ -89,13 +89,13 @@ class Sending(LinkHandler):
             self._pending = reroutable
             part.when_durable(reroutable)
 
-    def _send_batch(self, link: ReceiverLink, delivery_id: int, queue: Queue, payload: bytes, settled: bool, now: int) -> None:
+    def _send_batch(self, link: ReceiverLink, delivery_id: int, queue: Entity, payload: bytes, settled: bool, now: int) -> None:
         messages = [self.connection.translator.message(part) for part in split_batch(payload)]
         placed = verbs.send_all(queue, messages, now)
         if settled:
             queue.when_durable(verbs.NOTHING)
             return
-        parts: dict[Queue, None] = {}
+        parts: dict[Entity, None] = {}
         rows: list[RowId] = []
         movable = True
         for one in placed:
@@ -148,7 +148,7 @@ class Sending(LinkHandler):
         connection.send_disposition(link.session, True, delivery_id, delivery_id, state, "")
 
     def on_oversize(self, link: ReceiverLink, delivery_id: int, tag: bytes, settled: bool) -> None:
-        limit = self.queue.message_bytes_max
+        limit = self.queue.terms.message_bytes_max
         large = MessageSizeExceeded(f"The message exceeds the limit of {limit} bytes of '{self.queue.path}'.")
         self._reject(link, delivery_id, settled, large)
 

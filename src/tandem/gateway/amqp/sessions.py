@@ -11,7 +11,7 @@ from tandem.gateway.waiting import durable
 from tandem.model.errors import ArgumentRefused, SessionLockLost
 
 if TYPE_CHECKING:
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
 
@@ -32,7 +32,7 @@ class SessionOperations:
         self._address = address
 
     @property
-    def _queue(self) -> Queue:
+    def _queue(self) -> Entity:
         return self._connection.context.namespace.resolve(self._address)
 
     # -- whose session -----------------------------------------------------------------------
@@ -46,7 +46,7 @@ class SessionOperations:
             wanted = self._held_through(str(name))
         if not isinstance(wanted, str):
             raise ArgumentRefused(f"The request needs 'session-id' as str, found {type(wanted).__name__}.")
-        holder = self._queue.held_session(wanted, self._connection.turn.now).holder
+        holder = self._queue.sessions.held(wanted, self._connection.turn.now).holder
         if (
             not isinstance(holder, LinkConsumer)
             or holder.connection is not self._connection
@@ -76,7 +76,7 @@ class SessionOperations:
     # -- operations --------------------------------------------------------------------------
 
     async def renew(self, body: dict[object, object]) -> Reply:
-        until = self._queue.renew_session(self.held_by(body), self._connection.turn.now)
+        until = self._queue.sessions.renew(self.held_by(body), self._connection.turn.now)
         return 200, {"expiration": Timestamp(until)}
 
     async def set_state(self, body: dict[object, object]) -> Reply:
@@ -87,18 +87,18 @@ class SessionOperations:
         limit = self._connection.context.limits.session_state_bytes_max
         if state is not None and len(state) > limit:
             raise ArgumentRefused(f"The session state has {len(state)} bytes; at most {limit} are allowed.")
-        self._queue.set_session_state(self.held_by(body), state or None, self._connection.turn.now)
+        self._queue.sessions.set_state(self.held_by(body), state or None, self._connection.turn.now)
         await durable(self._queue)
         return 200, {}
 
     async def get_state(self, body: dict[object, object]) -> Reply:
-        return 200, {"session-state": self._queue.session_state(self.held_by(body), self._connection.turn.now)}
+        return 200, {"session-state": self._queue.sessions.state(self.held_by(body), self._connection.turn.now)}
 
     async def list(self, body: dict[object, object]) -> Reply:
         after = need(body, "last-updated-time", int)
         skip = need(body, "skip", int)
         top = need(body, "top", int)
-        ids = self._queue.list_sessions(None if after >= _ALL_SESSIONS_MS - 1 else int(after), max(skip, 0), max(top, 0))
+        ids = self._queue.sessions.list_ids(None if after >= _ALL_SESSIONS_MS - 1 else int(after), max(skip, 0), max(top, 0))
         if not ids:
             return 204, {}
         return 200, {"skip": Int(skip + len(ids)), "sessions-ids": Array(_STRING, list[object](ids))}

@@ -24,8 +24,8 @@ from tandem.model.errors import (
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
+    from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
-    from tandem.broker.queue.queue import Queue
     from tandem.gateway.verbs import Settlement
     from tandem.model.message import Message
     from tandem.server.context import NamespaceContext
@@ -50,7 +50,7 @@ class OpenTransaction:
         """Steps that wait for a message to be read."""
         self.discharge: Callable[[], None] | None = None
         """What to do once nothing is loading."""
-        self.returning: list[tuple[Queue, Lock, bool]] = []
+        self.returning: list[tuple[Entity, Lock, bool]] = []
         """Settled by their receivers for good: given back if it is rolled back. True: the delivery counts."""
 
 
@@ -125,7 +125,7 @@ class Transactions:
 
     # -- work in a transaction ---------------------------------------------------------------
 
-    def send(self, id_: bytes | None, queue: Queue, messages: list[Message]) -> bytes:
+    def send(self, id_: bytes | None, queue: Entity, messages: list[Message]) -> bytes:
         """Hold these back; returns the transaction's id. Raises what would refuse them outside of a transaction."""
         transaction = self.find(id_)
         now = self._context.turn.now
@@ -138,7 +138,7 @@ class Transactions:
         return transaction.id
 
     def settle(
-        self, id_: bytes | None, settlement: Settlement | None, queue: Queue, lock: Lock, settled: bool, counts: bool, then: Effect
+        self, id_: bytes | None, settlement: Settlement | None, queue: Entity, lock: Lock, settled: bool, counts: bool, then: Effect
     ) -> None:
         """Hold a settlement back; `then` follows when it is taken in. Raises what would refuse it outside of a transaction.
         `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""
@@ -206,7 +206,7 @@ class _Changing(Loaded):
         self,
         all_: Transactions,
         transaction: OpenTransaction,
-        queue: Queue,
+        queue: Entity,
         lock: Lock,
         how: int,
         changes: dict[str, object],
@@ -225,7 +225,7 @@ class _Changing(Loaded):
         try:
             if error is not None or message is None:
                 raise error or BusError("The message left the queue while it was being settled.")
-            changed = self._queue.rewriter.with_properties(message, self._changes)
+            changed = self._queue.part_of(self._lock.seq).rewriter.with_properties(message, self._changes)
             self._transactions.add(self._transaction, Settled(self._queue, self._lock, self._how, changed))
         except BusError as refused:
             self._transaction.doomed = self._transaction.doomed or refused

@@ -10,8 +10,8 @@ from tandem.amqp.message import DATA, encode_message
 from tandem.amqp.types import Symbol, Timestamp
 from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.ports import Consumer
+from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.locks import Lock
-from tandem.broker.queue.queue import Queue
 from tandem.gateway import verbs
 from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMessage
 from tandem.gateway.translate import token_to_uuid
@@ -52,7 +52,7 @@ class DataPlane:
         if queue.has_sessions:
             raise NotAllowed(f"'{queue.path}' requires sessions, which this interface does not offer: use AMQP.")
         visitor = _OneMessage(lock)
-        queue.check_receiver()
+        queue.terms.check_receiver()
         queue.add_consumer(visitor)
         queue.consumer_ready(visitor)
         queue.accessed_at = self._context.turn.now
@@ -73,12 +73,12 @@ class DataPlane:
             self._context.turn.begin()
             queue.remove_consumer(visitor)
 
-    def _give_back(self, queue: Queue, visitor: _OneMessage) -> None:
+    def _give_back(self, queue: Entity, visitor: _OneMessage) -> None:
         """The client hung up: a lock taken for it is released, the delivery does not count."""
         if visitor.lock is not None and visitor.lock.held:
-            queue.give_up(visitor.lock, self._context.turn.begin())
+            queue.release(visitor.lock, self._context.turn.begin())
 
-    def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Queue, Lock]:
+    def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Entity, Lock]:
         queue = self._context.namespace.resolve(address)
         lock = queue.find_lock(token_to_uuid(lock_token.bytes))
         if message.isdigit() and int(message) != lock.seq:
