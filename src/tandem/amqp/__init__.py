@@ -4,7 +4,7 @@ from tandem.amqp.codec import decode_value, skip_value
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
 from tandem.amqp.encoder import encode_value
-from tandem.amqp.errors import AmqpError, DecodeError, EncodeError, ProtocolError
+from tandem.amqp.errors import AmqpError, DecodeError, ProtocolError
 from tandem.amqp.handlers import ConnectionHandler, LinkHandler
 from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
 from tandem.amqp.message import DecodedMessage, Sections, decode_message, encode_message, scan
@@ -30,6 +30,7 @@ from tandem.amqp.types import (
     Decimal64,
     Decimal128,
     Described,
+    EncodeError,
     Float,
     Int,
     Short,

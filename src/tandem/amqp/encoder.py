@@ -8,7 +8,6 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final
 
-from tandem.amqp.errors import EncodeError
 from tandem.amqp.types import (
     Array,
     Byte,
@@ -17,6 +16,7 @@ from tandem.amqp.types import (
     Decimal64,
     Decimal128,
     Described,
+    EncodeError,
     Float,
     Int,
     Short,

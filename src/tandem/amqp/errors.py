@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tandem.amqp.encoder import NULL, compound, encode_string, encode_symbol, encode_value
+
 INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
 UNAUTHORIZED_ACCESS: Final = "amqp:unauthorized-access"
@@ -34,9 +36,6 @@ class AmqpError:
         self.info = info
 
     def encode(self) -> bytes:
-        # the encoder imports EncodeError from here, so this import waits for the first error
-        from tandem.amqp.encoder import NULL, compound, encode_string, encode_symbol, encode_value
-
         parts = (
             encode_symbol(self.condition),
             NULL if self.description is None else encode_string(self.description),
@@ -65,10 +64,6 @@ class DecodeError(Exception):
     def __init__(self, description: str) -> None:
         super().__init__(description)
         self.description = description
-
-
-class EncodeError(ValueError):
-    """A Python value that has no AMQP form: the caller's mistake, never the peer's."""
 
 
 class ProtocolError(Exception):

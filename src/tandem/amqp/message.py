@@ -16,9 +16,9 @@ from tandem.amqp.encoder import (
     encode_uint,
     encode_value,
 )
-from tandem.amqp.errors import DecodeError, EncodeError
+from tandem.amqp.errors import DecodeError
 from tandem.amqp.fields import Fields, read_descriptor
-from tandem.amqp.types import Timestamp, UByte, type_name
+from tandem.amqp.types import EncodeError, Timestamp, UByte, type_name
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71

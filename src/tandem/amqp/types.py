@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+class EncodeError(ValueError):
+    """A Python value that has no AMQP form: the caller's mistake, never the peer's."""
+
+
 class Symbol(str):
     """ASCII text from a constrained domain; equal to the same `str`, encoded as a symbol."""
 

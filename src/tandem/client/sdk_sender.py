@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from time import monotonic  # the clock of every event loop the SDK runs on
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
@@ -29,7 +29,6 @@ from tandem.client.sdk_pump import IN_FLIGHT_MAX, Job, LinkPump, supports_pipeli
 from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from tandem.client.sdk import SdkNamespace
     from tandem.client.transport import Outgoing, Single
 
 log = logging.getLogger("tandem.client.sdk")
@@ -54,6 +53,22 @@ def precise(error: BaseException) -> BaseException:
 def new_batch(bytes_max: int | None = None) -> ServiceBusMessageBatch:
     """An empty batch that asynchronous senders take as it is; one of the other kind they would pack again."""
     return ServiceBusMessageBatch(max_size_in_bytes=bytes_max, amqp_transport=PyamqpTransportAsync)
+
+
+class SenderSource(Protocol):
+    """Where an `SdkSender` gets its senders from, and who closes them."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def make_sender(self, path: str, sdk_options: dict[str, Any]) -> ServiceBusSender: ...
+
+    def check_open(self) -> None: ...
+
+    def close_later(self, closing: Coroutine[Any, Any, None]) -> None: ...
 
 
 class _OneSenderNamespace:
@@ -81,7 +96,7 @@ class _OneSenderNamespace:
 class SdkSender:
     """Sends to one path over one SDK sender at a time; a broken one is replaced."""
 
-    def __init__(self, namespace: SdkNamespace | _OneSenderNamespace, path: str, sdk_options: dict[str, Any] | None = None) -> None:
+    def __init__(self, namespace: SenderSource, path: str, sdk_options: dict[str, Any] | None = None) -> None:
         self._namespace = namespace
         self.path = path
         self._sdk_options = sdk_options or {}

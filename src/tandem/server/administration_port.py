@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tandem.model.entity import QueueDescription, Right, RuleDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity import (
+    HybridConnectionDescription,
+    QueueDescription,
+    Right,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from tandem.relay.entity import HybridConnection
 
 _T = TypeVar("_T")
 
@@ -122,3 +130,19 @@ class AdminPort(Protocol):
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None: ...
 
     async def list_rules(self, topic: str, subscription: str, page: Page) -> list[RuleDescription]: ...
+
+
+class RelayPort(Protocol):
+    """What the administration of relays needs of a namespace."""
+
+    def find(self, name: str) -> HybridConnectionDescription | None: ...
+
+    def get(self, name: str) -> HybridConnection: ...
+
+    def list(self, page: Page) -> list[HybridConnection]: ...
+
+    async def create(self, description: HybridConnectionDescription) -> HybridConnectionDescription: ...
+
+    async def update(self, description: HybridConnectionDescription) -> HybridConnectionDescription: ...
+
+    async def delete(self, name: str) -> None: ...

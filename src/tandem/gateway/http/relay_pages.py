@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tandem.gateway.http.atom.relays import RelayPort
 from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, Right
 from tandem.model.errors import ArgumentRefused
 from tandem.relay.entity import HybridConnection
-from tandem.server.administration_port import Page
+from tandem.server.administration_port import Page, RelayPort
 
 _ALL: Final = Page(top=1_000_000)
 _FIELDS: Final[dict[str, tuple[type, ...]]] = {

@@ -16,8 +16,8 @@ from tandem.server.tracking import Tracker
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from tandem.gateway.http.atom.relays import RelayPort
     from tandem.relay.namespace import RelayNamespace
+    from tandem.server.administration_port import RelayPort
 
 audit: Final = logging.getLogger("tandem.audit")
 

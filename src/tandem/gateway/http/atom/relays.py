@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tandem.gateway.http.atom.entry import read_entry
 from tandem.gateway.http.atom.target import Kind, Target, read_page
@@ -15,27 +15,11 @@ from tandem.model.entity import AuthorizationRule, HybridConnectionDescription
 from tandem.model.entity_json import dump_relay
 from tandem.model.errors import ArgumentRefused
 from tandem.relay.entity import HybridConnection
-from tandem.server.administration_port import Page
+from tandem.server.administration_port import RelayPort
 
 _NAME: Final = b"HybridConnectionDescription"
 
 WithKeys = Callable[[tuple[AuthorizationRule, ...], tuple[AuthorizationRule, ...]], tuple[AuthorizationRule, ...]]
-
-
-class RelayPort(Protocol):
-    """What the administration of relays needs of a namespace."""
-
-    def find(self, name: str) -> HybridConnectionDescription | None: ...
-
-    def get(self, name: str) -> HybridConnection: ...
-
-    def list(self, page: Page) -> list[HybridConnection]: ...
-
-    async def create(self, description: HybridConnectionDescription) -> HybridConnectionDescription: ...
-
-    async def update(self, description: HybridConnectionDescription) -> HybridConnectionDescription: ...
-
-    async def delete(self, name: str) -> None: ...
 
 
 def is_for_relay(relays: RelayPort, request: Request, target: Target) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tandem.gateway.http.atom.entry import Wish, read_entry
-from tandem.gateway.http.atom.relays import RelayPort, handle_relay, is_for_relay
+from tandem.gateway.http.atom.relays import handle_relay, is_for_relay
 from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
 from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, SINCE_LARGE_MESSAGES, Writer
 from tandem.gateway.http.types import HttpNamespace, Reply, Request, check_if_match
@@ -28,7 +28,7 @@ from tandem.model.entity import (
 from tandem.model.entity_json import dump_entity, dump_rule
 from tandem.model.errors import ArgumentRefused, EntityNotFound
 from tandem.model.limits import Limits
-from tandem.server.administration_port import AdminPort, Page
+from tandem.server.administration_port import AdminPort, Page, RelayPort
 from tandem.server.name_locks import NameLocks
 from tandem.server.tracking import Entropy
 
