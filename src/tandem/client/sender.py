@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -27,8 +27,11 @@ from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from tandem.client.pairing import PairedNamespaces
-    from tandem.client.session_order import PathOrder
+    from tandem.client.backlog import Rotation
+    from tandem.client.coupling import PairSide
+    from tandem.client.events import Counters, EventHub
+    from tandem.client.paths import PathMonitor
+    from tandem.client.session_order import PathOrder, SessionOrder
     from tandem.client.transport import Outgoing, Sender, Single
 
 MESSAGE_BYTES_DEFAULT = 262_144
@@ -43,6 +46,23 @@ _DIVERSION_SECONDS_MIN = 0.8
 _BACKLOG_FINAL = (Verdict.UNAUTHORIZED, Verdict.REFUSED)
 
 
+class Pair(Protocol):
+    """What a sender needs of its pair."""
+
+    primary: PairSide
+    secondary: PairSide
+    rotation: Rotation
+    order: SessionOrder | None
+    events: EventHub
+    counters: Counters
+    unreachable: Callable[[BaseException], bool]
+    now_ms: Callable[[], int]
+    backlog_message_bytes_max: int
+
+    def monitor(self, path: str) -> PathMonitor: ...
+    def forget(self, sender: PairedSender) -> None: ...
+
+
 class PairedSender:
     """Sends to one queue or topic of the primary namespace. Made by `PairedNamespaces.get_queue_sender` or `get_topic_sender`.
 
@@ -50,7 +70,7 @@ class PairedSender:
     have been stored (an answer can be lost), so give entities duplicate detection if a double would hurt.
     """
 
-    def __init__(self, pair: PairedNamespaces, path: str, timeout: float, sdk_options: dict[str, Any]) -> None:
+    def __init__(self, pair: Pair, path: str, timeout: float, sdk_options: dict[str, Any]) -> None:
         self._pair = pair
         self._monitor = pair.monitor(path)
         self._counters = pair.counters

@@ -31,6 +31,7 @@ from tandem.client.replication import ActiveReplication as AsyncActiveReplicatio
 from tandem.client.replication import ActiveSender as AsyncActiveSender
 from tandem.client.replication import PassiveReplication as AsyncPassiveReplication
 from tandem.client.replication import PassiveSender as AsyncPassiveSender
+from tandem.client.sender import Pair
 from tandem.client.sender import PairedSender as AsyncPairedSender
 from tandem.client.session_order import SessionOrder
 from tandem.client.syphon import Syphon
@@ -123,7 +124,7 @@ class PairedSender:
     """Sends to one queue or topic of the primary namespace. Made by `PairedNamespaces.get_queue_sender` or `get_topic_sender`."""
 
     aio: AsyncPairedSender
-    def __init__(self, pair: PairedNamespaces, path: str, timeout: float, sdk_options: dict[str, Any]) -> None: ...
+    def __init__(self, pair: Pair, path: str, timeout: float, sdk_options: dict[str, Any]) -> None: ...
     def cancel_scheduled_messages(self, sequence_numbers: int | list[int], *, timeout: float | None = ...) -> None:
         """Cancel scheduled messages of the primary. Diverted ones have no number and cannot be cancelled."""
     def close(self) -> None: ...
