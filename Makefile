@@ -129,6 +129,7 @@ format: $(VENV)/.dev
 
 docs: setup $(VENV)/.dev
 	@$(BIN)/python tools/configuration_page.py
+	@$(BIN)/python tools/rooms_map.py
 	@$(BIN)/python tools/facade_stub.py
 
 # First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path. Both run and
