@@ -16,19 +16,22 @@ ROOT = Path(__file__).resolve().parents[2]
 INTERNALS = ROOT / "docs" / "internals"
 PAGES = [*sorted(INTERNALS.glob("*.md")), ROOT / "CONTRIBUTING.md"]
 NAMED = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|md|toml|sh))`|`((?:[\w.-]+/)+)`|\]\(([\w./-]+\.md)\)")
-NOT_OURS = {"tandem.toml"}
-"""What a page speaks of and a user has."""
+NOT_OURS = {"tandem.toml", "damaged/"}
+"""What a page speaks of and a user, or a store, has."""
 
 
-def places(page: Path) -> list[Path]:
-    """Where a name may be meant to begin."""
-    return [ROOT, ROOT / "src" / "tandem", page.parent, *(ROOT / "src" / "tandem" / room for room in ("simulator", "broker", "amqp"))]
+SOURCES = {path.name for path in (ROOT / "src" / "tandem").rglob("*.py")}
+
+
+def exists(page: Path, name: str) -> bool:
+    """Below the root, the source or the page; a name without a directory may be any file's of the source."""
+    return name in SOURCES or any((place / name).exists() for place in (ROOT, ROOT / "src" / "tandem", page.parent))
 
 
 def missing(page: Path) -> list[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     names = {next(part for part in found if part) for found in NAMED.findall(text)}
-    return sorted(name for name in names - NOT_OURS if "<" not in name and not any((place / name).exists() for place in places(page)))
+    return sorted(name for name in names - NOT_OURS if not exists(page, name))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
