@@ -45,9 +45,11 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[House]:
+    """Tokens last the usual three hours, unless a test wants to see their end."""
+    lifetime = getattr(request, "param", "3h")
     secret = add_client(tmp_path, "shop", "--role", OWNER)
-    with IssuerProcess(tmp_path, "--lifetime", f"{LIFETIME}s") as issuer:
+    with IssuerProcess(tmp_path, "--lifetime", lifetime) as issuer:
         (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n' + issuer.trusted('refresh = "1s"', 'refetch_min = "0s"'))
         with BrokerProcess(tmp_path, "--port", "0", "--data", "data", log=tmp_path / "broker-stderr.txt") as broker:
             yield House(tmp_path, issuer, broker, secret)
@@ -60,6 +62,7 @@ def cut_at(refusal: Refused) -> int:
     return int(datetime.fromisoformat(stamp.group(1)).replace(tzinfo=UTC).timestamp())
 
 
+@pytest.mark.parametrize("house", [f"{LIFETIME}s"], indirect=True)
 async def test_who_holds_a_token_goes_on_to_its_end_and_everything_returns_with_the_issuer(house: House) -> None:
     held = await house.http_issuer()(SERVICE_BUS_SCOPE)
     ends = jwt.decode(held.token, options={"verify_signature": False})["exp"]
@@ -73,7 +76,7 @@ async def test_who_holds_a_token_goes_on_to_its_end_and_everything_returns_with_
                 sender.send(message(str(sent)))
                 sent += 1
                 time.sleep(0.05)
-        assert sent > 10, "it went on although nobody could have given it a new token"
+        assert sent > 3, "it went on although nobody could have given it a new token"
         assert "The token has expired and was not renewed" in cut.value.description
         assert ends <= cut_at(cut.value) <= ends + 1, "not before its end, and not later than a second after"
     with Raw(house.broker.port, user="") as raw:
@@ -95,6 +98,7 @@ async def test_who_holds_a_token_goes_on_to_its_end_and_everything_returns_with_
     await spare.close()
 
 
+@pytest.mark.parametrize("house", [f"{LIFETIME}s"], indirect=True)
 async def test_a_client_that_renews_in_time_never_notices_that_tokens_end(house: House) -> None:
     credential = house.credential()
     host = f"localhost:{house.broker.port}"
@@ -120,7 +124,7 @@ async def test_a_removed_client_is_cut_off_as_soon_as_the_broker_hears_of_it(hou
             while time.monotonic() < until:
                 sender.send(message("still?"))
                 time.sleep(0.05)
-        assert re.search("revoked by its issuer|has expired", cut.value.description)
+        assert "The token was revoked by its issuer" in cut.value.description
     with pytest.raises(Exception, match="401"):
         await house.http_issuer()(SERVICE_BUS_SCOPE)
 

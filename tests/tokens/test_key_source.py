@@ -120,6 +120,17 @@ async def test_a_broker_that_starts_while_its_issuer_is_down_knows_the_keys_it_h
     await verifier.close()
 
 
+async def test_keys_that_cannot_be_kept_on_disk_are_used_all_the_same(publisher: Publisher, tmp_path: Path) -> None:
+    notes: list[str] = []
+    source = source_of(publisher, notes, tmp_path / "no such directory" / "keys.json", refresh_ms=20)
+    verifier = TokenVerifier([source], SystemClock())
+    await verifier.start()
+    await publisher.asked_times(3)
+    assert verifier.verify(signed(claims()), "tandem")
+    assert [note for note in notes if "cannot be kept" in note] == notes
+    await verifier.close()
+
+
 async def test_a_file_of_keys_is_read_at_start_and_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(jwk(rsa_key(), "rsa-1")))

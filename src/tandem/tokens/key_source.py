@@ -118,10 +118,18 @@ class KeySource:
             if self.failure:
                 self._note(f"the keys of {trust.issuer} can be had again")
             self.failure = ""
-            if changed and self._cache is not None and trust.jwks_file is None:
-                await asyncio.to_thread(_replace, self._cache, document)
+            if changed and self._cache is not None:
+                await self._keep(self._cache, document)
         finally:
             self._looking = None
+
+    async def _keep(self, cache: Path, document: bytes) -> None:
+        try:
+            await asyncio.to_thread(_replace, cache, document)
+        except OSError as error:
+            self._note(
+                f"the keys of {self.trust.issuer} cannot be kept in {cache} ({error.strerror}): they are in use until this broker ends"
+            )
 
     def _take(self, document: bytes) -> bool:
         found = parse_key_set(document)
