@@ -32,15 +32,17 @@ NOTHING: Final = Effect()
 
 def send(entity: Entity, message: Message, now: int) -> Placement:
     """One message. Returns where it went."""
+    placed = entity.enqueue(message, now)
     entity.accessed_at = now
-    return entity.enqueue(message, now)
+    return placed
 
 
 def send_all(entity: Entity, messages: list[Message], now: int) -> list[Placement]:
     """All of them or none: each is checked, and that they fit together."""
     entity.check_sends(messages)
+    placed = [entity.enqueue(message, now) for message in messages]
     entity.accessed_at = now
-    return [entity.enqueue(message, now) for message in messages]
+    return placed
 
 
 class Settlement:

@@ -17,7 +17,7 @@ from tandem.relay.entity import Relays
 from tandem.server.administration_port import AdminPort
 from tandem.server.authority import Authority
 from tandem.server.fault_points import FaultPoints
-from tandem.server.lease_claims import LeaseClaims
+from tandem.server.lease_claims import ClaimedLeases
 from tandem.server.served_connection import ServedConnection
 from tandem.server.tracking import Tracker
 
@@ -56,7 +56,7 @@ class NamespaceContext:
         """AMQP connections of the whole broker."""
         self.fault_points: FaultPoints | None = None
         """None: no faults may be injected."""
-        self.claims = LeaseClaims()
+        self.claims = ClaimedLeases()
         self.relays = Relays()
         self._tasks: set[asyncio.Task[None]] = set()
 

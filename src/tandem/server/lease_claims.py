@@ -12,7 +12,7 @@ CLAIM_MS_MAX: Final = 60_000
 _KNOWN_MAX: Final = 100_000
 
 
-class LeaseClaims:
+class ClaimedLeases:
     """Of one namespace."""
 
     def __init__(self) -> None:
