@@ -67,9 +67,12 @@ A rule has a `name` and either `sql` (with `sql_parameters` if it uses any), or 
 `to`, `reply_to`, `label`, `session_id`, `reply_to_session_id`, `content_type` and `properties`; or neither, and then lets everything
 through. `action` is optional. A subscription without rules gets `$Default`, which lets everything through.
 
-An `authorization_rule`, on a namespace, queue or topic, has `name`, `rights` (a list of `"Send"`, `"Listen"`, `"Manage"`) and optionally
-`primary_key` and `secondary_key`; keys that are not given are made and kept in `keys.json` in the data directory (`tandem keys` shows
-them).
+A `[[relay]]` has a `name`, `requires_client_authorization` (`true` if it is not said: senders need a token) and `user_metadata`: see
+[relays](../guide/relay.md).
+
+An `authorization_rule`, on a namespace, queue, topic or relay, has `name`, `rights` (a list of `"Send"`, `"Listen"`, `"Manage"`) and
+optionally `primary_key` and `secondary_key`; keys that are not given are made and kept in `keys.json` in the data directory (`tandem keys`
+shows them).
 
 | key | in Config.json | queue | topic | subscription | allowed | default |
 |---|---|---|---|---|---|---|

@@ -34,6 +34,8 @@ SAYS = {
     "testing.md": "2 passed",
     "rest.md": "hello",
     "operate.md": "sent 100",
+    "relay.md": "GET /web/some/page: hello from behind",
+    "relay-pair.md": "active now: mySecondaryService and 1 made again",
 }
 """What a reader must have seen when a page is done, beside all blocks having worked."""
 

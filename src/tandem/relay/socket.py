@@ -21,12 +21,17 @@ from tandem.relay.frames import (
     frame_header,
     read_close,
 )
+from tandem.relay.share import PIECE_COST, LoopShare
 
 _CLOSE_SECONDS: Final = 5.0
 """For the answer to a close, and for a peer to take what is still written to it."""
 _JOIN_BYTES_MAX: Final = 16_384
 """Small frames leave in one piece: copying them costs less than a vector of many parts."""
 _SILENT_PULSES_MAX: Final = 2
+_SMALL_FRAME: Final = 512
+_SMALL_PORTION: Final = 8_192
+_LARGE_PORTION: Final = 1_048_576
+"""Of what was read at once: frames as small as this are taken so many bytes at a time, larger ones as they come."""
 
 
 class SocketOwner(Protocol):
@@ -56,7 +61,10 @@ class RelaySocket(asyncio.Protocol):
         "_closing",
         "_held",
         "_paused",
+        "_portion",
         "_reader",
+        "_share",
+        "_waiting",
         "close_received",
         "close_sent",
         "lost",
@@ -66,7 +74,7 @@ class RelaySocket(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, transport: asyncio.Transport, owner: SocketOwner, buffered_bytes_max: int) -> None:
+    def __init__(self, transport: asyncio.Transport, owner: SocketOwner, buffered_bytes_max: int, share: LoopShare) -> None:
         self.transport = transport
         self.owner = owner
         self.close_sent = False
@@ -78,7 +86,10 @@ class RelaySocket(asyncio.Protocol):
         self._closing: asyncio.TimerHandle | None = None
         self._paused = False
         self._held: list[bytes] = []
-        """Came while nobody was to be told: `pause_reading` holds for bytes that are here already."""
+        """Came while nobody was to be told, or when it was not our turn. Nothing more is read while there is any."""
+        self._waiting = False
+        self._share = share
+        self._portion = _SMALL_PORTION
         transport.set_write_buffer_limits(high=buffered_bytes_max)
         transport.set_protocol(self)
 
@@ -86,17 +97,49 @@ class RelaySocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.silent_pulses = 0
-        if self.reading_paused:
+        if self._held or self.reading_paused or self._share.is_used_up:
             self._held.append(data)
-            return
+            self._wait()
+        else:
+            self._take(data)
+
+    def take_turn(self) -> None:
+        self._waiting = False
+        while self._held and not self.reading_paused and not self.lost and not self._share.is_used_up:
+            self._take(self._held.pop(0))
+        if self._held:
+            self._wait()
+        elif not self.reading_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _wait(self) -> None:
+        """For our turn; unless it is our owner who does not want to hear us now."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        if not self.reading_paused and not self._waiting:
+            self._waiting = True
+            self._share.wait(self)
+
+    def _take(self, data: bytes) -> None:
+        """A portion of it, if it is made of small frames: thousands of them take a while."""
         if self.close_received:
             return
+        if len(data) > self._portion:
+            self._held.insert(0, data[self._portion :])
+            data = data[: self._portion]
         try:
             pieces = self._reader.feed(data)
         except FrameRefused as refusal:
             self.close(refusal.code, refusal.reason)
             self._hang_up()
             return
+        self._share.spend(len(data) + PIECE_COST * len(pieces))
+        self._portion = _SMALL_PORTION if len(data) < _SMALL_FRAME * len(pieces) else _LARGE_PORTION
+        self._deliver(pieces)
+        if self._held:
+            self._wait()
+
+    def _deliver(self, pieces: list[Piece]) -> None:
         run: list[Piece] = []
         for piece in pieces:
             if piece[0] < CLOSE:
@@ -180,9 +223,9 @@ class RelaySocket(asyncio.Protocol):
         if not self.reading_paused or self.lost:
             return
         self.reading_paused = False
-        while self._held and not self.reading_paused:
-            self.data_received(self._held.pop(0))
-        if not self.reading_paused and not self.transport.is_closing():
+        if self._held:
+            self._wait()
+        elif not self.transport.is_closing():
             self.transport.resume_reading()
 
     def close(self, code: int = NORMAL, reason: str = "", *, patient: bool = False) -> None:

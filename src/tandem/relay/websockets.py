@@ -31,6 +31,7 @@ from tandem.relay.namespace import (
 )
 from tandem.relay.pulse import Pulse
 from tandem.relay.rendezvous import Rejection, Rendezvous, RendezvousDesk
+from tandem.relay.share import LoopShare
 from tandem.relay.socket import RelaySocket
 from tandem.relay.target import Action, RelayTarget, rendezvous_address
 
@@ -60,6 +61,7 @@ class WebSocketDoor:
         self._limits = around.limits
         self._desk = desk
         self._pulse = pulse
+        self._share = LoopShare()
 
     async def serve(self, namespace: RelayNamespace, request: web.BaseRequest, target: RelayTarget) -> web.StreamResponse:
         entity_name = target.path[:100]
@@ -198,7 +200,7 @@ class WebSocketDoor:
     def _upgrade(self, request: web.BaseRequest, handshake: Handshake, sub_protocol: str | None) -> RelaySocket:
         """The WebSocket is agreed on; it is read when its owner says so. The running task is on its way out from here on."""
         transport = self._around.detach(request)
-        socket = RelaySocket(transport, Undecided(), self._limits.relay_buffer_bytes_max)
+        socket = RelaySocket(transport, Undecided(), self._limits.relay_buffer_bytes_max, self._share)
         transport.write(handshake.answer(sub_protocol))
         socket.pause_reading()
         self._pulse.add(socket)
