@@ -128,6 +128,17 @@ async def test_of_several_locks_all_are_good_or_nothing_is_done(desk: Desk, what
     assert first.held and first.locked_until == before
 
 
+def test_a_run_is_completed_up_to_the_first_lock_that_is_lost(desk: Desk) -> None:
+    locks = held(desk, "a", "b", "c", "d")
+    verbs.settle(desk.queue(), verbs.COMPLETED, locks[2], desk.now, Done())
+    assert verbs.complete_run(desk.queue(), locks, 0, desk.now) == 2
+    with pytest.raises(LockLost):
+        verbs.complete_run(desk.queue(), locks, 2, desk.now)
+    assert verbs.complete_run(desk.queue(), locks, 3, desk.now) == 1
+    desk.run()
+    assert desk.queue().counts().total == 0
+
+
 async def test_all_that_were_settled_are_waited_for(desk: Desk) -> None:
     locks = held(desk, "a", "b")
     waits = verbs.settle_all(desk.queue(), verbs.COMPLETED, locks, desk.now)

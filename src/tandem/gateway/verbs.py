@@ -94,6 +94,15 @@ def settle(entity: Entity, settlement: Settlement, lock: Lock, now: int, then: E
         entity.when_durable(then)
 
 
+def complete_run(entity: Entity, locks: list[Lock], at: int, now: int) -> int:
+    """Those from `at` on that nothing stands against, in one go; returns how many, at least one. Raises what stands against the first."""
+    count = entity.complete_run(locks, at, now)
+    if count:
+        return count
+    entity.complete(locks[at], now)
+    return 1
+
+
 def settle_all(entity: Entity, settlement: Settlement, locks: list[Lock], now: int) -> list[Durable]:
     """All of them or none. Returns what to wait for."""
     for lock in locks:

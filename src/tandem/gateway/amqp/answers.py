@@ -52,6 +52,18 @@ class PendingDisposition(Effect):
         connection.send_disposition(self.session, self.receiver_role, self.first, self.last, state, entity)
 
 
+def accept_when_durable(
+    run: PendingDisposition | None, connection: PeerConnection, session: Session, part: Entity, receiver_role: bool, delivery_id: int
+) -> PendingDisposition:
+    """Accepted, once the disk knows: the run under way if this delivery continues it, else a new one."""
+    turn_number = connection.turn.number
+    if run is not None and run.extend(delivery_id, part, ACCEPTED, turn_number):
+        return run
+    begun = PendingDisposition(connection, session, part, receiver_role, delivery_id, ACCEPTED, turn_number)
+    part.when_durable(begun)
+    return begun
+
+
 class ReroutableDisposition(PendingDisposition):
     """The same for messages that a fragment of a partitioned entity took. If its store fails before they are durable, those without a
     key are taken by another fragment, and their sender hears nothing but that they were accepted."""

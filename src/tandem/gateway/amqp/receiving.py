@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.outcomes import (
-    ACCEPTED,
     ACCEPTED_CODE,
     MODIFIED_CODE,
     NO_OUTCOME,
@@ -25,7 +24,7 @@ from tandem.broker.meters import EMPTY, RECEIVE
 from tandem.broker.ports import Consumer, Effect
 from tandem.broker.queue.locks import Lock
 from tandem.gateway import verbs
-from tandem.gateway.amqp.answers import PendingDisposition
+from tandem.gateway.amqp.answers import PendingDisposition, accept_when_durable
 from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
 from tandem.gateway.amqp.settlements import counts_by_default, settlement_of
 from tandem.model.errors import BusError, Unavailable
@@ -161,33 +160,23 @@ class Receiving(LinkHandler):
         waits = False
         at = 0
         while at < len(locks):
-            end = at + queue.complete_run(locks, at, now)
-            if end == at:
-                end = at + 1
-                try:
-                    queue.complete(locks[at], now)
-                except BusError as error:
-                    self._refuse(link, deliveries[at], settled, error)
-                    at = end
-                    continue
+            try:
+                end = at + verbs.complete_run(queue, locks, at, now)
+            except BusError as error:
+                self._refuse(link, deliveries[at], settled, error)
+                at += 1
+                continue
             if settled:
                 waits = True
             else:
                 for i in range(at, end):
-                    self._answer(link, deliveries[i].delivery_id, queue.part_of(locks[i].seq))
+                    delivery_id = deliveries[i].delivery_id
+                    link.settle_locally(delivery_id)
+                    part = queue.part_of(locks[i].seq)
+                    self._pending = accept_when_durable(self._pending, self.connection, link.session, part, False, delivery_id)
             at = end
         if waits:
             queue.when_durable(verbs.NOTHING)
-
-    def _answer(self, link: SenderLink, delivery_id: int, part: Entity) -> None:
-        """Completed, once the disk knows; runs of such answers leave as one."""
-        link.settle_locally(delivery_id)
-        pending = self._pending
-        turn_number = self.connection.turn.number
-        if pending is None or not pending.extend(delivery_id, part, ACCEPTED, turn_number):
-            pending = PendingDisposition(self.connection, link.session, part, False, delivery_id, ACCEPTED, turn_number)
-            self._pending = pending
-            part.when_durable(pending)
 
     def _refuse(self, link: SenderLink, delivery: Delivery, settled: bool, error: BusError) -> None:
         if settled:

@@ -11,7 +11,7 @@ from tandem.amqp.outcomes import ACCEPTED, encode_rejected, encode_transactional
 from tandem.broker.entities.joined import AllOf
 from tandem.broker.meters import REFUSED, SEND
 from tandem.gateway import verbs
-from tandem.gateway.amqp.answers import PendingDisposition, ReroutableDisposition
+from tandem.gateway.amqp.answers import PendingDisposition, ReroutableDisposition, accept_when_durable
 from tandem.gateway.amqp.settlements import transaction_of
 from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded
 from tandem.model.message import Message
@@ -61,16 +61,7 @@ class Sending(LinkHandler):
         elif placed.part is not queue:
             self._answer_for_fragment(link, delivery_id, placed.part, [message], placed.rows)
         else:
-            self._answer(link, delivery_id, queue)
-
-    def _answer(self, link: ReceiverLink, delivery_id: int, part: Entity) -> None:
-        """Accepted, once the disk knows; runs of such answers leave as one."""
-        pending = self._pending
-        turn_number = self.connection.turn.number
-        if pending is None or not pending.extend(delivery_id, part, ACCEPTED, turn_number):
-            pending = PendingDisposition(self.connection, link.session, part, True, delivery_id, ACCEPTED, turn_number)
-            self._pending = pending
-            part.when_durable(pending)
+            self._pending = accept_when_durable(self._pending, connection, link.session, queue, True, delivery_id)
 
     def _answer_for_fragment(
         self, link: ReceiverLink, delivery_id: int, part: Entity, messages: list[Message], rows: list[RowId] | None
@@ -105,7 +96,7 @@ class Sending(LinkHandler):
             else:
                 rows.extend(one.rows)
         if queue in parts:
-            self._answer(link, delivery_id, queue)
+            self._pending = accept_when_durable(self._pending, self.connection, link.session, queue, True, delivery_id)
         elif len(parts) == 1:
             self._answer_for_fragment(link, delivery_id, placed[0].part, messages, rows if movable else None)
         else:
