@@ -16,7 +16,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from azure.servicebus.exceptions import ServiceBusError
 
 from tandem import amqp
-from tandem.broker.entities.partitioned import fragment_of_key
+from tandem.broker.entities.joined import fragment_of_key
 from tandem.model.sas_token import make_token
 from tandem.simulator.amqp_client import AmqpClient
 from tests.cli.broker_process import BrokerProcess
