@@ -91,6 +91,7 @@ HOT_MODULES = (
     "gateway/verbs.py",
     "gateway/amqp/answers.py",
     "gateway/amqp/sending.py",
+    "gateway/amqp/sending_once.py",
     "gateway/amqp/receiving.py",
     "gateway/amqp/connection.py",
     "gateway/amqp/faulty.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -41,7 +42,8 @@ class Cluster:
         self._wait_for(lambda: _listens(self.port), "the master")
         worker = "org.apache.spark.deploy.worker.Worker"
         for number in range(self._workers):
-            place = ("--work-dir", str(self._home / f"work-{number}"), "--webui-port", "0", "--host", "127.0.0.1")
+            # Addresses of their own: Spark never runs a second attempt on the host of the first.
+            place = ("--work-dir", str(self._home / f"work-{number}"), "--webui-port", "0", "--host", f"127.0.0.{number + 1}")
             self._start(f"worker-{number}", worker, "--cores", str(self._cores), "--memory", "1500m", *place, self.master)
         for number in range(self._workers):
             log = self._home / f"worker-{number}.log"
@@ -75,6 +77,16 @@ class Cluster:
         """Not the daemons that fork them: those whose parent is one."""
         daemons = set(self._below("pyspark"))
         return [pid for pid in daemons if _parent(pid) in daemons]
+
+    def stop_python_worker(self) -> int:
+        """One that is at work: its process id, for `go_on`."""
+        pid = self.python_workers()[0]
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def go_on(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # Spark may have killed it when the other attempt was done
+            os.kill(pid, signal.SIGCONT)
 
     def kill_executor(self) -> bool:
         return any(_kill(pid) for pid in self.executors()[:1])

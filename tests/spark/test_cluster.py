@@ -32,7 +32,8 @@ def cluster(module_path: Path) -> Iterator[Cluster]:
 class Driver:
     """`tandem syphon --once` on the cluster, started as often as it is killed."""
 
-    def __init__(self, cluster: Cluster, primary: Broker, secondary: Broker, home: Path, batch: int) -> None:
+    def __init__(self, cluster: Cluster, primary: Broker, secondary: Broker, home: Path, batch: int, conf: str = "") -> None:
+        self._conf = conf
         self._command = [
             sys.executable, "-m", "tandem", "syphon", "--primary", primary.connection_string, "--secondary", secondary.connection_string,
             "--name", "contoso", "--once", "--json", "--checkpoint", str(home / "checkpoint"), "--master", cluster.master,
@@ -43,7 +44,7 @@ class Driver:
 
     def start(self) -> Driver:
         environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-        environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 512m --executor-memory 700m pyspark-shell"
+        environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 512m --executor-memory 700m {self._conf} pyspark-shell"
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, env=environ, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         return self
@@ -128,3 +129,31 @@ def test_whatever_dies_in_the_middle_every_message_comes_home(
         leases = [client.request(f"{BACKLOG}/{n}", "com.tandem:list-leases", {}) for n in range(QUEUES)]
     assert leases == [None] * QUEUES
     assert all(counts(secondary, f"{BACKLOG}/{n}")["total"] == 0 for n in range(QUEUES))
+
+
+SPECULATION = " ".join(
+    f"--conf spark.speculation{key}={value}"
+    for key, value in (("", "true"), (".interval", "200ms"), (".multiplier", "1.2"), (".quantile", "0.25"), (".minTaskRuntime", "1s"))
+)
+
+
+@pytest.mark.timeout(600)
+def test_with_speculation_and_a_stalled_executor_nothing_is_doubled_also_without_duplicate_detection(
+    cluster: Cluster, mortal: Broker, mortal_too: Broker, tmp_path: Path
+) -> None:
+    """A Python worker is stopped in the middle; Spark starts a second attempt on the other executor, which waits for the claim to lapse."""
+    primary, secondary = mortal, mortal_too
+    create_queue(primary, "speculative")
+    create_queue(secondary, *(f"{BACKLOG}/{n}" for n in range(QUEUES)))
+    each = 5_000
+    for queue in range(QUEUES):
+        send(secondary, f"{BACKLOG}/{queue}", diverted(each, "speculative", f"q{queue}-", size=1_000))
+    total = QUEUES * each
+    driver = Driver(cluster, primary, secondary, tmp_path, batch=total, conf=SPECULATION).start()
+    wait_until(lambda: 0 < left_in(secondary) < total and cluster.python_workers(), "messages are leaving", 200)
+    stopped = cluster.stop_python_worker()
+    last = driver.finish(300)
+    cluster.go_on(stopped)
+    assert (last["remaining"], last["dead_lettered"]) == (0, 0)
+    expected = (f"q{queue}-{n}" for queue in range(QUEUES) for n in range(each))
+    assert verdict(expected, ids(take_all(primary, "speculative"))) == EXACT

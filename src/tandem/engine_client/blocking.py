@@ -30,7 +30,8 @@ from tandem.amqp import (
     encode_message,
 )
 from tandem.amqp.message import VALUE
-from tandem.amqp.types import Array, Int, Timestamp, UInt
+from tandem.amqp.types import Array, Int, Symbol, Timestamp, UInt
+from tandem.engine_client.message_encoding import ONCE
 from tandem.model.clock import Clock, SystemClock
 from tandem.model.sas_token import make_token
 
@@ -269,9 +270,10 @@ class BlockingClient(ConnectionHandler):
         finally:
             receiver.close()
 
-    def sender(self, path: str, max_in_flight: int = 1_000) -> BlockingSender:
+    def sender(self, path: str, max_in_flight: int = 1_000, once: bool = False) -> BlockingSender:
+        """`once`: for batches with numbered messages, of which the broker stores each number once. See `BlockingSender.once`."""
         self.authorize(path)
-        return BlockingSender(self, path, max_in_flight)
+        return BlockingSender(self, path, max_in_flight, once)
 
 
 class _Requests(LinkHandler):
@@ -416,7 +418,7 @@ class Pending:
 class BlockingSender(LinkHandler):
     """Pipelined sends with at most `max_in_flight` unanswered; every outcome is awaited, failures are kept per message."""
 
-    def __init__(self, client: BlockingClient, path: str, max_in_flight: int) -> None:
+    def __init__(self, client: BlockingClient, path: str, max_in_flight: int, once: bool = False) -> None:
         self.path = path
         self.accepted = 0
         self.failed: list[tuple[object, AmqpError]] = []
@@ -430,9 +432,12 @@ class BlockingSender(LinkHandler):
         self._gone = False
         self._error: AmqpError | None = None
         name = f"sender-{uuid.uuid4()}"
-        self._link = client.session.attach_sender(name, Terminus(name), Terminus(path), self, snd_settle_mode=0)
+        wish: dict[object, object] | None = {Symbol(ONCE): True} if once else None
+        self._link = client.session.attach_sender(name, Terminus(name), Terminus(path), self, snd_settle_mode=0, properties=wish)
         client.pump_until(lambda: self._gone or self._link.attached, f"attach to {path}")
         self._check()
+        self.once = once and self._link.properties.get(ONCE) is True
+        """Whether the broker does so; others take no notice of the wish."""
         self.message_bytes_max: int = self._link.remote_max_message_size or 262_144
 
     def send(self, payload: bytes, context: object = None, message_format: int = 0) -> None:

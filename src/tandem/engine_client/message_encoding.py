@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tandem.amqp import EncodeError, Timestamp, encode_value
+from tandem.amqp import EncodeError, Symbol, Timestamp, encode_message, encode_value
 from tandem.amqp.encoder import NULL, compound, described_list, encode_string, encode_symbol, encode_uint
 from tandem.amqp.message import HEADER, PROPERTIES, data_section
 
 TTL_MS_MAX: Final = 0xFFFF_FFFF
 _SCHEDULE: Final = b"\xa3\x1cx-opt-scheduled-enqueue-time"
 _PARTITION: Final = b"\xa3\x13x-opt-partition-key"
+
+ONCE: Final = "com.tandem:once"
+"""A broker that can answers a link with this property with the same."""
 
 
 def encode_row(
@@ -63,3 +66,9 @@ def _text(value: str | None) -> bytes:
 def encode_batch(payloads: Sequence[bytes]) -> bytes:
     """Many messages as one transfer of the batch format: each is one data section."""
     return b"".join([data_section(payload) for payload in payloads])
+
+
+def encode_numbered_batch(scope: str, numbers: Sequence[int], payloads: Sequence[bytes]) -> bytes:
+    """The same, for a link that sends once: the broker stores each number of a scope once."""
+    once: list[object] = [scope, b"".join([number.to_bytes(8, "little") for number in numbers])]
+    return encode_message(delivery_annotations={Symbol(ONCE): once}, body=list(payloads))

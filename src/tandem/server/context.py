@@ -18,6 +18,7 @@ from tandem.server.administration_port import AdminPort
 from tandem.server.authority import Authority
 from tandem.server.fault_points import FaultPoints
 from tandem.server.lease_claims import ClaimedLeases
+from tandem.server.sent_once import SentOnce
 from tandem.server.served_connection import ServedConnection
 from tandem.server.tracking import Tracker
 
@@ -57,6 +58,7 @@ class NamespaceContext:
         self.fault_points: FaultPoints | None = None
         """None: no faults may be injected."""
         self.claims = ClaimedLeases()
+        self.sent_once = SentOnce()
         self.relays = Relays()
         self._tasks: set[asyncio.Task[None]] = set()
 

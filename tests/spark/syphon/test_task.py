@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import multiprocessing.process
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -13,8 +16,8 @@ import pytest
 
 from tandem.amqp import Symbol, decode_message, encode_message
 from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
-from tandem.engine_client.blocking import TransportError
-from tandem.engine_client.message_encoding import encode_row
+from tandem.engine_client.blocking import BATCH_FORMAT, BlockingSender, TransportError
+from tandem.engine_client.message_encoding import encode_numbered_batch, encode_row
 from tandem.spark.connector.claims import LeaseClaims
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.leased_batches import LeasedBatches
@@ -22,7 +25,8 @@ from tandem.spark.connector.options import Where
 from tandem.spark.syphon.task import DestinationCount, SyphonTask, SyphonTaskSettings
 from tests.acceptance.brokers import Broker
 from tests.spark.conftest import where
-from tests.spark.house import EXACT, counts, create_queue, diverted, ids, send, take_all, verdict
+from tests.spark.house import EXACT, connect, counts, create_queue, diverted, ids, send, take_all, verdict
+from tests.waiting import wait_until
 
 
 def settings(primary: Broker, secondary: Broker, timeout: int = 20, per_transfer: int = 50) -> SyphonTaskSettings:
@@ -330,6 +334,62 @@ def test_of_two_attempts_at_one_task_one_sends_and_the_other_waits(west: Broker,
         moved = [one.result(90) for one in attempts]
     assert sorted(moved) == [0, 5_000]
     assert verdict((f"m{n}" for n in range(5_000)), ids(take_all(west, f"{name}-a"))) == EXACT
+
+
+def stop_and_go_on(process: multiprocessing.process.BaseProcess, stop: int) -> None:
+    assert process.pid is not None
+    os.kill(process.pid, stop)
+
+
+@pytest.mark.parametrize("messages", [150, 400, 700])
+def test_an_attempt_that_is_stopped_in_the_middle_and_goes_on_later_doubles_nothing(
+    west: Broker, east: Broker, backlog: Backlog, name: str, messages: int
+) -> None:
+    """Wherever it was: with a transfer under way, or accepted and not yet noted in the backlog. This queue drops no duplicates."""
+    create_queue(west, f"{name}-a")
+    send(east, name, diverted(1_000, f"{name}-a"))
+    backlog.lease()
+    backlog.settings = dataclasses.replace(backlog.settings, batch_messages=7, claim_ms=1_500)
+    arguments = (backlog.settings, name, tuple(backlog.leases))
+    stalled = multiprocessing.get_context("spawn").Process(target=attempt, args=arguments, daemon=True)
+    stalled.start()
+    with connect(west) as client:
+        wait_until(lambda: int(client.request(f"{name}-a", "com.tandem:message-counts", {})["total"]) >= messages, "half of them", 60)
+    stop_and_go_on(stalled, signal.SIGSTOP)
+    assert backlog.move()[f"{name}-a"].moved > 0
+    stop_and_go_on(stalled, signal.SIGCONT)
+    stalled.join(60)
+    assert stalled.exitcode is not None
+    assert verdict((f"m{n}" for n in range(1_000)), ids(take_all(west, f"{name}-a"))) == EXACT
+
+
+def test_messages_with_numbers_are_stored_once_whoever_sends_them(west: Broker, name: str) -> None:
+    """The one of a stopped process reaches the broker long after another has sent some of the same, in other batches."""
+    create_queue(west, f"{name}-a")
+    payloads = {number: encode_message(properties={"message-id": f"m{number}"}, body=[b"x"]) for number in range(9)}
+
+    def post(sender: BlockingSender, scope: str, *numbers: int) -> None:
+        sender.send(encode_numbered_batch(scope, numbers, [payloads[number] for number in numbers]), numbers, BATCH_FORMAT)
+
+    with connect(west) as first, connect(west) as second:
+        late, sender = first.sender(f"{name}-a", once=True), second.sender(f"{name}-a", once=True)
+        assert late.once and sender.once
+        post(late, "lease", 0, 1, 2, 3)
+        late.drain()
+        for numbers in ((2, 3, 4), (4, 5)):
+            post(sender, "lease", *numbers)
+            sender.drain()
+        post(late, "lease", 5, 6)
+        late.drain()
+        post(late, "another lease", 7)
+        post(late, "lease", 7)
+        late.drain()
+        plain = second.sender(f"{name}-a")
+        assert not plain.once
+        plain.send(payloads[8])
+        plain.drain()
+        assert [len(one.failed) for one in (late, sender, plain)] == [0, 0, 0]
+    assert sorted(ids(take_all(west, f"{name}-a"))) == ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m7", "m8"]
 
 
 def test_a_dead_attempts_claim_is_taken_over_and_a_stalled_one_sends_nothing_when_it_goes_on(

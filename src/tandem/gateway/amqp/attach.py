@@ -21,6 +21,7 @@ from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.requests import Requests
 from tandem.gateway.amqp.selectors import take_selector
 from tandem.gateway.amqp.sending import Sending
+from tandem.gateway.amqp.sending_once import ONCE, SendingOnce
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -128,13 +129,14 @@ def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Add
     queue = context.namespace.resolve_sender(address)
     if not queue.terms.may_send:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
-    link.handler = Sending(connection, queue, address)
+    once = link.properties.get(ONCE) is True
+    link.handler = SendingOnce(connection, queue, address) if once else Sending(connection, queue, address)
     connection.keep_link(link, address, Right.SEND)
     queue.accessed_at = connection.turn.now
     link.auto_credit = context.limits.link_credit
     if DELAYED_DELIVERY in link.desired_capabilities:
         link.offers = [DELAYED_DELIVERY]
-    link.accept(max_message_size=queue.terms.message_bytes_max)
+    link.accept(max_message_size=queue.terms.message_bytes_max, properties={Symbol(ONCE): True} if once else None)
 
 
 # -- receiving -------------------------------------------------------------------------------

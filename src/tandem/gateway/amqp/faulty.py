@@ -96,6 +96,7 @@ class FaultySending(Sending):
     def __init__(self, connection: FaultyConnection, link: Sending) -> None:
         super().__init__(connection, link.queue, link.address)
         self._faulty = connection
+        self._inner = link
 
     def on_transfer(
         self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
@@ -110,7 +111,7 @@ class FaultySending(Sending):
                     rejected = encode_rejected(self._faulty.error_of(refusal, self.queue.path))
                     self._faulty.send_disposition(link.session, True, delivery_id, delivery_id, rejected, "")
                 return
-        super().on_transfer(link, delivery_id, tag, payload, settled, message_format, state)
+        self._inner.on_transfer(link, delivery_id, tag, payload, settled, message_format, state)
 
 
 class _LateDisposition:

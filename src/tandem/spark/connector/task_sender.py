@@ -62,8 +62,9 @@ class Senders:
 
     SENDERS_MAX = 200
 
-    def __init__(self, client: BlockingClient, max_in_flight: int) -> None:
+    def __init__(self, client: BlockingClient, max_in_flight: int, once: bool = False) -> None:
         self.client = client
+        self._once = once
         self._max_in_flight = max_in_flight
         self._by_path: dict[str, BlockingSender] = {}
 
@@ -76,7 +77,7 @@ class Senders:
                 idle = next((name for name, one in self._by_path.items() if one.in_flight == 0), None)
                 if idle is not None:
                     self._by_path.pop(idle).close()
-            sender = self._by_path[key] = self.client.sender(path, self._max_in_flight)
+            sender = self._by_path[key] = self.client.sender(path, self._max_in_flight, self._once)
         return sender
 
     def forget(self, path: str) -> None:

@@ -10,8 +10,9 @@ from tandem.client.destinations import WAIT_SECONDS, Destinations, trouble_of_co
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
 from tandem.client.lanes import Lane
 from tandem.client.precedence import DivertedMessage
-from tandem.engine_client.blocking import BlockingClient, BlockingSender, Pending, TransportError
-from tandem.spark.connector.claims import LeaseClaims
+from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, Pending, TransportError
+from tandem.engine_client.message_encoding import encode_numbered_batch
+from tandem.spark.connector.claims import CLAIM_MS, LeaseClaims
 from tandem.spark.connector.connections import connection, drop, patiently, unreachable
 from tandem.spark.connector.lease_reading import Message, read_lease
 from tandem.spark.connector.options import Where
@@ -23,6 +24,8 @@ log = logging.getLogger("tandem.spark.syphon")
 _OF_THE_CONNECTION = frozenset({"connect", "send", "receive", "closed", "com.microsoft:timeout", "amqp:connection:forced"})
 """Errors after which nothing can be sent to the namespace, whatever the destination."""
 _WORDS_MAX = 1_024
+_NUMBERS_BYTES = 1_024
+"""Around the numbers of a batch: the lease's name and what AMQP needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class SyphonTaskSettings:
     batch_messages: int
     subtract_time_in_backlog: bool
     destination_wait_ms: int = WAIT_SECONDS * 1_000
+    claim_ms: int = CLAIM_MS
 
 
 @dataclass(slots=True)
@@ -70,12 +74,13 @@ class SyphonTask:
         self._settings = settings
         self._queue = queue
         self._now_ms = now_ms
-        self._claims = LeaseClaims(settings.secondary, queue)
+        self._claims = LeaseClaims(settings.secondary, queue, settings.claim_ms)
         self._order = BacklogPrecedence(settings.secondary, queue)
         self._counts: dict[str, DestinationCount] = {}
         self._blocked: set[str] = set()
         self._destinations = Destinations(settings.destination_wait_ms, refusing)
         self._primary_gone = ""
+        self._lease = ""
         self._senders: Senders | None = None
         self._settling: tuple[dict[str, object], Pending, BlockingClient] | None = None
         self.trouble = ""
@@ -94,6 +99,7 @@ class SyphonTask:
         return list(self._counts.values())
 
     def _move_lease(self, lease: str, count: int) -> None:
+        self._lease = lease
         try:
             self._claims.take(lease)
             for page in read_lease(self._settings.secondary, self._queue, lease, 0, count, remaining=True):
@@ -173,7 +179,7 @@ class SyphonTask:
 
     def _sender(self, path: str) -> BlockingSender:
         if self._senders is None:
-            self._senders = Senders(self._client(), 5_000)
+            self._senders = Senders(self._client(), 5_000, once=True)
         return self._senders.of(path)
 
     def _next(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement) -> None:
@@ -187,13 +193,25 @@ class SyphonTask:
             return
         try:
             sender = self._sender(lane.path)
-            post(sender, [message.payload for message in lane.next_transfer(sender.message_bytes_max)], lane)
+            self._post(sender, lane)
         except TransportError as error:
             if error.condition in _OF_THE_CONNECTION:
                 raise
             if self._senders is not None:
                 self._senders.forget(lane.path)
             self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
+
+    def _post(self, sender: BlockingSender, lane: Lane[DivertedMessage]) -> None:
+        """With the numbers that the messages have in the backlog: what another attempt has sent already, or is just sending although it
+        lost its claim, is stored once."""
+        room = sender.message_bytes_max - _NUMBERS_BYTES - 8 * self._settings.batch_messages
+        coming = lane.next_transfer(room if sender.once else sender.message_bytes_max)
+        payloads = [message.payload for message in coming]
+        if sender.once and sum(map(len, payloads)) < room:
+            numbers = [message.sequence_number for message in coming]
+            sender.send(encode_numbered_batch(self._lease, numbers, payloads), lane, BATCH_FORMAT)
+        else:
+            post(sender, payloads, lane)
 
     def _has_answer(self, lane: Lane[DivertedMessage]) -> bool:
         """Opening a link to one destination may have read the answers of others."""
