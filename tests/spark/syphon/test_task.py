@@ -347,9 +347,9 @@ def test_an_attempt_that_is_stopped_in_the_middle_and_goes_on_later_doubles_noth
 ) -> None:
     """Wherever it was: with a transfer under way, or accepted and not yet noted in the backlog. This queue drops no duplicates."""
     create_queue(west, f"{name}-a")
-    send(east, name, diverted(1_000, f"{name}-a"))
+    send(east, name, diverted(2_000, f"{name}-a"))
     backlog.lease()
-    backlog.settings = dataclasses.replace(backlog.settings, batch_messages=7, claim_ms=1_500)
+    backlog.settings = dataclasses.replace(backlog.settings, batch_messages=3, claim_ms=1_500)
     arguments = (backlog.settings, name, tuple(backlog.leases))
     stalled = multiprocessing.get_context("spawn").Process(target=attempt, args=arguments, daemon=True)
     stalled.start()
@@ -360,7 +360,7 @@ def test_an_attempt_that_is_stopped_in_the_middle_and_goes_on_later_doubles_noth
     stop_and_go_on(stalled, signal.SIGCONT)
     stalled.join(60)
     assert stalled.exitcode is not None
-    assert verdict((f"m{n}" for n in range(1_000)), ids(take_all(west, f"{name}-a"))) == EXACT
+    assert verdict((f"m{n}" for n in range(2_000)), ids(take_all(west, f"{name}-a"))) == EXACT
 
 
 def test_messages_with_numbers_are_stored_once_whoever_sends_them(west: Broker, name: str) -> None:

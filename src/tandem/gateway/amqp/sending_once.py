@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.amqp.errors import DecodeError
 from tandem.amqp.message import decode_message
 from tandem.amqp.outcomes import ACCEPTED
-from tandem.broker.entities.gathering import AllOf
+from tandem.broker.entities.joined import AllOf
 from tandem.broker.ports import Effect
 from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition
@@ -17,7 +17,7 @@ from tandem.model.errors import BusError, DecodeFailed, InvalidField, ServerBusy
 
 if TYPE_CHECKING:
     from tandem.amqp.link import ReceiverLink
-    from tandem.broker.queue.queue import Queue
+    from tandem.broker.queue.entity import Entity
     from tandem.server.sent_once import SentOnce
 
 ONCE: Final = "com.tandem:once"
@@ -38,7 +38,7 @@ class SendingOnce(Sending):
         seen = connection.context.sent_once
         try:
             scope, numbers = _numbers_in(payload)
-            if self.queue.out_of_service:
+            if self.queue.terms.out_of_service:
                 self.queue = connection.context.namespace.resolve_sender(self.address)
             queue = self.queue
             parts = split_batch(payload)
@@ -55,7 +55,7 @@ class SendingOnce(Sending):
         seen.taken(scope, queue.path, fresh)
         answer = PendingDisposition(connection, link.session, queue, True, delivery_id, ACCEPTED, -1)
         noted = _Noted(answer, seen, scope, queue.path, fresh)
-        used: dict[Queue, None] = {}
+        used: dict[Entity, None] = {}
         for one in placed:
             used[one.part] = None
         if not used or any(one.rows is None for one in placed):
