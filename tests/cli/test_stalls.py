@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.stalls import Histogram, StallMonitor
+from tandem.cli.stalls import StallHistogram, StallMonitor
 from tests.cli.broker_process import BrokerProcess
 
 
@@ -62,7 +62,7 @@ async def test_pauses_of_the_collector_are_counted_until_stopped() -> None:
 def test_percentiles_are_right_to_within_an_eighth(percent: float) -> None:
     dice = random.Random(1)
     samples = sorted(round(10 ** dice.uniform(0, 10)) for _ in range(5000))
-    histogram = Histogram()
+    histogram = StallHistogram()
     for sample in samples:
         histogram.add(sample)
     exact = samples[max(round(len(samples) * percent / 100) - 1, 0)] / 1e6
@@ -70,7 +70,7 @@ def test_percentiles_are_right_to_within_an_eighth(percent: float) -> None:
 
 
 def test_an_empty_histogram_says_zero() -> None:
-    assert Histogram().summary()["p99.9_ms"] == 0
+    assert StallHistogram().summary()["p99.9_ms"] == 0
 
 
 def test_a_broker_writes_its_stalls_where_it_is_told_to(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError, ServiceBusConnectionError
 
 from tandem.client.errors import BothNamespacesUnavailableError, NamespaceClosedError
-from tandem.client.replication import ActiveReplication, PassiveReplication, Roles
+from tandem.client.replication import ActiveReplication, PassiveReplication, ReplicaRoles
 from tests.client.scripted import ScriptedNamespace, delaying, raising
 
 
@@ -130,7 +130,7 @@ async def test_sends_that_fail_together_switch_once(west, east):
 
 
 def test_a_switch_needs_the_roles_the_failing_send_used():
-    roles = Roles()
+    roles = ReplicaRoles()
     assert roles.switch(0)
     assert not roles.switch(0)
     assert (roles.active, roles.version) == (1, 1)

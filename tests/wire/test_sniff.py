@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tandem.wire.sniff import Doors, Opening, SniffProtocol, recognise
+from tandem.wire.sniff import Doors, FirstBytes, SniffProtocol, recognise
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 
@@ -114,22 +114,22 @@ def trusting(certificate: Path) -> ssl.SSLContext:
 @pytest.mark.parametrize(
     ("first", "opening"),
     [
-        (b"", Opening.UNDECIDED),
-        (b"A", Opening.UNDECIDED),
-        (b"AMQP\x03", Opening.AMQP),
-        (b"AMQX", Opening.UNKNOWN),
-        (b"\x16", Opening.UNDECIDED),
-        (b"\x16\x03\x01", Opening.TLS),
-        (b"\x16\x02", Opening.UNKNOWN),
-        (b"P", Opening.UNDECIDED),
-        (b"PUT /q HTTP/1.1", Opening.HTTP),
-        (b"PUTT", Opening.UNKNOWN),
-        (b"PRI * HTTP/2.0", Opening.UNKNOWN),
-        (b"get / HTTP/1.1", Opening.UNKNOWN),
-        (b"\x00", Opening.UNKNOWN),
+        (b"", FirstBytes.UNDECIDED),
+        (b"A", FirstBytes.UNDECIDED),
+        (b"AMQP\x03", FirstBytes.AMQP),
+        (b"AMQX", FirstBytes.UNKNOWN),
+        (b"\x16", FirstBytes.UNDECIDED),
+        (b"\x16\x03\x01", FirstBytes.TLS),
+        (b"\x16\x02", FirstBytes.UNKNOWN),
+        (b"P", FirstBytes.UNDECIDED),
+        (b"PUT /q HTTP/1.1", FirstBytes.HTTP),
+        (b"PUTT", FirstBytes.UNKNOWN),
+        (b"PRI * HTTP/2.0", FirstBytes.UNKNOWN),
+        (b"get / HTTP/1.1", FirstBytes.UNKNOWN),
+        (b"\x00", FirstBytes.UNKNOWN),
     ],
 )
-def test_first_bytes_name_a_protocol_or_none(first: bytes, opening: Opening) -> None:
+def test_first_bytes_name_a_protocol_or_none(first: bytes, opening: FirstBytes) -> None:
     assert recognise(first) is opening
 
 

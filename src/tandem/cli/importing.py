@@ -15,7 +15,7 @@ import typer
 from tandem.cli.configuration.settings import Flags, load
 from tandem.cli.configuration.topology_file import plain, write_topology
 from tandem.cli.operations.broker_pages import call
-from tandem.cli.operations.target import Target
+from tandem.cli.operations.target import OperationTarget
 from tandem.model.entity import (
     MAX_DURATION_MS,
     AuthorizationRule,
@@ -119,14 +119,14 @@ def read_topology(connection_string: str, ca_file: Path | None) -> tuple[Namespa
     try:
         with ServiceBusAdministrationClient.from_connection_string(connection_string, retry_total=2, **options) as client:
             found, warnings = _NamespaceReader(client).read()
-            return replace(found, relays=_read_relays(Target(connection_string, str(ca_file) if ca_file else None))), warnings
+            return replace(found, relays=_read_relays(OperationTarget(connection_string, str(ca_file) if ca_file else None))), warnings
     except ValueError as error:
         raise ConfigurationError(f"--from: {error}") from error
     except AzureError as error:
         raise ConfigurationError(f"the namespace could not be read: {error.message.splitlines()[0] if error.message else error}") from error
 
 
-def _read_relays(target: Target) -> tuple[HybridConnectionDescription, ...]:
+def _read_relays(target: OperationTarget) -> tuple[HybridConnectionDescription, ...]:
     """Of a broker of ours: elsewhere relays live in namespaces of their own."""
     try:
         found = call(target, "GET", "relays?keys=true")["relays"]

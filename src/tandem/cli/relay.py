@@ -12,7 +12,7 @@ import typer
 
 from tandem.cli.operations.broker_pages import call
 from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, Target, target_of
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, target_of
 from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def expose(
 
 async def _bridge(
     address: tuple[str, int],
-    target: Target,
+    target: OperationTarget,
     relay: str,
     secondary: str | None,
     secondary_relay: str | None,
@@ -223,7 +223,7 @@ async def _bridge(
 
 
 async def _expose(
-    address: tuple[str, int], target: Target, relay: str, secondary: str | None, secondary_relay: str | None, events: Path | None
+    address: tuple[str, int], target: OperationTarget, relay: str, secondary: str | None, secondary_relay: str | None, events: Path | None
 ) -> None:
     from tandem.aio.relay import PairListener, RelayError, RelayListener
     from tandem.client.relay.bridge import expose as serve_streams
@@ -249,7 +249,7 @@ async def _expose(
         _close(log, None)
 
 
-def _endpoint(target: Target, relay: str) -> Any:
+def _endpoint(target: OperationTarget, relay: str) -> Any:
     from tandem.aio.relay import RelayEndpoint
 
     try:
@@ -258,10 +258,12 @@ def _endpoint(target: Target, relay: str) -> Any:
         raise ConfigurationError(str(error)) from error
 
 
-def _pair(target: Target, relay: str, secondary: str, secondary_relay: str | None, prefer: str | None, log: EventLog | None) -> RelayPair:
+def _pair(
+    target: OperationTarget, relay: str, secondary: str, secondary_relay: str | None, prefer: str | None, log: EventLog | None
+) -> RelayPair:
     from tandem.aio.relay import RelayPair
 
-    other = _endpoint(Target(secondary, target.ca_file), secondary_relay or relay)
+    other = _endpoint(OperationTarget(secondary, target.ca_file), secondary_relay or relay)
     try:
         return RelayPair(_endpoint(target, relay), other, prefer=prefer, on_event=log)
     except ValueError as error:

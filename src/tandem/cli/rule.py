@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tandem.amqp import encode_message
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, Target, target_of
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, target_of
 from tandem.cli.property_pairs import property_pair
 from tandem.engine_client.blocking import TransportError
 from tandem.model.errors import ConfigurationError
@@ -70,7 +70,7 @@ def match(
         raise typer.Exit(1)
 
 
-def _ask(target: Target, topic: str, payload: bytes) -> list[dict[str, Any]]:
+def _ask(target: OperationTarget, topic: str, payload: bytes) -> list[dict[str, Any]]:
     try:
         with target.engine_client() as client:
             answer = client.request(topic, "com.tandem:explain-rules", {"message": payload})

@@ -13,7 +13,7 @@ _STEPS: Final = 8
 _BUCKETS: Final = 40 * _STEPS
 
 
-class Histogram:
+class StallHistogram:
     """Durations in nanoseconds, in buckets that grow; its size does not depend on how much was counted."""
 
     __slots__ = ("_counts", "count", "max_ns", "total_ns")
@@ -70,9 +70,9 @@ class StallMonitor:
         self._reset()
 
     def _reset(self) -> None:
-        self._late = Histogram()
-        self._busy = Histogram()
-        self._pauses = Histogram()
+        self._late = StallHistogram()
+        self._busy = StallHistogram()
+        self._pauses = StallHistogram()
         self._from = self._loop.time()
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from tandem.client.precedence import PAGE, DivertedMessage, Earlier, GapSearch, OtherQueue, others
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Namespace, Receiver
+    from tandem.client.transport import NamespaceTransport, Receiver
 
 log = logging.getLogger("tandem.client.order")
 
@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 
 
 async def look_around(
-    secondary: Namespace, receiver: Receiver, all_queues: Sequence[str], messages: Sequence[DivertedMessage]
+    secondary: NamespaceTransport, receiver: Receiver, all_queues: Sequence[str], messages: Sequence[DivertedMessage]
 ) -> tuple[Earlier, set[int]]:
     """What stands before these in their own queue, and which of them have to wait for another queue."""
     earlier = await _look_before(receiver, [message.sequence_number for message in messages])
@@ -36,7 +36,7 @@ async def _look_before(receiver: Receiver, sequence_numbers: Collection[int]) ->
     return search.result()
 
 
-async def _look_into(secondary: Namespace, name: str, other: OtherQueue) -> set[int]:
+async def _look_into(secondary: NamespaceTransport, name: str, other: OtherQueue) -> set[int]:
     receiver = secondary.receiver(name)
     try:
         while other.start:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tandem.client.errors import NamespaceClosedError, PairedNamespaceFaultedError, describe
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Namespace
+    from tandem.client.transport import NamespaceTransport
 
 log = logging.getLogger("tandem.client.coupling")
 
@@ -28,7 +28,7 @@ class SideState(enum.Enum):
 class PairSide:
     """One namespace of a pair, with the state the coupling watches."""
 
-    def __init__(self, name: str, namespace: Namespace) -> None:
+    def __init__(self, name: str, namespace: NamespaceTransport) -> None:
         self.name = name
         self.namespace = namespace
         self.state = SideState.OPEN

@@ -16,7 +16,7 @@ from tandem.client.envelope import EnvelopeError, unwrap_payload
 from tandem.client.errors import describe, trouble_with
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Delivery, Namespace, Receiver, Sender
+    from tandem.client.transport import Delivery, NamespaceTransport, Receiver, Sender
 
 log = logging.getLogger("tandem.client.syphon")
 
@@ -35,7 +35,7 @@ class Carried:
     reasons: Counter[str] = field(default_factory=Counter)
 
 
-async def carry_home(primary: Namespace, secondary: Namespace, queues: Sequence[str], idle: float = 1.0) -> Carried:
+async def carry_home(primary: NamespaceTransport, secondary: NamespaceTransport, queues: Sequence[str], idle: float = 1.0) -> Carried:
     """Send every dead letter of these backlog queues to where it was meant to go, in order; complete it once the primary has it.
 
     What is refused again stays a dead letter. Raises when a namespace cannot be reached: what was moved until then is moved.
@@ -57,7 +57,7 @@ async def carry_home(primary: Namespace, secondary: Namespace, queues: Sequence[
     return carried
 
 
-async def _carry_queue(primary: Namespace, receiver: Receiver, senders: dict[str, Sender], carried: Carried, idle: float) -> None:
+async def _carry_queue(primary: NamespaceTransport, receiver: Receiver, senders: dict[str, Sender], carried: Carried, idle: float) -> None:
     left: list[Delivery] = []
     try:
         while len(left) < _LEFT_MAX:
@@ -82,7 +82,7 @@ async def _carry_queue(primary: Namespace, receiver: Receiver, senders: dict[str
                 log.debug("%s was given back by the end of its lock", delivery.message_id)
 
 
-async def _send(primary: Namespace, delivery: Delivery, senders: dict[str, Sender]) -> str | None:
+async def _send(primary: NamespaceTransport, delivery: Delivery, senders: dict[str, Sender]) -> str | None:
     """None if the primary has it now, else why not. Raises what keeps all others from being sent, too."""
     try:
         unwrapped = unwrap_payload(delivery.payload)

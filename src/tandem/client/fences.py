@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from tandem.client.envelope import DIVERTED_AT, FENCE, FENCE_ID, PATH
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Namespace, Receiver
+    from tandem.client.transport import NamespaceTransport, Receiver
 
 _TIMEOUT_SECONDS: Final = 10.0
 _LATER: Final = datetime.timedelta(minutes=10)
@@ -45,7 +45,7 @@ class Fence:
         return False
 
 
-async def put_fence(secondary: Namespace, queue: str, path: str, new_id: Callable[[], str], now_ms: int) -> Fence:
+async def put_fence(secondary: NamespaceTransport, queue: str, path: str, new_id: Callable[[], str], now_ms: int) -> Fence:
     """Put a fence for `path` behind all that stands in the queue.
 
     A send is not told the sequence number of its message; scheduling is. One scheduled and cancelled at once says where to begin to look.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     from tandem.client.session_order import PathOrder
-    from tandem.client.transport import Namespace, Sender, Single
+    from tandem.client.transport import NamespaceTransport, Sender, Single
 
 _SETTLE_SECONDS: Final = 0.002
 """After a session has changed queues: instants of its messages in both must tell them apart."""
@@ -31,7 +31,7 @@ def sessions_of(singles: Sequence[Single]) -> set[str]:
 class BacklogSenders:
     """One sender to each backlog queue in use."""
 
-    def __init__(self, secondary: Callable[[], Namespace]) -> None:
+    def __init__(self, secondary: Callable[[], NamespaceTransport]) -> None:
         self._secondary = secondary
         self._senders: dict[str, Sender] = {}
 

@@ -30,7 +30,7 @@ from tandem.client.transport import namespace_label
 from tandem.model.clock import SystemClock
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Namespace
+    from tandem.client.transport import NamespaceTransport
 
 Duration = datetime.timedelta | float
 _ROLES: weakref.WeakKeyDictionary[ServiceBusClient, str] = weakref.WeakKeyDictionary()
@@ -102,8 +102,8 @@ class PairedNamespaces:
 
     def __init__(
         self,
-        primary: str | ServiceBusClient | Namespace,
-        secondary: str | ServiceBusClient | Namespace,
+        primary: str | ServiceBusClient | NamespaceTransport,
+        secondary: str | ServiceBusClient | NamespaceTransport,
         *,
         options: PairingOptions | None = None,
         secondary_administration: ServiceBusAdministrationClient | Administration | None = None,

@@ -15,7 +15,7 @@ from tandem.client.errors import classify, describe
 from tandem.client.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Namespace
+    from tandem.client.transport import NamespaceTransport
 
 log = logging.getLogger("tandem.client.ping")
 
@@ -42,7 +42,9 @@ def ping_message(random_id: Callable[[], str]) -> AmqpAnnotatedMessage:
     )
 
 
-async def ping(primary: Namespace, path: str, timeout: float, random_id: Callable[[], str]) -> tuple[PingResult, BaseException | None]:
+async def ping(
+    primary: NamespaceTransport, path: str, timeout: float, random_id: Callable[[], str]
+) -> tuple[PingResult, BaseException | None]:
     """Send one ping over a link of its own, so that what it proves is that a new sender would get through."""
     sender = primary.sender(path)
     try:

@@ -16,7 +16,7 @@ from tandem.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from tandem.client.backlog import Administration
-    from tandem.client.transport import Namespace
+    from tandem.client.transport import NamespaceTransport
 
 log = logging.getLogger("tandem.client.backlog")
 
@@ -44,7 +44,7 @@ class Provisioner:
 
     def __init__(
         self,
-        secondary: Namespace,
+        secondary: NamespaceTransport,
         names: Sequence[str],
         administration: Administration | None,
         settings: Provisioning,

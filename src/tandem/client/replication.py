@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient
 
     from tandem.client.dedup import SeenIds
-    from tandem.client.transport import Namespace, Outgoing, Sender
+    from tandem.client.transport import NamespaceTransport, Outgoing, Sender
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class _Replication:
 
     def __init__(
         self,
-        first: str | ServiceBusClient | Namespace,
-        second: str | ServiceBusClient | Namespace,
+        first: str | ServiceBusClient | NamespaceTransport,
+        second: str | ServiceBusClient | NamespaceTransport,
         *,
         operation_timeout: float = 60.0,
         unreachable: Callable[[BaseException], bool] = is_unreachable,
@@ -77,7 +77,10 @@ class _Replication:
         sdk_options: dict[str, Any] | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.namespaces: tuple[Namespace, Namespace] = (as_namespace(first, sdk_options), as_namespace(second, sdk_options))
+        self.namespaces: tuple[NamespaceTransport, NamespaceTransport] = (
+            as_namespace(first, sdk_options),
+            as_namespace(second, sdk_options),
+        )
         if self.namespaces[0].host.casefold() == self.namespaces[1].host.casefold():
             raise ValueError(f"both are the same namespace, {self.namespaces[0].host}")
         self.operation_timeout = operation_timeout
@@ -221,7 +224,7 @@ class ActiveSender(_TwoSenders):
         return errors
 
 
-class Roles:
+class ReplicaRoles:
     """Which of the two is active. Switching is compare-and-set: of many sends that fail together, one switches."""
 
     __slots__ = ("active", "version")
@@ -248,14 +251,14 @@ class PassiveReplication(_Replication):
 
     def __init__(self, *namespaces: Any, **options: Any) -> None:
         super().__init__(*namespaces, **options)
-        self._roles: dict[str, Roles] = {}
+        self._roles: dict[str, ReplicaRoles] = {}
 
     async def __aenter__(self) -> PassiveReplication:
         return self
 
-    def roles(self, path: str) -> Roles:
+    def roles(self, path: str) -> ReplicaRoles:
         """The roles for one path, shared by all its senders."""
-        return self._roles.setdefault(path.casefold(), Roles())
+        return self._roles.setdefault(path.casefold(), ReplicaRoles())
 
     def active_host(self, path: str) -> str:
         return self.namespaces[self.roles(path).active].host

@@ -26,7 +26,7 @@ from tandem.client.pipelined import PipelinedSender as AsyncPipelinedSender
 from tandem.client.pipelined import SendReport
 from tandem.client.receiver import DuplicateSuppressingReceiver as AsyncDuplicateSuppressingReceiver
 from tandem.client.receiver import ReceiverSettings
-from tandem.client.replication import Acceptance, ReplicationCounters, Roles
+from tandem.client.replication import Acceptance, ReplicaRoles, ReplicationCounters
 from tandem.client.replication import ActiveReplication as AsyncActiveReplication
 from tandem.client.replication import ActiveSender as AsyncActiveSender
 from tandem.client.replication import PassiveReplication as AsyncPassiveReplication
@@ -38,7 +38,7 @@ from tandem.client.syphon import Syphon
 from tandem.client.tokens import Issue
 from tandem.client.tokens import IssuerCredential as AsyncIssuerCredential
 from tandem.client.tokens import SasCredential as AsyncSasCredential
-from tandem.client.transport import Namespace, Receiver, Single
+from tandem.client.transport import NamespaceTransport, Receiver, Single
 
 class PairedNamespaces:
     """A primary the application addresses, and a secondary that holds nothing but its backlog queues."""
@@ -46,8 +46,8 @@ class PairedNamespaces:
     aio: AsyncPairedNamespaces
     def __init__(
         self,
-        primary: str | ServiceBusClient | Namespace,
-        secondary: str | ServiceBusClient | Namespace,
+        primary: str | ServiceBusClient | NamespaceTransport,
+        secondary: str | ServiceBusClient | NamespaceTransport,
         *,
         options: PairingOptions | None = ...,
         secondary_administration: ServiceBusAdministrationClient | Administration | None = ...,
@@ -176,7 +176,7 @@ class ActiveReplication:
     @property
     def laggard_timeout(self) -> float: ...
     @property
-    def namespaces(self) -> tuple[Namespace, Namespace]: ...
+    def namespaces(self) -> tuple[NamespaceTransport, NamespaceTransport]: ...
     @property
     def now_ms(self) -> Any: ...
     @property
@@ -222,14 +222,14 @@ class PassiveReplication:
     def get_queue_sender(self, queue_name: str) -> PassiveSender: ...
     def get_subscription_receiver(self, topic_name: str, subscription_name: str, **options: Any) -> DuplicateSuppressingReceiver: ...
     def get_topic_sender(self, topic_name: str) -> PassiveSender: ...
-    def roles(self, path: str) -> Roles:
+    def roles(self, path: str) -> ReplicaRoles:
         """The roles for one path, shared by all its senders."""
     @property
     def counters(self) -> ReplicationCounters: ...
     @property
     def events(self) -> EventHub: ...
     @property
-    def namespaces(self) -> tuple[Namespace, Namespace]: ...
+    def namespaces(self) -> tuple[NamespaceTransport, NamespaceTransport]: ...
     @property
     def now_ms(self) -> Any: ...
     @property

@@ -79,7 +79,7 @@ class Receiver(Protocol):
     async def close(self) -> None: ...
 
 
-class Namespace(Protocol):
+class NamespaceTransport(Protocol):
     """One namespace: what the original called a messaging factory."""
 
     host: str

@@ -94,7 +94,7 @@ class BrokerProcess:
                 self.kill()
 
 
-class Ledger:
+class MessageLedger:
     """Lines of JSON: what was sent, or received, in order."""
 
     def __init__(self, path: Path) -> None:
@@ -129,8 +129,8 @@ class Traffic:
         self._pair = pair
         self._pause = len(QUEUES) / rate
         self.tally = TrafficCount()
-        self.sent = Ledger(directory / "sent.jsonl")
-        self.received = Ledger(directory / "received.jsonl")
+        self.sent = MessageLedger(directory / "sent.jsonl")
+        self.received = MessageLedger(directory / "received.jsonl")
         self._sent_ids: set[str] = set()
         self._seen: set[tuple[str, int]] = set()
         self._received_ids: set[str] = set()

@@ -17,7 +17,7 @@ from tandem.simulator.loop import until
 from tandem.simulator.queue_stories import QueueStory
 from tandem.simulator.story import PATIENCE, Actor, message
 from tandem.simulator.world import KEY, KEY_NAME, PORT, SimulatedIssuer, World
-from tandem.tokens.key_set import SigningKey
+from tandem.tokens.key_set import VerificationKey
 from tandem.tokens.trust import TrustedIssuer
 
 LIFETIME = 120
@@ -75,7 +75,7 @@ class SimIssuer(SimulatedIssuer):
 def _published() -> bytes:
     import json
 
-    key = SigningKey("one", "ES256", _private_key().public_key())
+    key = VerificationKey("one", "ES256", _private_key().public_key())
     public = jwt.algorithms.ECAlgorithm.to_jwk(_private_key().public_key(), as_dict=True)
     return json.dumps({"keys": [{**public, "kid": key.key_id, "use": "sig", "alg": key.algorithm}]}).encode()
 

@@ -26,7 +26,7 @@ class UnusableKeys(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SigningKey:
+class VerificationKey:
     key_id: str
     algorithm: str
     public: PublicKey
@@ -34,10 +34,10 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    keys: tuple[SigningKey, ...] = ()
+    keys: tuple[VerificationKey, ...] = ()
     revoked: Mapping[str, int] = field(default_factory=dict)
 
-    def find(self, key_id: str | None, algorithm: str) -> SigningKey | None:
+    def find(self, key_id: str | None, algorithm: str) -> VerificationKey | None:
         """By its id; a token without one is meant for the only key of its algorithm."""
         fitting = [key for key in self.keys if key.algorithm == algorithm and (key_id is None or key.key_id == key_id)]
         return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
@@ -66,7 +66,7 @@ def parse_key_set(document: bytes) -> KeySet:
     return KeySet(tuple(keys), _revoked(found.get(REVOKED)))
 
 
-def _key(item: dict[str, Any]) -> SigningKey | None:
+def _key(item: dict[str, Any]) -> VerificationKey | None:
     if item.get("use", "sig") != "sig":
         return None
     try:
@@ -77,9 +77,9 @@ def _key(item: dict[str, Any]) -> SigningKey | None:
     if not isinstance(key_id, str):
         return None
     if isinstance(public, RSAPublicKey) and public.key_size >= _RSA_BITS_MIN and item.get("alg", "RS256") == "RS256":
-        return SigningKey(key_id, "RS256", public)
+        return VerificationKey(key_id, "RS256", public)
     if isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1) and item.get("alg", "ES256") == "ES256":
-        return SigningKey(key_id, "ES256", public)
+        return VerificationKey(key_id, "ES256", public)
     return None
 
 

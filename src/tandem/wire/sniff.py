@@ -14,7 +14,7 @@ from tandem.wire.tls_transport import TlsProtocol
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
-class Opening(enum.Enum):
+class FirstBytes(enum.Enum):
     """What the first bytes say."""
 
     AMQP = "amqp"
@@ -25,20 +25,20 @@ class Opening(enum.Enum):
 
 
 _OPENINGS: Final = (
-    (b"AMQP", Opening.AMQP),
-    (b"\x16\x03", Opening.TLS),
-    *((verb + b" ", Opening.HTTP) for verb in (b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH")),
+    (b"AMQP", FirstBytes.AMQP),
+    (b"\x16\x03", FirstBytes.TLS),
+    *((verb + b" ", FirstBytes.HTTP) for verb in (b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH")),
 )
 
 
-def recognise(first: bytes) -> Opening:
+def recognise(first: bytes) -> FirstBytes:
     """Name the protocol that begins like this; UNDECIDED while the bytes could still become one."""
     undecided = False
     for opening, meaning in _OPENINGS:
         if first.startswith(opening):
             return meaning
         undecided = undecided or opening.startswith(first)
-    return Opening.UNDECIDED if undecided else Opening.UNKNOWN
+    return FirstBytes.UNDECIDED if undecided else FirstBytes.UNKNOWN
 
 
 def _ignore(reason: str) -> None:
@@ -96,16 +96,16 @@ class SniffProtocol(asyncio.Protocol):
             return
         self._first += data
         opening = recognise(self._first)
-        if opening is Opening.UNDECIDED:
+        if opening is FirstBytes.UNDECIDED:
             return
         self._decided = True
-        if opening is Opening.AMQP:
+        if opening is FirstBytes.AMQP:
             self._hand_to(self._doors.amqp())
-        elif opening is Opening.HTTP:
+        elif opening is FirstBytes.HTTP:
             self._hand_to(self._doors.http())
-        elif opening is Opening.TLS and self._outer is None and self._doors.tls is not None:
+        elif opening is FirstBytes.TLS and self._outer is None and self._doors.tls is not None:
             self._start_tls(self._doors.tls)
-        elif opening is Opening.TLS:
+        elif opening is FirstBytes.TLS:
             self._drop("TLS is not spoken here")
         else:
             self._drop(f"unknown protocol: first bytes {self._first[:8].hex()}")

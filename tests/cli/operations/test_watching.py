@@ -38,10 +38,10 @@ def test_top_shows_depth_and_rates(tandem: Tandem) -> None:
 
 
 def test_rates_are_what_came_between_two_looks() -> None:
-    from tandem.cli.operations.top import Snapshot
+    from tandem.cli.operations.top import TopSnapshot
 
-    before = Snapshot(10.0, {"a": {"in": 5.0, "out": 1.0}})
-    now = Snapshot(12.0, {"a": {"in": 25.0, "out": 1.0, "active": 24.0}, "b": {"active": 1.0}})
+    before = TopSnapshot(10.0, {"a": {"in": 5.0, "out": 1.0}})
+    now = TopSnapshot(12.0, {"a": {"in": 25.0, "out": 1.0, "active": 24.0}, "b": {"active": 1.0}})
     assert [(row["entity"], row["in_per_second"], row["active"]) for row in now.rows(before, "active")] == [("a", 10.0, 24), ("b", 0.0, 1)]
     assert [row["entity"] for row in now.rows(before, "entity")] == ["a", "b"]
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-from tandem.cli.operations.target import Target
+from tandem.cli.operations.target import OperationTarget
 from tandem.engine_client.blocking import Endpoint
 from tandem.model.errors import ConfigurationError
 from tandem.model.sas_token import make_token
@@ -18,12 +18,12 @@ _TIMEOUT_SECONDS: Final = 30
 _TOKEN_MS: Final = 600_000
 
 
-def call(target: Target, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+def call(target: OperationTarget, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """The JSON that came back; ConfigurationError with what the broker said when it refused."""
     return json.loads(fetch(target, method, path, body))
 
 
-def fetch(target: Target, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+def fetch(target: OperationTarget, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
     try:
         endpoint = Endpoint.parse(target.connection_string, target.ca_file)
     except ValueError as error:

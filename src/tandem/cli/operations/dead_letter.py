@@ -13,8 +13,8 @@ from tandem.cli.operations.links import Path, receiver
 from tandem.cli.operations.message_text import as_line
 from tandem.cli.operations.messages import peeked, print_messages
 from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one
-from tandem.cli.operations.selection import Reason, Selection, Since, Until, Where
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, Target, refusals, target_of
+from tandem.cli.operations.selection import MessageSelection, Reason, Since, Until, Where
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, refusals, target_of
 from tandem.cli.property_pairs import property_pair
 from tandem.model.errors import ConfigurationError
 
@@ -57,7 +57,7 @@ def list_dead_letters(
 
     Example: tandem dead-letter list orders --reason TTLExpiredException --since 2h
     """
-    selection = Selection.of(reason, since, until, where)
+    selection = MessageSelection.of(reason, since, until, where)
     with refusals():
         chosen = islice(_selected(target_of(connection_string, context, ca_file), entity, selection), count)
         if as_json:
@@ -111,7 +111,7 @@ def resubmit(
     changed = dict(_change(text) for text in changes or ())
     target = target_of(connection_string, context, ca_file)
     home = to or Path.parse(entity).home
-    numbers = _numbers(target, entity, Selection.of(reason, since, until, where), count)
+    numbers = _numbers(target, entity, MessageSelection.of(reason, since, until, where), count)
     if dry_run or not numbers:
         print(f"{len(numbers)} dead letters of {entity} would be sent to {home}")
         return
@@ -143,7 +143,7 @@ def purge_dead_letters(
     Example: tandem dead-letter purge orders --until 30d --yes
     """
     target = target_of(connection_string, context, ca_file)
-    numbers = _numbers(target, entity, Selection.of(reason, since, until, where), count)
+    numbers = _numbers(target, entity, MessageSelection.of(reason, since, until, where), count)
     if dry_run or not numbers:
         print(f"{len(numbers)} dead letters of {entity} would be dropped")
         return
@@ -195,7 +195,7 @@ def _change(text: str) -> tuple[str, object]:
     return (name, _REMOVED) if name and not value and text.endswith("=") else property_pair(text)
 
 
-def _selected(target: Target, entity: str, selection: Selection) -> Iterator[ServiceBusReceivedMessage]:
+def _selected(target: OperationTarget, entity: str, selection: MessageSelection) -> Iterator[ServiceBusReceivedMessage]:
     path = Path.parse(entity, dead_letters=True)
     with target.client() as client, receiver(client, path) as source:
         for message in peeked(source, 0, _ALL):
@@ -203,7 +203,7 @@ def _selected(target: Target, entity: str, selection: Selection) -> Iterator[Ser
                 yield message
 
 
-def _numbers(target: Target, entity: str, selection: Selection, count: int) -> set[int]:
+def _numbers(target: OperationTarget, entity: str, selection: MessageSelection, count: int) -> set[int]:
     """Looked at first, so that what is asked for can be said before anything is touched."""
     with refusals():
         return {message.sequence_number or 0 for message in islice(_selected(target, entity, selection), count)}

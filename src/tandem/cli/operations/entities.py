@@ -15,7 +15,7 @@ from tandem.model.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class EntityKind:
+class EntityCommands:
     """Names of the SDK's methods follow from the word."""
 
     word: str
@@ -34,16 +34,16 @@ class EntityKind:
         return ("/".join(parts[:-1]), parts[-1])
 
 
-QUEUE: Final = EntityKind(
+QUEUE: Final = EntityCommands(
     "queue", "orders", ("name", "status", "active_message_count", "dead_letter_message_count", "scheduled_message_count", "size_in_bytes")
 )
-TOPIC: Final = EntityKind("topic", "orders", ("name", "status", "subscription_count", "scheduled_message_count", "size_in_bytes"))
-SUBSCRIPTION: Final = EntityKind(
+TOPIC: Final = EntityCommands("topic", "orders", ("name", "status", "subscription_count", "scheduled_message_count", "size_in_bytes"))
+SUBSCRIPTION: Final = EntityCommands(
     "subscription", "orders/billing", ("name", "status", "active_message_count", "dead_letter_message_count"), "topic"
 )
 
 
-def entity_app(kind: EntityKind) -> typer.Typer:
+def entity_app(kind: EntityCommands) -> typer.Typer:
     """The five commands of one kind of entity."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, help=f"Create, list, show, change and delete {kind.word}s.")
     app.command(name="create", help=f"Create a {kind.word}.\n\nExample: tandem {kind.word} create {kind.example}")(_create(kind))
@@ -59,17 +59,17 @@ def entity_app(kind: EntityKind) -> typer.Typer:
     return app
 
 
-def _call(administration: Any, verb: str, kind: EntityKind, suffix: str = "") -> Any:
+def _call(administration: Any, verb: str, kind: EntityCommands, suffix: str = "") -> Any:
     return getattr(administration, f"{verb}_{kind.word}{suffix}")
 
 
-def _row(administration: Any, kind: EntityKind, where: Sequence[str]) -> dict[str, Any]:
+def _row(administration: Any, kind: EntityCommands, where: Sequence[str]) -> dict[str, Any]:
     settings = _call(administration, "get", kind)(*where)
     runtime = _call(administration, "get", kind, "_runtime_properties")(*where)
     return described(kind.word, settings) | counted(runtime)
 
 
-def _create(kind: EntityKind) -> Any:
+def _create(kind: EntityCommands) -> Any:
     def create(
         name: Annotated[str, typer.Argument(help="Its path.")],
         properties: Properties = None,
@@ -91,13 +91,13 @@ def _create(kind: EntityKind) -> Any:
     return create
 
 
-def _rows(kind: EntityKind, administration: Any, parent: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(kind: EntityCommands, administration: Any, parent: Sequence[str]) -> list[dict[str, Any]]:
     """Two lists joined by name: one request a page instead of two an entity."""
     runtime = {one.name: counted(one) for one in _call(administration, "list", kind, "s_runtime_properties")(*parent)}
     return [described(kind.word, one) | runtime.get(one.name, {}) for one in _call(administration, "list", kind, "s")(*parent)]
 
 
-def _list(kind: EntityKind) -> Any:
+def _list(kind: EntityCommands) -> Any:
     def list_entities(
         connection_string: ConnectionString = None, context: ContextName = None, ca_file: CaFile = None, as_json: JsonFlag = False
     ) -> None:
@@ -107,7 +107,7 @@ def _list(kind: EntityKind) -> Any:
     return list_entities
 
 
-def _list_of_parent(kind: EntityKind) -> Any:
+def _list_of_parent(kind: EntityCommands) -> Any:
     def list_entities(
         parent: Annotated[str, typer.Argument(help="What they belong to.", metavar="TOPIC")],
         connection_string: ConnectionString = None,
@@ -121,7 +121,7 @@ def _list_of_parent(kind: EntityKind) -> Any:
     return list_entities
 
 
-def _show(kind: EntityKind) -> Any:
+def _show(kind: EntityCommands) -> Any:
     def show_entity(
         name: Annotated[str, typer.Argument(help="Its path.")],
         connection_string: ConnectionString = None,
@@ -136,7 +136,7 @@ def _show(kind: EntityKind) -> Any:
     return show_entity
 
 
-def _update(kind: EntityKind) -> Any:
+def _update(kind: EntityCommands) -> Any:
     def update(
         name: Annotated[str, typer.Argument(help="Its path.")],
         properties: Properties = None,
@@ -159,7 +159,7 @@ def _update(kind: EntityKind) -> Any:
     return update
 
 
-def _delete(kind: EntityKind) -> Any:
+def _delete(kind: EntityCommands) -> Any:
     def delete(
         name: Annotated[str, typer.Argument(help="Its path.")],
         yes: Yes = False,

@@ -38,14 +38,14 @@ _SYSTEM: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MessageSelection:
     reason: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     condition: Callable[[Any], bool] | None = None
 
     @classmethod
-    def of(cls, reason: str | None, since: str | None, until: str | None, where: str | None) -> Selection:
+    def of(cls, reason: str | None, since: str | None, until: str | None, where: str | None) -> MessageSelection:
         now = datetime.now(UTC)
         return cls(reason, _ago(since, now), _ago(until, now), _compiled(where) if where is not None else None)
 

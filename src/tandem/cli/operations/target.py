@@ -29,7 +29,7 @@ _RETRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OperationTarget:
     """A namespace and how to reach it."""
 
     connection_string: str
@@ -72,17 +72,17 @@ def _plain_transport() -> Any:
     return PlainTransport()
 
 
-def target_of(connection_string: str | None, context: str | None, ca_file: Path | None) -> Target:
+def target_of(connection_string: str | None, context: str | None, ca_file: Path | None) -> OperationTarget:
     """What was said outright comes first, then a context that was named, then the current one."""
     said_ca = str(ca_file) if ca_file is not None else None
     if connection_string is not None:
-        return Target(connection_string, said_ca)
+        return OperationTarget(connection_string, said_ca)
     contexts = load_contexts(contexts_file())
     name = context or contexts.current
     if name is None:
         raise ConfigurationError("which namespace? Say --connection-string, set TANDEM_CONNECTION_STRING, or see `tandem context add`")
     found = contexts.get(name)
-    return Target(found.connection_string, said_ca or found.ca_file)
+    return OperationTarget(found.connection_string, said_ca or found.ca_file)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import typer
 
 from tandem.cli.operations.broker_pages import call, fetch
 from tandem.cli.operations.output import JsonFlag
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, Target, target_of
+from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, target_of
 from tandem.model.errors import ConfigurationError
 
 _IN: Final = frozenset({"send", "schedule"})
@@ -26,7 +26,7 @@ _COLUMNS: Final = ("entity", "active", "dead_letters", "scheduled", "locked", "i
 
 
 @dataclass(slots=True)
-class Snapshot:
+class TopSnapshot:
     """One scrape, added up by entity."""
 
     at: float
@@ -34,7 +34,7 @@ class Snapshot:
     stores: list[str] = field(default_factory=list)
     connections: int = 0
 
-    def rows(self, before: Snapshot | None, sort: str) -> list[dict[str, Any]]:
+    def rows(self, before: TopSnapshot | None, sort: str) -> list[dict[str, Any]]:
         seconds = max(0.001, self.at - before.at) if before is not None else 0.0
         rows: list[dict[str, Any]] = []
         for name, now in self.entities.items():
@@ -79,10 +79,10 @@ def top(
     _watch(target, every, sort)
 
 
-def scrape(target: Target) -> Snapshot:
+def scrape(target: OperationTarget) -> TopSnapshot:
     from prometheus_client.parser import text_string_to_metric_families
 
-    found = Snapshot(time.monotonic())
+    found = TopSnapshot(time.monotonic())
     for family in text_string_to_metric_families(fetch(target, "GET", "metrics").decode()):
         for sample in family.samples:
             _add(found, sample.name, sample.labels, sample.value)
@@ -92,7 +92,7 @@ def scrape(target: Target) -> Snapshot:
     return found
 
 
-def _add(found: Snapshot, name: str, labels: Mapping[str, str], value: float) -> None:
+def _add(found: TopSnapshot, name: str, labels: Mapping[str, str], value: float) -> None:
     if name == "tandem_connections":
         found.connections += int(value)
     if "entity" not in labels:
@@ -111,7 +111,7 @@ def _add(found: Snapshot, name: str, labels: Mapping[str, str], value: float) ->
         entity[column] = entity.get(column, 0.0) + value
 
 
-def _table(now: Snapshot, before: Snapshot | None, sort: str, rows_max: int = 1_000) -> Any:
+def _table(now: TopSnapshot, before: TopSnapshot | None, sort: str, rows_max: int = 1_000) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -127,10 +127,10 @@ def _table(now: Snapshot, before: Snapshot | None, sort: str, rows_max: int = 1_
     return table
 
 
-def _watch(target: Target, every: float, sort: str) -> None:
+def _watch(target: OperationTarget, every: float, sort: str) -> None:
     from rich.live import Live
 
-    before: Snapshot | None = None
+    before: TopSnapshot | None = None
     now = scrape(target)
     with _single_keys(), Live(screen=True, auto_refresh=False) as live:
         while True:

@@ -17,7 +17,7 @@ def asgi(application: Application) -> Handler:
     """`listener.handle_http(asgi(app))`. The relay's name is the application's `root_path`; lifespan events are the caller's."""
 
     async def handle(request: RelayRequest) -> RelayResponse:
-        call = _Call(request)
+        call = _AsgiCall(request)
         running = asyncio.get_running_loop().create_task(call.run(application))
         await call.started.wait()
         if call.failure is not None:
@@ -28,7 +28,7 @@ def asgi(application: Application) -> Handler:
     return handle
 
 
-class _Call:
+class _AsgiCall:
     """One request on its way through the application."""
 
     def __init__(self, request: RelayRequest) -> None:

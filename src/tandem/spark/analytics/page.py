@@ -9,7 +9,7 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from tandem.spark.analytics.plots import Band, Line, bar_plot, column_plot, line_plot, seconds_text, short, timeline
+from tandem.spark.analytics.plots import Band, PlotLine, bar_plot, column_plot, line_plot, seconds_text, short, timeline
 
 if TYPE_CHECKING:
     from tandem.spark.analytics.availability import Availability, Outage
@@ -170,10 +170,10 @@ def _throughput(story: OutageStory) -> str:
     if not series.sent:
         return ""
     lines = [
-        Line("sent to the primary", "sent", series.sent, filled=True),
-        Line("diverted to the secondary", "diverted", series.diverted, filled=True),
-        Line("brought home by the syphon", "home", series.brought_home),
-        Line("delivered to receivers", "delivered", series.delivered),
+        PlotLine("sent to the primary", "sent", series.sent, filled=True),
+        PlotLine("diverted to the secondary", "diverted", series.diverted, filled=True),
+        PlotLine("brought home by the syphon", "home", series.brought_home),
+        PlotLine("delivered to receivers", "delivered", series.delivered),
     ]
     shown = [line for line in lines if any(line.values)]
     return '<h2>Throughput</h2><p class="note">Messages per second, before, during and after.</p>' + line_plot(
@@ -189,7 +189,11 @@ def _backlog(story: OutageStory) -> str:
         f'<h2>Backlog</h2><p class="note">Messages waiting in the secondary; {max(series.backlog):,} at the most, '
         f"{series.backlog[-1]:,} at the end.</p>"
         + line_plot(
-            [Line("in backlog queues", "diverted", series.backlog, filled=True)], series.step_ms / 1000, _bands(story), 190, "Backlog depth"
+            [PlotLine("in backlog queues", "diverted", series.backlog, filled=True)],
+            series.step_ms / 1000,
+            _bands(story),
+            190,
+            "Backlog depth",
         )
     )
 

@@ -16,7 +16,7 @@ _BOTTOM: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """`kind` is a class of the page's style: it gives the colour, in light and in dark."""
 
     name: str
@@ -108,7 +108,7 @@ def _svg(height: int, label: str, parts: list[str]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
 
-def line_plot(lines: Sequence[Line], step_seconds: float, bands: Sequence[Band] = (), height: int = 230, label: str = "") -> str:
+def line_plot(lines: Sequence[PlotLine], step_seconds: float, bands: Sequence[Band] = (), height: int = 230, label: str = "") -> str:
     """Values over time. The legend stands above the plot."""
     points = max((len(line.values) for line in lines), default=0)
     top = nice_ceiling(max((max(line.values, default=0.0) for line in lines), default=0.0))

@@ -30,7 +30,7 @@ from tandem.engine_client.message_encoding import encode_row
 from tandem.engine_client.property_text import parse
 from tandem.spark.connector.options import OptionError, SinkOptions
 from tandem.spark.connector.schema import COLUMNS
-from tandem.spark.connector.task_sender import Refusal, TaskSender
+from tandem.spark.connector.task_sender import SendRefusal, TaskSender
 
 _TEXT: Final = (
     "message_id",
@@ -83,7 +83,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         raise OptionError("queue", "name the destination by queue or topic, or by a column 'entity'")
 
 
-class _Rows:
+class _SinkRows:
     """Turns record batches into messages."""
 
     def __init__(self, options: SinkOptions, names: Sequence[str], id_prefix: str) -> None:
@@ -148,7 +148,7 @@ class _Task:
     def __init__(self, options: SinkOptions, names: Sequence[str], job: str, partition: int) -> None:
         self._options = options
         self._job = f"{job}-{partition}"
-        self._rows = _Rows(options, names, self._job)
+        self._rows = _SinkRows(options, names, self._job)
         self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages)
         self._table: list[pa.RecordBatch] = []
         self._refused = 0
@@ -157,7 +157,7 @@ class _Task:
         for batch in batches:
             for path, payload, at in self._rows.messages(batch):
                 if isinstance(payload, ValueError):
-                    self._sender.refused.append(Refusal(path, (batch, at), "com.tandem:row", str(payload)))
+                    self._sender.refused.append(SendRefusal(path, (batch, at), "com.tandem:row", str(payload)))
                 else:
                     self._sender.send(path, payload, (batch, at))
             self._refuse()

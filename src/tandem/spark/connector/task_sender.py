@@ -48,7 +48,7 @@ def post(sender: BlockingSender, payloads: list[bytes], context: object) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SendRefusal:
     """A message the broker will not take, now or ever."""
 
     path: str
@@ -92,7 +92,7 @@ class TaskSender:
 
     def __init__(self, where: Where, max_in_flight: int, batch_messages: int) -> None:
         self.accepted = 0
-        self.refused: list[Refusal] = []
+        self.refused: list[SendRefusal] = []
         self._where = where
         self._transfers_in_flight = max(1, max_in_flight // batch_messages)
         self._batch_messages = batch_messages
@@ -222,4 +222,4 @@ class TaskSender:
 
     def _refuse(self, transfer: PendingTransfer, condition: str, description: str) -> None:
         self._unanswered.pop(id(transfer), None)
-        self.refused.extend(Refusal(transfer.path, context, condition, description) for context in transfer.contexts)
+        self.refused.extend(SendRefusal(transfer.path, context, condition, description) for context in transfer.contexts)
