@@ -174,7 +174,7 @@ def test_a_boundless_credit_is_served_a_part_at_a_time_and_wholly(bus: Bus, dele
 
         def rooms(server: object) -> list[int]:
             queue = server.contexts[0].namespace.entities["q"].queues  # type: ignore[attr-defined]
-            return [consumer.room() for main in queue.values() for consumer in main.consumers]
+            return [consumer.room() for main in queue.values() for consumer in main.receivers.consumers]
 
         assert bus.inside(rooms) == [10], "of the four billion"
 
