@@ -1,4 +1,4 @@
-"""What JMS clients say beyond plain AMQP: delays, and wishes for nodes that are not made by attaching."""
+"""What JMS clients say beyond plain AMQP: delays, and attaches to nodes that are not made by attaching."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ def entry(kind: str, content: str) -> bytes:
 
 
 def test_only_what_was_set_is_read() -> None:
-    wish = read_entry(
+    wanted = read_entry(
         entry("QueueDescription", "<LockDuration>PT30S</LockDuration><Status>disabled</Status><EnableExpress>1</EnableExpress>"), ""
     )
-    assert wish.fields == {"lock_duration_ms": 30_000, "status": EntityStatus.DISABLED, "enable_express": True}
-    assert wish.max_message_kilobytes is None
+    assert wanted.fields == {"lock_duration_ms": 30_000, "status": EntityStatus.DISABLED, "enable_express": True}
+    assert wanted.max_message_kilobytes is None
 
 
 def test_nil_counts_as_not_set_and_unknown_elements_are_passed_over() -> None:
@@ -103,9 +103,9 @@ def test_wrong_values_are_refused_with_the_reason(value: str, says: str) -> None
 @pytest.mark.parametrize("value", [True, False, 5, -(2**31), 2**31, 1.5, float("inf"), float("-inf"), "text", "", None])
 def test_values_written_are_read_back_with_their_type(value: object) -> None:
     rule = RuleDescription(name="r", filter=SqlFilter(expression="a<b", parameters=(("k", value),)))
-    wish = read_entry(entry("RuleDescription", write_rule(rule)), "r")
-    assert wish.rule == rule
-    assert repr(wish.rule) == repr(rule)
+    wanted = read_entry(entry("RuleDescription", write_rule(rule)), "r")
+    assert wanted.rule == rule
+    assert repr(wanted.rule) == repr(rule)
 
 
 def test_rule_without_a_filter_matches_everything() -> None:

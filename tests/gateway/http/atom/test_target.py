@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
+from tandem.gateway.http.atom.target import AtomTarget, Kind, read_page, read_target
 from tandem.gateway.http.types import split_target
 from tandem.model.errors import ArgumentOutOfRange, ArgumentRefused, BusError, EntityNotFound
 
@@ -12,32 +12,32 @@ from tandem.model.errors import ArgumentOutOfRange, ArgumentRefused, BusError, E
 @pytest.mark.parametrize(
     ("address", "target"),
     [
-        ("/q", Target(Kind.ENTITY, "q")),
-        ("/a%2Fb", Target(Kind.ENTITY, "a/b")),
-        ("/a/b/c", Target(Kind.ENTITY, "a/b/c")),
-        ("/", Target(Kind.ENTITY, "")),
-        ("/?enrich=false", Target(Kind.ENTITY, "")),
-        ("/a/", Target(Kind.ENTITY, "a/")),
-        ("/$namespaceinfo", Target(Kind.NAMESPACE)),
-        ("/%24NamespaceInfo", Target(Kind.NAMESPACE)),
-        ("/$Resources/Queues?$skip=0", Target(Kind.QUEUES)),
-        ("/$resources/topics/", Target(Kind.TOPICS)),
-        ("/t/subscriptions", Target(Kind.SUBSCRIPTIONS, "t")),
-        ("/t/Subscriptions/?$skip=0&$top=100", Target(Kind.SUBSCRIPTIONS, "t")),
-        ("/t/Subscriptions/?enrich=false", Target(Kind.SUBSCRIPTION, "t", "")),
-        ("/t%2Fu/Subscriptions/s", Target(Kind.SUBSCRIPTION, "t/u", "s")),
-        ("/t/u/subscriptions/s", Target(Kind.SUBSCRIPTION, "t/u", "s")),
-        ("/t/subscriptions/s/rules", Target(Kind.RULES, "t", "s")),
-        ("/t/Subscriptions/s/Rules/?%24top=5", Target(Kind.RULES, "t", "s")),
-        ("/t/subscriptions/s/rules/", Target(Kind.RULES, "t", "s")),
-        ("/t/subscriptions/s/rules/?enrich=False", Target(Kind.RULE, "t", "s", "")),
-        ("/t/subscriptions/s/rules/%24Default", Target(Kind.RULE, "t", "s", "$Default")),
-        ("/a%2Fsubscriptions%2Fb", Target(Kind.ENTITY, "a/subscriptions/b")),
-        ("/subscriptions", Target(Kind.ENTITY, "subscriptions")),
-        ("http://host:1/t/subscriptions/s?x=1", Target(Kind.SUBSCRIPTION, "t", "s")),
+        ("/q", AtomTarget(Kind.ENTITY, "q")),
+        ("/a%2Fb", AtomTarget(Kind.ENTITY, "a/b")),
+        ("/a/b/c", AtomTarget(Kind.ENTITY, "a/b/c")),
+        ("/", AtomTarget(Kind.ENTITY, "")),
+        ("/?enrich=false", AtomTarget(Kind.ENTITY, "")),
+        ("/a/", AtomTarget(Kind.ENTITY, "a/")),
+        ("/$namespaceinfo", AtomTarget(Kind.NAMESPACE)),
+        ("/%24NamespaceInfo", AtomTarget(Kind.NAMESPACE)),
+        ("/$Resources/Queues?$skip=0", AtomTarget(Kind.QUEUES)),
+        ("/$resources/topics/", AtomTarget(Kind.TOPICS)),
+        ("/t/subscriptions", AtomTarget(Kind.SUBSCRIPTIONS, "t")),
+        ("/t/Subscriptions/?$skip=0&$top=100", AtomTarget(Kind.SUBSCRIPTIONS, "t")),
+        ("/t/Subscriptions/?enrich=false", AtomTarget(Kind.SUBSCRIPTION, "t", "")),
+        ("/t%2Fu/Subscriptions/s", AtomTarget(Kind.SUBSCRIPTION, "t/u", "s")),
+        ("/t/u/subscriptions/s", AtomTarget(Kind.SUBSCRIPTION, "t/u", "s")),
+        ("/t/subscriptions/s/rules", AtomTarget(Kind.RULES, "t", "s")),
+        ("/t/Subscriptions/s/Rules/?%24top=5", AtomTarget(Kind.RULES, "t", "s")),
+        ("/t/subscriptions/s/rules/", AtomTarget(Kind.RULES, "t", "s")),
+        ("/t/subscriptions/s/rules/?enrich=False", AtomTarget(Kind.RULE, "t", "s", "")),
+        ("/t/subscriptions/s/rules/%24Default", AtomTarget(Kind.RULE, "t", "s", "$Default")),
+        ("/a%2Fsubscriptions%2Fb", AtomTarget(Kind.ENTITY, "a/subscriptions/b")),
+        ("/subscriptions", AtomTarget(Kind.ENTITY, "subscriptions")),
+        ("http://host:1/t/subscriptions/s?x=1", AtomTarget(Kind.SUBSCRIPTION, "t", "s")),
     ],
 )
-def test_address_names_its_target(address: str, target: Target) -> None:
+def test_address_names_its_target(address: str, target: AtomTarget) -> None:
     assert read_target(*split_target(address)) == target
 
 

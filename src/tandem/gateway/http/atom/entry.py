@@ -14,7 +14,7 @@ from tandem.model.errors import ArgumentRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class WantedEntity:
     """Only what the request set: on create the rest takes its default, on update it stays as it is."""
 
     kind: str
@@ -26,7 +26,7 @@ class Wish:
     rule: RuleDescription | None = None
 
 
-def read_entry(body: bytes, name: str) -> Wish:
+def read_entry(body: bytes, name: str) -> WantedEntity:
     """Take an `<entry>` apart. `name` is the rule's, from the address."""
     root = parse(body)
     if root.name != "entry":
@@ -36,7 +36,7 @@ def read_entry(body: bytes, name: str) -> Wish:
         raise XmlRefused("the entry must have one <content> with one description in it")
     description = content.children[0]
     if description.name == "RuleDescription":
-        return Wish(kind=description.name, rule=read_rule(description, name))
+        return WantedEntity(kind=description.name, rule=read_rule(description, name))
     readers = _READERS.get(description.name)
     if readers is None:
         allowed = ", ".join([*_READERS, "RuleDescription"])
@@ -44,7 +44,7 @@ def read_entry(body: bytes, name: str) -> Wish:
     return _read_description(description, readers)
 
 
-def _read_description(description: Element, readers: dict[str, tuple[str, Callable[[str, Element], object]]]) -> Wish:
+def _read_description(description: Element, readers: dict[str, tuple[str, Callable[[str, Element], object]]]) -> WantedEntity:
     seen: set[str] = set()
     fields: dict[str, Any] = {}
     kilobytes: int | None = None
@@ -63,7 +63,7 @@ def _read_description(description: Element, readers: dict[str, tuple[str, Callab
             field_name, read = readers[item.name]
             fields[field_name] = read(item.name, item)
         # Anything else is a count or an instant that only we write, or a property of a version still to come.
-    return Wish(kind=description.name, fields=fields, max_message_kilobytes=kilobytes, default_rule=default_rule)
+    return WantedEntity(kind=description.name, fields=fields, max_message_kilobytes=kilobytes, default_rule=default_rule)
 
 
 # --- values

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tandem.gateway.http.atom.entry import read_entry
-from tandem.gateway.http.atom.target import Kind, Target, read_page
+from tandem.gateway.http.atom.target import AtomTarget, Kind, read_page
 from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, Writer
 from tandem.gateway.http.types import Reply, Request, check_if_match
 from tandem.model.entity import AuthorizationRule, HybridConnectionDescription
@@ -22,14 +22,14 @@ _NAME: Final = b"HybridConnectionDescription"
 WithKeys = Callable[[tuple[AuthorizationRule, ...], tuple[AuthorizationRule, ...]], tuple[AuthorizationRule, ...]]
 
 
-def is_for_relay(relays: RelayPort, request: Request, target: Target) -> bool:
+def is_for_relay(relays: RelayPort, request: Request, target: AtomTarget) -> bool:
     """A listing of relays, a relay that exists, or one that is to be."""
     if target.kind is not Kind.ENTITY:
         return target.kind is Kind.RELAYS
     return relays.find(target.entity) is not None or (request.method == "PUT" and _NAME in request.body)
 
 
-async def handle_relay(relays: RelayPort, request: Request, target: Target, writer: Writer, with_keys: WithKeys) -> Reply:
+async def handle_relay(relays: RelayPort, request: Request, target: AtomTarget, writer: Writer, with_keys: WithKeys) -> Reply:
     """The caller has checked the claim, and that the request is about relays."""
     author = request.host.partition(":")[0].partition(".")[0]
     if target.kind is Kind.RELAYS:
@@ -52,11 +52,11 @@ async def handle_relay(relays: RelayPort, request: Request, target: Target, writ
     return Reply(status=status, body=body, content_type=ENTRY_TYPE, headers={"ETag": _etag(entity.description)})
 
 
-async def _put(relays: RelayPort, request: Request, target: Target, with_keys: WithKeys) -> int:
-    wish = read_entry(request.body, "")
-    if wish.kind != _NAME.decode():
-        raise ArgumentRefused(f"a {wish.kind} cannot be put at the address of a hybrid connection")
-    fields: dict[str, Any] = dict(wish.fields)
+async def _put(relays: RelayPort, request: Request, target: AtomTarget, with_keys: WithKeys) -> int:
+    wanted = read_entry(request.body, "")
+    if wanted.kind != _NAME.decode():
+        raise ArgumentRefused(f"a {wanted.kind} cannot be put at the address of a hybrid connection")
+    fields: dict[str, Any] = dict(wanted.fields)
     existing = relays.find(target.entity)
     if "authorization_rules" in fields:
         fields["authorization_rules"] = with_keys(fields["authorization_rules"], existing.authorization_rules if existing else ())

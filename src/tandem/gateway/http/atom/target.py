@@ -30,7 +30,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AtomTarget:
     kind: Kind
     entity: str = ""
     subscription: str = ""
@@ -44,7 +44,7 @@ class Target:
         return self.entity
 
 
-def read_target(segments: tuple[str, ...], query: Mapping[str, str]) -> Target:
+def read_target(segments: tuple[str, ...], query: Mapping[str, str]) -> AtomTarget:
     """Slashes inside names may come encoded or not. Raises EntityNotFound for `$` addresses that nobody serves."""
     folded = [segment.casefold() for segment in segments]
     if folded[0].startswith("$"):
@@ -53,26 +53,26 @@ def read_target(segments: tuple[str, ...], query: Mapping[str, str]) -> Target:
     if folded[-1] == "" and len(folded) > 1 and folded[-2] in ("subscriptions", "rules") and _lists(query):
         segments, folded = segments[:-1], folded[:-1]
     if len(folded) >= 5 and folded[-2] == "rules" and folded[-4] == "subscriptions":
-        return Target(Kind.RULE, _joined(segments[:-4]), segments[-3], segments[-1])
+        return AtomTarget(Kind.RULE, _joined(segments[:-4]), segments[-3], segments[-1])
     if len(folded) >= 4 and folded[-1] == "rules" and folded[-3] == "subscriptions":
-        return Target(Kind.RULES, _joined(segments[:-3]), segments[-2])
+        return AtomTarget(Kind.RULES, _joined(segments[:-3]), segments[-2])
     if len(folded) >= 3 and folded[-2] == "subscriptions":
-        return Target(Kind.SUBSCRIPTION, _joined(segments[:-2]), segments[-1])
+        return AtomTarget(Kind.SUBSCRIPTION, _joined(segments[:-2]), segments[-1])
     if len(folded) >= 2 and folded[-1] == "subscriptions":
-        return Target(Kind.SUBSCRIPTIONS, _joined(segments[:-1]))
-    return Target(Kind.ENTITY, _joined(segments))
+        return AtomTarget(Kind.SUBSCRIPTIONS, _joined(segments[:-1]))
+    return AtomTarget(Kind.ENTITY, _joined(segments))
 
 
-def _reserved(segments: tuple[str, ...], folded: list[str]) -> Target:
+def _reserved(segments: tuple[str, ...], folded: list[str]) -> AtomTarget:
     if folded == ["$namespaceinfo"]:
-        return Target(Kind.NAMESPACE)
+        return AtomTarget(Kind.NAMESPACE)
     if folded[0] == "$resources" and len([f for f in folded[1:] if f]) == 1:
         if folded[1] == "queues":
-            return Target(Kind.QUEUES)
+            return AtomTarget(Kind.QUEUES)
         if folded[1] == "topics":
-            return Target(Kind.TOPICS)
+            return AtomTarget(Kind.TOPICS)
         if folded[1] in ("hybridconnections", "relays"):
-            return Target(Kind.RELAYS)
+            return AtomTarget(Kind.RELAYS)
     raise EntityNotFound(f"nothing is served at '/{_joined(segments)[:80]}'; names do not start with '$'")
 
 

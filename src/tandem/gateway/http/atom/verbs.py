@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from tandem.gateway.http.atom.entry import Wish, read_entry
+from tandem.gateway.http.atom.entry import WantedEntity, read_entry
 from tandem.gateway.http.atom.relays import handle_relay, is_for_relay
-from tandem.gateway.http.atom.target import Kind, Target, read_page, read_target
+from tandem.gateway.http.atom.target import AtomTarget, Kind, read_page, read_target
 from tandem.gateway.http.atom.xml import ENTRY_TYPE, FEED_TYPE, SINCE_LARGE_MESSAGES, Writer
 from tandem.gateway.http.types import HttpNamespace, Reply, Request, check_if_match
 from tandem.model.clock import Clock
@@ -57,7 +57,7 @@ class Atom:
         await namespace.admin.authorize(request.token, "/".join(request.segments).strip("/"), Right.MANAGE)
         target = read_target(request.segments, request.query)
         relays = namespace.relays if namespace.relays is not None and is_for_relay(namespace.relays, request, target) else None
-        call = _Call(self, namespace, request, target)
+        call = _AtomCall(self, namespace, request, target)
         if request.method in ("GET", "HEAD"):
             return await (call.read() if relays is None else self._relay(relays, request, target))
         if request.method not in ("PUT", "DELETE"):
@@ -65,10 +65,10 @@ class Atom:
         # A client that hangs up must not leave a change half way: the change goes on without it.
         return await asyncio.shield(asyncio.ensure_future(self._change(call, target, relays)))
 
-    async def _relay(self, relays: RelayPort, request: Request, target: Target) -> Reply:
+    async def _relay(self, relays: RelayPort, request: Request, target: AtomTarget) -> Reply:
         return await handle_relay(relays, request, target, self.writer(request), self.with_keys)
 
-    async def _change(self, call: _Call, target: Target, relays: RelayPort | None) -> Reply:
+    async def _change(self, call: _AtomCall, target: AtomTarget, relays: RelayPort | None) -> Reply:
         async with self._locks.hold(target.entity):
             if relays is not None:
                 return await self._relay(relays, call.request, target)
@@ -104,13 +104,13 @@ class Atom:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _AtomCall:
     """One request on its way."""
 
     atom: Atom
     namespace: HttpNamespace
     request: Request
-    target: Target
+    target: AtomTarget
 
     @property
     def admin(self) -> AdminPort:
@@ -202,51 +202,51 @@ class _Call:
         return Reply(status=200)
 
     async def put(self) -> Reply:
-        wish = read_entry(self.request.body, self.target.rule)
+        wanted = read_entry(self.request.body, self.target.rule)
         expected = {Kind.SUBSCRIPTION: "SubscriptionDescription", Kind.RULE: "RuleDescription"}.get(self.target.kind)
-        if self.target.kind is Kind.ENTITY and wish.kind == "QueueDescription":
-            return await self._put_queue(wish)
-        if self.target.kind is Kind.ENTITY and wish.kind == "TopicDescription":
-            return await self._put_topic(wish)
-        if wish.kind == expected == "SubscriptionDescription":
-            return await self._put_subscription(wish)
-        if wish.kind == expected == "RuleDescription" and wish.rule is not None:
-            return await self._put_rule(wish.rule)
-        raise ArgumentRefused(f"a {wish.kind} cannot be put at the address of a {self.target.kind.value}")
+        if self.target.kind is Kind.ENTITY and wanted.kind == "QueueDescription":
+            return await self._put_queue(wanted)
+        if self.target.kind is Kind.ENTITY and wanted.kind == "TopicDescription":
+            return await self._put_topic(wanted)
+        if wanted.kind == expected == "SubscriptionDescription":
+            return await self._put_subscription(wanted)
+        if wanted.kind == expected == "RuleDescription" and wanted.rule is not None:
+            return await self._put_rule(wanted.rule)
+        raise ArgumentRefused(f"a {wanted.kind} cannot be put at the address of a {self.target.kind.value}")
 
-    async def _put_queue(self, wish: Wish) -> Reply:
+    async def _put_queue(self, wanted: WantedEntity) -> Reply:
         name, admin = self.target.entity, self.admin
         if self._if_match is None:
-            description = QueueDescription(name=name, **self._carrier_fields(wish, None))
+            description = QueueDescription(name=name, **self._carrier_fields(wanted, None))
             await self._authorize_forwards(description)
             return await self._entity_reply(201, await admin.create_queue(description))
         existing = await admin.get_entity(_named(name))
         if not isinstance(existing, QueueDescription):
             raise EntityNotFound(f"there is no queue '{name}'; a topic has that name")
         check_if_match(self._if_match, _etag(dump_entity(existing)))
-        description = replace(existing, **(_CLEARED | self._carrier_fields(wish, existing)))
+        description = replace(existing, **(_CLEARED | self._carrier_fields(wanted, existing)))
         await self._authorize_forwards(description)
         return await self._entity_reply(200, await admin.update_queue(description))
 
-    async def _put_topic(self, wish: Wish) -> Reply:
+    async def _put_topic(self, wanted: WantedEntity) -> Reply:
         name, admin = self.target.entity, self.admin
         if self._if_match is None:
-            description = TopicDescription(name=name, **self._carrier_fields(wish, None))
+            description = TopicDescription(name=name, **self._carrier_fields(wanted, None))
             return await self._entity_reply(201, await admin.create_topic(description))
         existing = await admin.get_entity(_named(name))
         if not isinstance(existing, TopicDescription):
             raise EntityNotFound(f"there is no topic '{name}'; a queue has that name")
         check_if_match(self._if_match, _etag(dump_entity(existing)))
-        description = replace(existing, **({"user_metadata": None} | self._carrier_fields(wish, existing)))
+        description = replace(existing, **({"user_metadata": None} | self._carrier_fields(wanted, existing)))
         return await self._entity_reply(200, await admin.update_topic(description))
 
-    async def _put_subscription(self, wish: Wish) -> Reply:
+    async def _put_subscription(self, wanted: WantedEntity) -> Reply:
         topic, name, admin = self.target.entity, self.target.subscription, self.admin
-        fields = self._forwards_local(wish.fields)
+        fields = self._forwards_local(wanted.fields)
         if self._if_match is None:
             rules: tuple[RuleDescription, ...] = ()
-            if wish.default_rule is not None:
-                rules = (replace(wish.default_rule, name=wish.default_rule.name or DEFAULT_RULE_NAME),)
+            if wanted.default_rule is not None:
+                rules = (replace(wanted.default_rule, name=wanted.default_rule.name or DEFAULT_RULE_NAME),)
             description = SubscriptionDescription(topic=topic, name=name, rules=rules, **fields)
             await self._authorize_forwards(description)
             return await self._subscription_reply(201, await admin.create_subscription(description))
@@ -267,16 +267,16 @@ class _Call:
 
     # --- what a request means for the model
 
-    def _carrier_fields(self, wish: Wish, existing: QueueDescription | TopicDescription | None) -> dict[str, Any]:
+    def _carrier_fields(self, wanted: WantedEntity, existing: QueueDescription | TopicDescription | None) -> dict[str, Any]:
         """Fields of a queue or topic."""
-        fields = self._forwards_local(wish.fields)
+        fields = self._forwards_local(wanted.fields)
         if "authorization_rules" in fields:
             old = existing.authorization_rules if existing is not None else ()
             fields["authorization_rules"] = self.atom.with_keys(fields["authorization_rules"], old)
         if existing is not None and fields.get("max_size_megabytes") == existing.total_megabytes:
             del fields["max_size_megabytes"]  # clients send back what they read
-        if wish.max_message_kilobytes is not None:
-            fields["max_message_bytes"] = self._message_bytes(wish.max_message_kilobytes, existing)
+        if wanted.max_message_kilobytes is not None:
+            fields["max_message_bytes"] = self._message_bytes(wanted.max_message_kilobytes, existing)
         return fields
 
     def _message_bytes(self, kilobytes: int, existing: QueueDescription | TopicDescription | None) -> int | None:
@@ -307,10 +307,10 @@ class _Call:
             raise ArgumentRefused(f"{prop} is '{address[:200]}'; a queue or topic of this namespace ({self.request.host}) is needed")
         return name.strip("/")
 
-    async def _authorize_forwards(self, wish: QueueDescription | SubscriptionDescription) -> None:
+    async def _authorize_forwards(self, description: QueueDescription | SubscriptionDescription) -> None:
         """Whoever forwards must be allowed to send there; the header for it may name another key than the request's own."""
         for field, _, header in _FORWARD_HEADERS:
-            target = getattr(wish, field)
+            target = getattr(description, field)
             if target is not None:
                 await self.admin.authorize(self.request.headers.get(header) or self.request.token, target, Right.SEND)
 
