@@ -12,7 +12,7 @@ from tandem.broker.meters import describe
 from tandem.broker.queue.index import DEFERRED, READY
 from tandem.broker.queue.locks import Lock
 from tandem.gateway import verbs
-from tandem.gateway.verbs import Settlement
+from tandem.gateway.verbs import SettlementArguments
 from tandem.model import address as addresses
 from tandem.model.address import SubQueue
 from tandem.model.entity import QueueDescription
@@ -77,12 +77,12 @@ def test_what_fits_one_by_one_must_fit_together(desk: Desk) -> None:
     ("settlement", "where", "count", "meter"),
     [
         (verbs.ABANDONED, READY, 1, "abandoned"),
-        (Settlement(verbs.DEFER), DEFERRED, 1, "deferred"),
-        (Settlement(verbs.RELEASE), READY, 0, "released"),
+        (SettlementArguments(verbs.DEFER), DEFERRED, 1, "deferred"),
+        (SettlementArguments(verbs.RELEASE), READY, 0, "released"),
     ],
 )
 def test_each_settlement_puts_the_message_where_it_belongs_and_counts_itself(
-    desk: Desk, settlement: Settlement, where: int, count: int, meter: str
+    desk: Desk, settlement: SettlementArguments, where: int, count: int, meter: str
 ) -> None:
     [lock] = held(desk, "a")
     done = Done()
@@ -99,7 +99,7 @@ def test_completed_is_gone_and_dead_lettered_is_in_the_dead_letter_queue(desk: D
     first, second = held(desk, "a", "b")
     done = Done()
     verbs.settle(desk.queue(), verbs.COMPLETED, first, desk.now, done)
-    verbs.settle(desk.queue(), Settlement(verbs.DEAD_LETTER, {}, "why", "how"), second, desk.now, done)
+    verbs.settle(desk.queue(), SettlementArguments(verbs.DEAD_LETTER, {}, "why", "how"), second, desk.now, done)
     desk.run()
     assert done.errors == [None, None]
     assert desk.queue().index.total == 0
@@ -108,7 +108,7 @@ def test_completed_is_gone_and_dead_lettered_is_in_the_dead_letter_queue(desk: D
 
 def test_an_abandoned_message_comes_back_when_it_was_asked_to(desk: Desk) -> None:
     [lock] = held(desk, "a")
-    verbs.settle(desk.queue(), Settlement(verbs.ABANDON, deliver_at=desk.now + 5_000), lock, desk.now, Done())
+    verbs.settle(desk.queue(), SettlementArguments(verbs.ABANDON, deliver_at=desk.now + 5_000), lock, desk.now, Done())
     desk.run()
     assert desk.receive().got == []
     desk.wait(5_001)
@@ -157,7 +157,7 @@ async def test_a_peek_shows_everything_and_holds_nothing(desk: Desk) -> None:
 async def test_deferred_messages_are_received_by_number_all_or_none(desk: Desk) -> None:
     locks = held(desk, "a", "b")
     for lock in locks:
-        verbs.settle(desk.queue(), Settlement(verbs.DEFER), lock, desk.now, Done())
+        verbs.settle(desk.queue(), SettlementArguments(verbs.DEFER), lock, desk.now, Done())
     desk.run()
     context, numbers = context_of(desk), [lock.seq for lock in locks]
     with pytest.raises(MessageNotFound):
@@ -169,7 +169,7 @@ async def test_deferred_messages_are_received_by_number_all_or_none(desk: Desk) 
 
 async def test_deferred_messages_that_are_received_and_deleted_are_gone_from_the_disk(desk: Desk) -> None:
     [lock] = held(desk, "a")
-    verbs.settle(desk.queue(), Settlement(verbs.DEFER), lock, desk.now, Done())
+    verbs.settle(desk.queue(), SettlementArguments(verbs.DEFER), lock, desk.now, Done())
     desk.run()
     [(_, payload)] = await awaited(desk, verbs.receive_deferred(context_of(desk), desk.queue(), [lock.seq], None, False))
     assert b"a" in payload

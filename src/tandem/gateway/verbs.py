@@ -45,8 +45,8 @@ def send_all(entity: Entity, messages: list[Message], now: int) -> list[Placemen
     return placed
 
 
-class Settlement:
-    """What a receiver says about a message it holds."""
+class SettlementArguments:
+    """What a receiver says about a message it holds: the kind of its settlement, and what goes with it."""
 
     __slots__ = ("deliver_at", "description", "kind", "properties", "reason")
 
@@ -72,11 +72,11 @@ class Settlement:
         return changes
 
 
-COMPLETED: Final = Settlement(COMPLETE)
-ABANDONED: Final = Settlement(ABANDON)
+COMPLETED: Final = SettlementArguments(COMPLETE)
+ABANDONED: Final = SettlementArguments(ABANDON)
 
 
-def settle(entity: Entity, settlement: Settlement, lock: Lock, now: int, then: Effect) -> None:
+def settle(entity: Entity, settlement: SettlementArguments, lock: Lock, now: int, then: Effect) -> None:
     """One message. `then` is done once the disk knows. Raises what stands in the way, with nothing done."""
     kind = settlement.kind
     if kind == COMPLETE:
@@ -103,7 +103,7 @@ def complete_run(entity: Entity, locks: list[Lock], at: int, now: int) -> int:
     return 1
 
 
-def settle_all(entity: Entity, settlement: Settlement, locks: list[Lock], now: int) -> list[Durable]:
+def settle_all(entity: Entity, settlement: SettlementArguments, locks: list[Lock], now: int) -> list[Durable]:
     """All of them or none. Returns what to wait for."""
     for lock in locks:
         entity.require(lock, now)

@@ -260,7 +260,7 @@ class MemoryNamespace:
                 return waiting, at
         raise MessageNotFound(f"no message '{message}'")
 
-    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: verbs.Settlement) -> None:
+    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: verbs.SettlementArguments) -> None:
         await self.get_entity(address.entity)
         waiting, at = self._locked(address, message, lock_token)
         if how is verbs.COMPLETED:

@@ -17,7 +17,7 @@ from tandem.gateway.amqp.requests import NodeRequest, Reply, Requests, need
 from tandem.gateway.amqp.rules import RuleOperations
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, SessionOperations
 from tandem.gateway.translate import refusal, token_to_uuid
-from tandem.gateway.verbs import Settlement
+from tandem.gateway.verbs import SettlementArguments
 from tandem.gateway.waiting import durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -200,7 +200,7 @@ class ManagementNode(Requests):
         properties = body.get("properties-to-modify")
         changes = {str(k): v for k, v in properties.items()} if isinstance(properties, dict) else {}
         reason, description = str(body.get("deadletter-reason") or ""), str(body.get("deadletter-description") or "")
-        settlement = Settlement(kind, changes, reason, description)
+        settlement = SettlementArguments(kind, changes, reason, description)
         for effect in verbs.settle_all(self._queue, settlement, self._locks(body), self.connection.turn.now):
             await effect.future
         return 200, {}

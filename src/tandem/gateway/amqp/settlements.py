@@ -9,14 +9,14 @@ from tandem.amqp.outcomes import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RE
 from tandem.amqp.terminus import Terminus
 from tandem.amqp.types import Described
 from tandem.gateway import verbs
-from tandem.gateway.verbs import Settlement
+from tandem.gateway.verbs import SettlementArguments
 from tandem.model.errors import DecodeFailed
 
 _DELIVERY_TIME: Final = "x-opt-delivery-time"
 _MODIFIED: Final = (0x27, "amqp:modified:list")
 
 
-def settlement_of(outcome: Outcome) -> Settlement | None:
+def settlement_of(outcome: Outcome) -> SettlementArguments | None:
     """None: it says nothing about the message."""
     code = outcome.code
     if code == ACCEPTED_CODE:
@@ -24,7 +24,7 @@ def settlement_of(outcome: Outcome) -> Settlement | None:
     if code == REJECTED_CODE:
         return _dead_lettering(outcome.error)
     if code == RELEASED_CODE:
-        return Settlement(verbs.RELEASE)
+        return SettlementArguments(verbs.RELEASE)
     if code != MODIFIED_CODE:
         return None
     properties: dict[str, object] = {}
@@ -34,12 +34,12 @@ def settlement_of(outcome: Outcome) -> Settlement | None:
             deliver_at = int(value)
         else:
             properties[str(key)] = value
-    return Settlement(verbs.DEFER if outcome.undeliverable_here else verbs.ABANDON, properties, deliver_at=deliver_at)
+    return SettlementArguments(verbs.DEFER if outcome.undeliverable_here else verbs.ABANDON, properties, deliver_at=deliver_at)
 
 
-def _dead_lettering(error: AmqpError | None) -> Settlement:
+def _dead_lettering(error: AmqpError | None) -> SettlementArguments:
     if error is None:
-        return Settlement(verbs.DEAD_LETTER)
+        return SettlementArguments(verbs.DEAD_LETTER)
     properties: dict[str, object] = {}
     reason = ""
     description = ""
@@ -55,7 +55,7 @@ def _dead_lettering(error: AmqpError | None) -> Settlement:
         reason = str(error.condition)
     if not description and error.description:
         description = error.description
-    return Settlement(verbs.DEAD_LETTER, properties, reason, description)
+    return SettlementArguments(verbs.DEAD_LETTER, properties, reason, description)
 
 
 def counts_by_default(source: Terminus | None) -> bool:

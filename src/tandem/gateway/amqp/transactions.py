@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
     from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
-    from tandem.gateway.verbs import Settlement
+    from tandem.gateway.verbs import SettlementArguments
     from tandem.model.message import Message
     from tandem.server.context import NamespaceContext
 
@@ -138,7 +138,14 @@ class Transactions:
         return transaction.id
 
     def settle(
-        self, id_: bytes | None, settlement: Settlement | None, queue: Entity, lock: Lock, settled: bool, counts: bool, then: Effect
+        self,
+        id_: bytes | None,
+        settlement: SettlementArguments | None,
+        queue: Entity,
+        lock: Lock,
+        settled: bool,
+        counts: bool,
+        then: Effect,
     ) -> None:
         """Hold a settlement back; `then` follows when it is taken in. Raises what would refuse it outside of a transaction.
         `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""

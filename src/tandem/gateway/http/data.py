@@ -15,7 +15,7 @@ from tandem.broker.queue.locks import Lock
 from tandem.gateway import verbs
 from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMessage
 from tandem.gateway.translate import token_to_uuid
-from tandem.gateway.verbs import Settlement
+from tandem.gateway.verbs import SettlementArguments
 from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_possible
 from tandem.gateway.waiting import durable
 from tandem.model.address import Address
@@ -85,7 +85,7 @@ class DataPlane:
             raise MessageNotFound(f"The lock token is of message {lock.seq} of '{queue.path}', not of {message}.")
         return queue, lock
 
-    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: Settlement) -> None:
+    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: SettlementArguments) -> None:
         now = self._context.turn.begin()
         queue, lock = self._find(address, message, lock_token)
         for effect in verbs.settle_all(queue, how, [lock], now):

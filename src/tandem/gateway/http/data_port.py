@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tandem.gateway.verbs import Settlement
+from tandem.gateway.verbs import SettlementArguments
 from tandem.model.address import Address
 from tandem.model.entity import Right
 
@@ -65,7 +65,7 @@ class DataPort(Protocol):
     async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
         """The next message, locked or deleted; None when none came in time. Cancelled: nothing stays locked, nothing is lost."""
 
-    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: Settlement) -> None:
+    async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: SettlementArguments) -> None:
         """`message` is a message id or a sequence number, as the client chose. Raises MessageLockLost, MessageNotFound."""
 
     async def renew(self, address: Address, message: str, lock_token: uuid.UUID) -> int:
