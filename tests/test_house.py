@@ -282,6 +282,65 @@ def test_slices_of_what_peers_send_are_checked_or_known_to_be_in_order() -> None
     assert found == ORDERED_SLICES
 
 
+HOT_WITHOUT_A_TEST_OF_THEIR_OWN = frozenset(
+    {
+        "amqp/answers.py",
+        "amqp/errors.py",
+        "amqp/fields.py",
+        "amqp/frames.py",
+        "amqp/handlers.py",
+        "amqp/numbers.py",
+        "amqp/terminus.py",
+        "broker/entities/joined.py",
+        "broker/ports.py",
+        "broker/queue/bodies.py",
+        "broker/queue/browsing.py",
+        "broker/queue/entity.py",
+        "broker/queue/intake.py",
+        "broker/queue/lease.py",
+        "broker/queue/ledger.py",
+        "broker/queue/moves.py",
+        "broker/queue/ready.py",
+        "broker/queue/rows.py",
+        "broker/queue/schedule.py",
+        "broker/queue/selective.py",
+        "broker/queue/session_holding.py",
+        "broker/queue/terms.py",
+        "broker/recovery/operations.py",
+        "broker/recovery/relocation.py",
+        "broker/recovery/tenant.py",
+        "broker/rules/sql_values.py",
+        "gateway/amqp/answers.py",
+        "gateway/amqp/connection.py",
+        "gateway/amqp/sending_once.py",
+        "model/histogram.py",
+        "model/message.py",
+        "server/meter_roller.py",
+        "stores/blocks.py",
+        "stores/body_reader.py",
+        "stores/committer.py",
+        "stores/compaction.py",
+        "stores/effects.py",
+        "stores/fetching.py",
+        "stores/maintenance.py",
+        "stores/recent.py",
+        "stores/scan.py",
+        "stores/segment_index.py",
+        "stores/synced.py",
+    }
+)
+"""Tested through their neighbours. May only shrink: a new hot module comes with `tests/<room>/test_<file>.py`."""
+
+
+def test_hot_modules_have_tests_of_their_own() -> None:
+    """Who breaks one learns it from its own test, not from an SDK's over a socket."""
+    product = (ROOT / "setup.py").read_text(encoding="utf-8").partition("SIMULATOR_MODULES")[0]
+    hot = re.findall(r'^    "([a-z_0-9/]+)\.py",$', product, re.M)
+    without = {f"{name}.py" for name in hot if not (ROOT / "tests" / Path(name).parent / f"test_{Path(name).name}.py").exists()}
+    assert without - HOT_WITHOUT_A_TEST_OF_THEIR_OWN == set(), "write their tests"
+    assert HOT_WITHOUT_A_TEST_OF_THEIR_OWN - without == set(), "take them off the list"
+
+
 def test_every_limit_is_read_somewhere() -> None:
     """A limit that nobody reads is a promise that nobody keeps."""
     read = {
