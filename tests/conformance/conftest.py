@@ -70,6 +70,7 @@ def timed(flavour: Flavour, clocked: ClockedBroker) -> Iterator[Bus]:
     """The broker with the jumping clock seen through one flavour of the SDK."""
     with _seen_through(flavour, clocked) as bus:
         yield bus
+    assert clocked.unlike_replay() == [], "what live code made of the facts is not what a restart makes of them"
 
 
 @pytest.fixture
@@ -82,6 +83,7 @@ def raw(broker: ProcessBroker) -> Iterator[Raw]:
 def raw_timed(clocked: ClockedBroker) -> Iterator[Raw]:
     with Raw(clocked.port) as raw:
         yield raw
+    assert clocked.unlike_replay() == [], "what live code made of the facts is not what a restart makes of them"
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ from tandem.cli.configuration import keyring
 from tandem.cli.configuration.settings import Flags, load
 from tandem.model.clock import SystemClock
 from tandem.server.server import Server
+from tandem.simulator.replayed import compare
 from tandem.stores.engines import MemoryEngines
+from tandem.stores.memory import MemoryStore
 from tests.cli.broker_process import BrokerProcess
 
 ROOT_NAME = "RootManageSharedAccessKey"
@@ -213,3 +215,21 @@ class ClockedBroker:
                 await asyncio.sleep(0)
 
         self._run(work())
+
+    def unlike_replay(self) -> list[str]:
+        """Where the queues are not what a replay of their journals would make of them."""
+
+        async def work() -> list[str]:
+            found: list[str] = []
+            for tenant in self.server.contexts[0].namespace.stores:
+                journal = tenant.journal
+                assert isinstance(journal, MemoryStore)
+                while journal.pending_bytes:
+                    self.server.driver.run_turn()
+                    journal.flush()
+                    await asyncio.sleep(0)
+                twin = MemoryStore(lambda call: None, None, journal._shelf)
+                found += compare(tenant, twin.replay, self.server.turn.begin())
+            return found
+
+        return self._run(work())

@@ -28,9 +28,9 @@ from tandem.model.errors import (
 from tandem.model.message import NO_TTL
 
 if TYPE_CHECKING:
-    from tandem.broker.entities.namespace import Namespace
     from tandem.broker.queue.entity import Entity
     from tandem.broker.recovery.cross_store import TransferId
+    from tandem.broker.recovery.stores import Stores
     from tandem.broker.recovery.tenant import StoreTenant
     from tandem.model.message import Message
 
@@ -44,7 +44,7 @@ _TOO_MANY_HOPS: Final = f"The maximum transfer hop count ({HOPS_MAX}) is exceede
 class Forwarders(Carriers):
     """Of one namespace."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Stores) -> None:
         self._namespace = namespace
 
     def carrier_of(self, queue: Queue) -> Carrier | None:
@@ -58,7 +58,7 @@ class Forwarders(Carriers):
 class Forwarding(Carrier):
     """Carries the messages of one queue. Made when the queue gets a forward target; the target is looked up for each batch."""
 
-    def __init__(self, queue: Queue, target: str, namespace: Namespace) -> None:
+    def __init__(self, queue: Queue, target: str, namespace: Stores) -> None:
         self.queue = queue
         self.target = target
         self.namespace = namespace
@@ -219,7 +219,7 @@ class _Arrival(Effect):
 
     __slots__ = ("forwarding", "namespace", "seqs", "store", "tenant")
 
-    def __init__(self, forwarding: Forwarding, namespace: Namespace, tenant: StoreTenant) -> None:
+    def __init__(self, forwarding: Forwarding, namespace: Stores, tenant: StoreTenant) -> None:
         self.forwarding = forwarding
         self.namespace = namespace
         self.tenant = tenant
@@ -269,7 +269,7 @@ class _Left(Effect):
 
     __slots__ = ("ids", "namespace", "store")
 
-    def __init__(self, namespace: Namespace, store: int, ids: list[TransferId]) -> None:
+    def __init__(self, namespace: Stores, store: int, ids: list[TransferId]) -> None:
         self.namespace = namespace
         self.store = store
         self.ids = ids
@@ -279,7 +279,7 @@ class _Left(Effect):
             self.namespace.stores[self.store].end_transfers(self.ids)
 
 
-def settle_transfers(namespace: Namespace) -> None:
+def settle_transfers(namespace: Stores) -> None:
     """After a store was replayed: what one store received and its source still has leaves the source."""
     all_up = all(tenant.serves for tenant in namespace.stores)
     for number, tenant in enumerate(namespace.stores):
@@ -297,7 +297,7 @@ def settle_transfers(namespace: Namespace) -> None:
     namespace.turn.schedule()
 
 
-def _source_may_forget(namespace: Namespace, number: int, holder: int, id_: TransferId, arrived: bool) -> bool:
+def _source_may_forget(namespace: Stores, number: int, holder: int, id_: TransferId, arrived: bool) -> bool:
     """Whether the source need not keep it: store `number` has it for certain. Else it stays where it is, held, until that is certain."""
     source, seq = id_
     queue = namespace.stores[holder].queues[source]
@@ -315,7 +315,7 @@ def _source_may_forget(namespace: Namespace, number: int, holder: int, id_: Tran
     return False
 
 
-def suspend_forwarding(namespace: Namespace, tenant: StoreTenant, unread: set[int]) -> None:
+def suspend_forwarding(namespace: Stores, tenant: StoreTenant, unread: set[int]) -> None:
     """`tenant` was replayed while other stores have not been read since the start: what it has still to forward may be in one of them
     already, and waits until all of them have said."""
     for queue in tenant.queues.values():
@@ -337,7 +337,7 @@ def suspend_forwarding(namespace: Namespace, tenant: StoreTenant, unread: set[in
             namespace.in_doubt.extend((number, queue.entity_id, seqs) for number in reached)
 
 
-def _retry_undelivered(namespace: Namespace) -> None:
+def _retry_undelivered(namespace: Stores) -> None:
     """What had not arrived when its store stopped is tried again."""
     if not any(namespace.stores[store].serves for store, _, _ in namespace.in_doubt):
         return

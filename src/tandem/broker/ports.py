@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -9,11 +11,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mypy_extensions import mypyc_attr, trait
 
+from tandem.broker.queue.index import READY, Index
 from tandem.broker.rules.message_view import MessageView, view_of
 
 if TYPE_CHECKING:
-    from tandem.broker.queue.locks import Lock
-    from tandem.broker.queue.sessions import MessageSession
     from tandem.model.errors import BusError
     from tandem.model.message import Message
 
@@ -130,6 +131,68 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Lock:
+    """Somebody's exclusive hold on one message."""
+
+    __slots__ = ("count", "deferred", "held", "locked_until", "seq", "session", "token")
+
+    def __init__(self, seq: int, token: bytes, locked_until: int, count: int, session: MessageSession | None, deferred: bool) -> None:
+        self.seq: int = seq
+        self.token: bytes = token
+        """16 bytes: the delivery tag on the wire; the same bytes in .NET's order are the lock token as a GUID."""
+        self.locked_until: int = locked_until
+        self.count: int = count
+        """Deliveries that failed before this one."""
+        self.session: MessageSession | None = session
+        self.deferred: bool = deferred
+        self.held: bool = True
+
+
+class MessageSession:
+    """One session id of one queue."""
+
+    __slots__ = ("holder", "id", "locked_until", "locks", "number", "ready", "returned", "state", "state_updated_at", "total")
+
+    def __init__(self, session_id: str, number: int) -> None:
+        self.id: str = session_id
+        self.number: int = number
+        self.ready: deque[int] = deque()
+        self.returned: list[int] = []
+        """Heap of messages given back: they come before everything in `ready`."""
+        self.holder: Consumer | None = None
+        self.locked_until: int = 0
+        self.locks: dict[int, Lock] = {}
+        """By sequence number: what the holder has in hand."""
+        self.total: int = 0
+        """Messages of this session in the queue, in any state."""
+        self.state: bytes | None = None
+        self.state_updated_at: int = 0
+
+    def give_back(self, seq: int) -> None:
+        heapq.heappush(self.returned, seq)
+
+    def first(self, index: Index) -> int:
+        """The next message to deliver, left where it is; 0 when there is none."""
+        returned = self.returned
+        while returned:
+            if index.state(returned[0]) == READY:
+                return returned[0]
+            heapq.heappop(returned)
+        ready = self.ready
+        while ready:
+            if index.state(ready[0]) == READY:
+                return ready[0]
+            ready.popleft()
+        return 0
+
+    def take_first(self) -> None:
+        """Remove what `first` has just shown."""
+        if self.returned:
+            heapq.heappop(self.returned)
+        else:
+            self.ready.popleft()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from tandem.broker.entities import administration
-from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.entities.topic import Subscription
 from tandem.broker.rules.rules import compile_rule
 from tandem.model.address import SubQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import BusError
 

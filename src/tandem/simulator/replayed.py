@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tandem.broker.entities.topic import Topic
-from tandem.broker.ports import StoreState
+from tandem.broker.ports import StoreState, Tenant
 from tandem.broker.queue.dedup import DuplicateHistory
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LOCKED, MOVING, READY
 from tandem.broker.queue.rows import Rows
@@ -13,10 +13,6 @@ from tandem.broker.queue.sessions import SessionTable
 from tandem.broker.recovery.entity_facts import Roll
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.broker.recovery.unplugged import Unplugged
-from tandem.model.clock import Clock
-from tandem.stores.disk import Disk
-from tandem.stores.recovery import Recovery
-from tandem.stores.segment_files import Manifest, SegmentFiles
 
 
 def can_be_compared(tenant: StoreTenant) -> bool:
@@ -25,19 +21,15 @@ def can_be_compared(tenant: StoreTenant) -> bool:
     return tenant.available and journal.health.state is StoreState.UP and journal.pending_bytes == 0
 
 
-def compare(tenant: StoreTenant, disk: Disk, directory: str, clock: Clock, segment_bytes: int, now: int) -> Iterator[str]:
-    """One sentence for each thing that a restart would change. `disk` is a copy: nobody else uses it."""
+def compare(tenant: StoreTenant, replay: Callable[[Tenant], None], now: int) -> Iterator[str]:
+    """One sentence for each thing that a restart would change. `replay` tells another tenant all that the journal of this one holds."""
     told = StoreTenant(Unplugged("it is only looked at"), 1, now, Roll(), 0)
     for entity, rows in tenant.rows.items():
         sessions = None if rows.sessions is None else SessionTable()
         twin = told.rows[entity] = Rows(entity, told.backing, sessions, rows.counts_deliveries, rows.base)
         if rows.history is not None:
             twin.history = DuplicateHistory(rows.history.window_ms)
-    files = SegmentFiles(directory, disk, clock, segment_bytes)
-    segments = files.load(Manifest(bytes(16), 1, 1, 1), False)
-    if files.manifest.begins_at:
-        told.numbers_begin_at(files.manifest.begins_at, files.manifest.entity_max)
-    Recovery(files, {}, told, 0, None).run(segments)
+    replay(told)
     for entity, rows in tenant.rows.items():
         twin = told.rows[entity]
         twin.replay_ended()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from tandem.broker.ports import Journal
+from tandem.broker.ports import Journal, Tenant
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.model.clock import Clock
 from tandem.model.entity import SubscriptionDescription
@@ -20,7 +20,9 @@ from tandem.simulator.replayed import compare
 from tandem.stores.metadata import Metadata
 from tandem.stores.meter_files import NoMeterFiles
 from tandem.stores.recover_metadata import Found, read_journals
+from tandem.stores.recovery import Recovery
 from tandem.stores.segment import SegmentStore
+from tandem.stores.segment_files import Manifest, SegmentFiles
 from tandem.stores.settings import LogSettings
 from tandem.stores.store_identity import RegisteredIdentity
 
@@ -187,7 +189,15 @@ class SimEngines:
 
     def unlike_replay(self, index: int, tenant: StoreTenant, now: int) -> Iterator[str]:
         """Where the queues of this store are not what its journal, read for itself, makes them."""
-        return compare(tenant, self.disks[index].copy(), f"store-{index}", self._clock, self._settings.segment_bytes, now)
+        files = SegmentFiles(f"store-{index}", self.disks[index].copy(), self._clock, self._settings.segment_bytes)
+
+        def replay(told: Tenant) -> None:
+            segments = files.load(Manifest(bytes(16), 1, 0, 1), False)
+            if files.manifest.begins_at:
+                told.numbers_begin_at(files.manifest.begins_at, files.manifest.entity_max)
+            Recovery(files, {}, told, 0, None).run(segments)
+
+        return compare(tenant, replay, now)
 
     def unlike_metadata(self) -> list[str]:
         """Where the journals, read for themselves, know other entities than the metadata does."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.gateway.waiting import Durable
 from tandem.model import address as addresses
 from tandem.model.address import SubQueue

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
 
 from tandem.broker.entities.joined import FRAGMENT_SHIFT
 from tandem.broker.entities.partitioned import PARTITIONED, AnyTopic, PartitionedQueue, PartitionedTopic
+from tandem.broker.entities.queue_entity import QueueEntity, sub_queue_description
 from tandem.broker.entities.topic import Subscription, Topic, compile_rules, queue_of_subscription
 from tandem.broker.facts import FRAGMENT_BITS
 from tandem.broker.forwarding import Forwarders, settle_transfers, suspend_forwarding
@@ -16,62 +16,27 @@ from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.terms import Terms
 from tandem.broker.recovery.entity_facts import Roll
+from tandem.broker.recovery.stores import Stores
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.broker.recovery.transactions import resolve
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
-from tandem.model.entity import MAX_DURATION_MS, AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
 from tandem.model.limits import Limits
 
-_NO_LIMIT: Final = 1 << 62
-_MEGABYTES_UNLIMITED: Final = 1 << 40
 
+class _Fresh:
+    """Entities that were made for a store that is being read again, and are not in service yet."""
 
-class QueueEntity:
-    """A queue with its sub-queues."""
-
-    def __init__(self, id_: int, store: int, description: QueueDescription, queues: Mapping[SubQueue, Entity]) -> None:
-        self.id = id_
-        self.store = store
-        self.description = description
-        self.queues = queues
-
-    @property
-    def main(self) -> Entity:
-        return self.queues[SubQueue.MAIN]
-
-    @property
-    def dead_letters(self) -> Entity:
-        return self.queues[SubQueue.DEAD_LETTER]
-
-    def configure(self, description: QueueDescription) -> None:
-        self.description = description
-        self.main.configure(description)
-        for sub_queue in (SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER):
-            self.queues[sub_queue].configure(sub_queue_description(description, sub_queue))
-        if self.main.terms.forwards:
-            self.main.tell_all(NotAllowed(f"'{self.main.path}' now forwards its messages to '{description.forward_to}'."))
-        for queue in self.queues.values():
-            for part in queue.parts():
-                if part.terms.forwards or part.receivers.consumers:
-                    part.slot.touch()
-
-
-def sub_queue_description(description: QueueDescription, sub_queue: SubQueue) -> QueueDescription:
-    """A dead-letter queue keeps messages for ever, without sessions, whatever its parent says."""
-    return dataclasses.replace(
-        description,
-        requires_session=False,
-        requires_duplicate_detection=False,
-        default_message_time_to_live_ms=MAX_DURATION_MS,
-        dead_lettering_on_message_expiration=False,
-        max_delivery_count=_NO_LIMIT,
-        max_size_megabytes=_MEGABYTES_UNLIMITED,
-        forward_to=description.forward_dead_lettered_messages_to if sub_queue is SubQueue.DEAD_LETTER else None,
-        forward_dead_lettered_messages_to=None,
-    )
+    def __init__(self, tenant: StoreTenant) -> None:
+        self.tenant = tenant
+        self.whole: dict[int, QueueEntity | Topic] = {}
+        self.fragments: list[tuple[int, int, dict[SubQueue, Queue]]] = []
+        """(entity id, fragment, its queues)."""
+        self.topics: list[tuple[int, Topic]] = []
+        """(fragment, topic)."""
 
 
 def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | AnyTopic) -> bool:
@@ -80,25 +45,23 @@ def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | AnyTopic) -> b
     return isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity)
 
 
-class Namespace:
+class Namespace(Stores):
     """Entities by path, without regard to case. Stores are attached before entities, replayed after them."""
 
     def __init__(self, name: str, turn: Turn, limits: Limits, rewriter: Rewriter, new_nonce: Callable[[], int]) -> None:
+        super().__init__(turn)
         self.name = name
-        self.turn = turn
         self.limits = limits
         self.rewriter = rewriter
         self.authorization_rules: dict[str, AuthorizationRule] = {}
         self.locks_outlive_connections: bool = False
         """For entities that do not say it themselves."""
-        self.stores: list[StoreTenant] = []
         self.entities: dict[str, QueueEntity | AnyTopic] = {}
         self.roll = Roll()
-        self.in_doubt: list[tuple[int, int, list[int]]] = []
-        """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
         self._unread: set[int] = set()
         """Stores that nobody has been able to read since the start."""
         self._new_nonce = new_nonce
+        self._fresh: dict[int, _Fresh] = {}
         self._forwarders = Forwarders(self)
 
     # -- stores ------------------------------------------------------------------------------
@@ -151,65 +114,68 @@ class Namespace:
     def blank_tenant(self, store: int) -> StoreTenant:
         """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
         tenant = StoreTenant(self.stores[store].journal, self.limits.hot_bytes_max, self.turn.now, self.roll, store)
+        fresh = self._fresh[store] = _Fresh(tenant)
         for entity in self.entities.values():
             if entity.store == store:
-                self._renew(tenant, entity)
+                self._renew(fresh, entity)
             elif isinstance(entity, PartitionedTopic):
                 for number in range(store, len(entity.topics), len(self.stores)):
-                    self._renew_topic_fragment(tenant, entity, number)
+                    self._renew_topic_fragment(fresh, entity, number)
             elif entity.store == PARTITIONED and isinstance(entity, QueueEntity):
                 for number in range(store, entity.description.partition_count, len(self.stores)):
                     queues = self.build_queues(tenant, entity.id, entity.description.name, entity.description, number)
-                    tenant.fresh_fragments.append((entity.id, number, queues))
+                    fresh.fragments.append((entity.id, number, queues))
         return tenant
 
-    def _renew_topic_fragment(self, tenant: StoreTenant, whole: PartitionedTopic, number: int) -> None:
-        topic = self._build_topic(tenant, whole.id, PARTITIONED, whole.topic_description, number)
+    def _renew_topic_fragment(self, fresh: _Fresh, whole: PartitionedTopic, number: int) -> None:
+        topic = self._build_topic(fresh.tenant, whole.id, PARTITIONED, whole.topic_description, number)
         for subscription in whole.subscriptions.values():
-            self._add_part(tenant, topic, subscription, number)
-        tenant.fresh_topics.append((number, topic))
+            self._add_part(fresh, topic, subscription, number)
+        fresh.topics.append((number, topic))
 
-    def _add_part(self, tenant: StoreTenant, topic: Topic, subscription: Subscription, number: int) -> None:
+    def _add_part(self, fresh: _Fresh, topic: Topic, subscription: Subscription, number: int) -> None:
         wish = subscription.entity.description
-        queues = self.build_queues(tenant, subscription.entity.id, wish.name, wish, number)
-        tenant.fresh_fragments.append((subscription.entity.id, number, queues))
+        queues = self.build_queues(fresh.tenant, subscription.entity.id, wish.name, wish, number)
+        fresh.fragments.append((subscription.entity.id, number, queues))
         entity = QueueEntity(subscription.entity.id, PARTITIONED, wish, queues)
         topic.add_subscription(Subscription(subscription.description, entity, subscription.rules))
 
-    def _renew(self, tenant: StoreTenant, entity: QueueEntity | AnyTopic) -> None:
+    def _renew(self, fresh: _Fresh, entity: QueueEntity | AnyTopic) -> None:
+        tenant = fresh.tenant
         if isinstance(entity, QueueEntity):
-            tenant.fresh[entity.id] = self._build(tenant, entity.id, entity.store, entity.description.name, entity.description)
+            fresh.whole[entity.id] = self._build(tenant, entity.id, entity.store, entity.description.name, entity.description)
             return
         if isinstance(entity, PartitionedTopic):
             return
         topic = self._build_topic(tenant, entity.id, entity.store, entity.topic_description)
-        tenant.fresh[entity.id] = topic
+        fresh.whole[entity.id] = topic
         for subscription in entity.subscriptions.values():
             self._build_subscription(tenant, topic, subscription.entity.id, subscription.description)
 
     def swap(self, store: int, tenant: StoreTenant) -> None:
         """Put the replayed queues in service. What was administered meanwhile is caught up with."""
+        made = self._fresh.pop(store)
+        assert made.tenant is tenant, "made for another replay of the store"
         for key, entity in list(self.entities.items()):
             if entity.store != store:
                 continue
-            fresh = tenant.fresh.pop(entity.id, None)
+            fresh = made.whole.pop(entity.id, None)
             if fresh is None or not _same_shape(fresh, entity):
                 # created while the store was down, or subscriptions came and went: empty, or replayed with the next reopening
-                self._renew(tenant, entity)
-                fresh = tenant.fresh.pop(entity.id)
+                self._renew(made, entity)
+                fresh = made.whole.pop(entity.id)
             elif isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity):
                 fresh.configure(entity.description)
             elif isinstance(fresh, Topic) and isinstance(entity, Topic):
                 fresh.reconfigure(entity.topic_description)
             self.entities[key] = fresh
-        for gone in tenant.fresh.values():
+        for gone in made.whole.values():
             if isinstance(gone, QueueEntity):
                 for queue in gone.queues.values():
                     for part in queue.parts():
                         tenant.discard(part)
                     queue.close()
-        tenant.fresh.clear()
-        self._swap_fragments(tenant)
+        self._swap_fragments(made)
         missed_ms = self.stores[store].clock_missed_ms
         self.stores[store] = tenant
         if missed_ms:
@@ -220,32 +186,30 @@ class Namespace:
         suspend_forwarding(self, tenant, self._unread)
         self._settle_between()
 
-    def _swap_fragments(self, tenant: StoreTenant) -> None:
+    def _swap_fragments(self, made: _Fresh) -> None:
         by_id: dict[int, QueueEntity | AnyTopic] = {entity.id: entity for entity in self.entities.values()}
         for entity in self.entities.values():
             if isinstance(entity, PartitionedTopic):
                 by_id.update({one.entity.id: one.entity for one in entity.subscriptions.values()})
-        for number, topic in tenant.fresh_topics:
+        for number, topic in made.topics:
             whole = by_id.get(topic.id)
             if isinstance(whole, PartitionedTopic):
                 for key in [key for key in topic.subscriptions if key not in whole.subscriptions]:
                     topic.remove_subscription(key)
                 for key, subscription in whole.subscriptions.items():
                     if key not in topic.subscriptions:  # made while the store was down
-                        self._add_part(tenant, topic, subscription, number)
+                        self._add_part(made, topic, subscription, number)
                 whole.replace_topic(number, topic)
             else:
-                tenant.discard(topic)
-        tenant.fresh_topics.clear()
-        for id_, number, queues in tenant.fresh_fragments:
+                made.tenant.discard(topic)
+        for id_, number, queues in made.fragments:
             whole = by_id.get(id_)
             for sub_queue, queue in queues.items():
                 front = whole.queues[sub_queue] if isinstance(whole, QueueEntity) else None
                 if isinstance(front, PartitionedQueue):
                     front.replace(number, queue)
                 else:
-                    tenant.discard(queue)
-        tenant.fresh_fragments.clear()
+                    made.tenant.discard(queue)
 
     # -- entities ----------------------------------------------------------------------------
 
@@ -360,13 +324,6 @@ class Namespace:
         """The queue or topic that takes what is forwarded to this name."""
         entity = self.entities.get(name.casefold())
         return entity.main if isinstance(entity, QueueEntity) else entity
-
-    def tenant_of(self, queue: Queue) -> StoreTenant | None:
-        """The store that holds this queue; None when it is out of service."""
-        for tenant in self.stores:
-            if tenant.queues.get(queue.entity_id) is queue:
-                return tenant
-        return None
 
     def find(self, name: str) -> QueueEntity | AnyTopic | None:
         return self.entities.get(name.casefold())

@@ -17,9 +17,9 @@ from tandem.broker.queue.terms import Terms
 from tandem.model.errors import BusError, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
-    from tandem.broker.entities.namespace import Namespace
     from tandem.broker.ports import Consumer, RowId
     from tandem.broker.queue.locks import Lock
+    from tandem.broker.recovery.stores import Stores
     from tandem.model.entity import QueueDescription, TopicDescription
     from tandem.model.message import Message
 
@@ -34,10 +34,10 @@ def _takes_messages(part: Queue) -> bool:
 class PartitionedQueue(Entity):
     """A front for fragments. It holds no messages of its own; what concerns one message goes to its fragment."""
 
-    def __init__(self, namespace: Namespace, fragments: list[Queue], terms: Terms) -> None:
+    def __init__(self, namespace: Stores, fragments: list[Queue], terms: Terms) -> None:
         super().__init__(namespace.turn, terms)
         self.fragments: Fragments = Fragments(terms.path, fragments)
-        self._namespace: Namespace = namespace
+        self._namespace: Stores = namespace
         self._sessions: JoinedSessions = JoinedSessions(self.fragments)
         self._leases: JoinedLeases = JoinedLeases(self.fragments)
         self._next: int = 0
@@ -300,7 +300,7 @@ class PartitionedQueue(Entity):
 class PartitionedTopic(PartitionedQueue):
     """A front for topics in several stores. A message goes to one of them, and there to all subscriptions in one durable write."""
 
-    def __init__(self, namespace: Namespace, id_: int, topics: list[Topic], description: TopicDescription) -> None:
+    def __init__(self, namespace: Stores, id_: int, topics: list[Topic], description: TopicDescription) -> None:
         queues: list[Queue] = []
         queues.extend(topics)
         limit = topics[0].terms.message_bytes_max

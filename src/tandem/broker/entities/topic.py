@@ -22,7 +22,7 @@ from tandem.model.errors import QuotaExceeded, StoreFull
 from tandem.model.message import Message, encode_body
 
 if TYPE_CHECKING:
-    from tandem.broker.entities.namespace import QueueEntity
+    from tandem.broker.entities.queue_entity import QueueEntity
     from tandem.broker.ports import RowId
     from tandem.broker.turn import Turn
     from tandem.model.limits import Limits

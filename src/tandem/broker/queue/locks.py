@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from tandem.broker.queue.sessions import MessageSession
+from tandem.broker.ports import Lock as Lock
+from tandem.broker.ports import MessageSession
 
 _TOKEN: Final = Struct(">QQ")
-
-
-class Lock:
-    """Somebody's exclusive hold on one message."""
-
-    __slots__ = ("count", "deferred", "held", "locked_until", "seq", "session", "token")
-
-    def __init__(self, seq: int, token: bytes, locked_until: int, count: int, session: MessageSession | None, deferred: bool) -> None:
-        self.seq: int = seq
-        self.token: bytes = token
-        """16 bytes: the delivery tag on the wire; the same bytes in .NET's order are the lock token as a GUID."""
-        self.locked_until: int = locked_until
-        self.count: int = count
-        """Deliveries that failed before this one."""
-        self.session: MessageSession | None = session
-        self.deferred: bool = deferred
-        self.held: bool = True
 
 
 class LockTable:

@@ -4,58 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
 
-from tandem.broker.queue.index import READY, Index
-
-if TYPE_CHECKING:
-    from tandem.broker.ports import Consumer, SessionAcceptor
-    from tandem.broker.queue.locks import Lock
-
-
-class MessageSession:
-    """One session id of one queue."""
-
-    __slots__ = ("holder", "id", "locked_until", "locks", "number", "ready", "returned", "state", "state_updated_at", "total")
-
-    def __init__(self, session_id: str, number: int) -> None:
-        self.id: str = session_id
-        self.number: int = number
-        self.ready: deque[int] = deque()
-        self.returned: list[int] = []
-        """Heap of messages given back: they come before everything in `ready`."""
-        self.holder: Consumer | None = None
-        self.locked_until: int = 0
-        self.locks: dict[int, Lock] = {}
-        """By sequence number: what the holder has in hand."""
-        self.total: int = 0
-        """Messages of this session in the queue, in any state."""
-        self.state: bytes | None = None
-        self.state_updated_at: int = 0
-
-    def give_back(self, seq: int) -> None:
-        heapq.heappush(self.returned, seq)
-
-    def first(self, index: Index) -> int:
-        """The next message to deliver, left where it is; 0 when there is none."""
-        returned = self.returned
-        while returned:
-            if index.state(returned[0]) == READY:
-                return returned[0]
-            heapq.heappop(returned)
-        ready = self.ready
-        while ready:
-            if index.state(ready[0]) == READY:
-                return ready[0]
-            ready.popleft()
-        return 0
-
-    def take_first(self) -> None:
-        """Remove what `first` has just shown."""
-        if self.returned:
-            heapq.heappop(self.returned)
-        else:
-            self.ready.popleft()
+from tandem.broker.ports import Consumer, SessionAcceptor
+from tandem.broker.ports import MessageSession as MessageSession
+from tandem.broker.queue.index import Index
 
 
 class SessionEvents:

@@ -15,12 +15,9 @@ from tandem.broker.recovery.replay import replay
 from tandem.broker.recovery.unplugged import Unplugged
 
 if TYPE_CHECKING:
-    from tandem.broker.entities.namespace import QueueEntity
-    from tandem.broker.entities.topic import Topic
     from tandem.broker.ports import Journal
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.entity_facts import Roll
-    from tandem.model.address import SubQueue
 
 
 class StoreTenant(CrossStoreFacts):
@@ -31,12 +28,6 @@ class StoreTenant(CrossStoreFacts):
         self.roll = roll
         self.entities = EntityFacts(journal, roll, store)
         self.backing = Backing(journal, hot_bytes_max)
-        self.fresh: dict[int, QueueEntity | Topic] = {}
-        """Entities made for this tenant and not yet in service."""
-        self.fresh_fragments: list[tuple[int, int, dict[SubQueue, Queue]]] = []
-        """(entity id, fragment, its queues), likewise."""
-        self.fresh_topics: list[tuple[int, Topic]] = []
-        """(fragment, topic), likewise."""
         self.queues: dict[int, Queue] = {}
         self.rows: dict[int, Rows] = {}
         """Of its queues."""

@@ -21,11 +21,11 @@ from tandem.model.errors import BusError, StoreUnavailable, TransactionRolledBac
 from tandem.model.message import encode_body
 
 if TYPE_CHECKING:
-    from tandem.broker.entities.namespace import Namespace
     from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.cross_store import Row
+    from tandem.broker.recovery.stores import Stores
     from tandem.broker.recovery.tenant import StoreTenant
     from tandem.model.message import Message
 
@@ -117,7 +117,7 @@ class Settled(Step):
         return 0 if self.changed is None else self.changed.size_bytes
 
 
-def commit(namespace: Namespace, transaction: bytes, steps: list[Step], then: Effect) -> None:
+def commit(namespace: Stores, transaction: bytes, steps: list[Step], then: Effect) -> None:
     """Do all of it; `then` follows once it is decided. Raises, with nothing done, when something cannot be."""
     now = namespace.turn.begin()
     _check(steps, now)
@@ -163,7 +163,7 @@ def _check(steps: list[Step], now: int) -> None:
 class _Decision:
     """A transaction over several stores, from its shares to its end."""
 
-    def __init__(self, namespace: Namespace, transaction: bytes, shares: dict[int, list[Operation]], then: Effect) -> None:
+    def __init__(self, namespace: Stores, transaction: bytes, shares: dict[int, list[Operation]], then: Effect) -> None:
         self._namespace = namespace
         self._transaction = transaction
         self._then = then
@@ -245,7 +245,7 @@ class _Decision:
         resolve(self._namespace)
 
 
-def _carry_out(namespace: Namespace, tenant: StoreTenant, transaction: bytes, share: list[Operation], now: int) -> None:
+def _carry_out(namespace: Stores, tenant: StoreTenant, transaction: bytes, share: list[Operation], now: int) -> None:
     """Doing it and noting that it is done are one block."""
     try:
         operations.carry_out(tenant.queues, share, now)
@@ -256,7 +256,7 @@ def _carry_out(namespace: Namespace, tenant: StoreTenant, transaction: bytes, sh
     namespace.turn.schedule()
 
 
-def _drop(namespace: Namespace, tenant: StoreTenant, transaction: bytes) -> None:
+def _drop(namespace: Stores, tenant: StoreTenant, transaction: bytes) -> None:
     if transaction not in tenant.prepared:
         return
     try:
@@ -299,7 +299,7 @@ class _Ended(Effect):
 
     __slots__ = ("_namespace", "_tenant", "_transaction")
 
-    def __init__(self, namespace: Namespace, tenant: StoreTenant, transaction: bytes) -> None:
+    def __init__(self, namespace: Stores, tenant: StoreTenant, transaction: bytes) -> None:
         self._namespace = namespace
         self._tenant = tenant
         self._transaction = transaction
@@ -313,7 +313,7 @@ class _Ended(Effect):
 # --- after a replay
 
 
-def resolve(namespace: Namespace) -> None:
+def resolve(namespace: Stores) -> None:
     """A store was replayed: shares whose outcome nobody in this process knows are carried out or dropped."""
     stores = namespace.stores
     for tenant in stores:
@@ -332,7 +332,7 @@ def resolve(namespace: Namespace) -> None:
     _forget_decided(namespace)
 
 
-def _forget_decided(namespace: Namespace) -> None:
+def _forget_decided(namespace: Stores) -> None:
     """What no store has a share of any more was carried out everywhere."""
     if not all(tenant.available for tenant in namespace.stores):
         return
@@ -347,7 +347,7 @@ class _Share(FetchEffect):
 
     __slots__ = ("_namespace", "_tenant", "_transaction")
 
-    def __init__(self, namespace: Namespace, tenant: StoreTenant, transaction: bytes) -> None:
+    def __init__(self, namespace: Stores, tenant: StoreTenant, transaction: bytes) -> None:
         self._namespace = namespace
         self._tenant = tenant
         self._transaction = transaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.amqp.types import Int
-from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.entities.topic import Subscription
 from tandem.broker.rules.explanation import Explanation, explain_all
 from tandem.gateway.amqp.rule_maps import read_rule, write_rule

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from tandem.broker.entities.namespace import QueueEntity
+from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.ports import StoreState
 from tandem.model.histogram import BOUNDS_MS, Histogram
 
