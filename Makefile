@@ -41,7 +41,7 @@ help:
 	@echo "make lint     format, lint, types"
 	@echo "make check    format, lint, types, house rules, the quick tests of every room"
 	@echo "make format   let ruff format and fix what it can"
-	@echo "make docs     write the generated reference pages again"
+	@echo "make docs     write the generated reference pages again, and the site into build/site"
 	@echo "make serve    run a broker on this machine (ARGS='--port 5672')"
 	@echo "make bench    benchmarks (NAME=engine for one)"
 	@echo "make sim      the simulator (SEED=n)"
