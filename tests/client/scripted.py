@@ -24,7 +24,7 @@ from tandem.client.errors import NamespaceClosedError
 from tandem.client.ping import CONTENT_TYPE
 from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import payload_from_message
-from tandem.client.transport import Delivery
+from tandem.client.transport import ReceivedDelivery
 
 if TYPE_CHECKING:
     from tandem.client.transport import Outgoing, Single
@@ -255,7 +255,7 @@ class ScriptedReceiver:
     async def open(self, timeout: float) -> None:
         await self._namespace.meet("open", self.path, timeout)
 
-    async def receive(self, count_max: int, wait: float) -> list[Delivery]:
+    async def receive(self, count_max: int, wait: float) -> list[ReceivedDelivery]:
         deadline = asyncio.get_running_loop().time() + wait
         while True:
             entity = await self._namespace.meet("receive", self.path, wait)
@@ -270,9 +270,9 @@ class ScriptedReceiver:
             except TimeoutError:
                 return []
 
-    def _take(self, entity: Entity, count_max: int) -> list[Delivery]:
+    def _take(self, entity: Entity, count_max: int) -> list[ReceivedDelivery]:
         now = self._namespace.now_ms()
-        taken: list[Delivery] = []
+        taken: list[ReceivedDelivery] = []
         for stored in entity.messages:
             if len(taken) >= count_max:
                 break
@@ -287,7 +287,7 @@ class ScriptedReceiver:
             taken.append(self._delivery(stored))
         return taken
 
-    def _delivery(self, stored: Stored) -> Delivery:
+    def _delivery(self, stored: Stored) -> ReceivedDelivery:
         parts = decode_message(stored.payload)
         parts.message_annotations = {
             **parts.message_annotations,
@@ -296,7 +296,7 @@ class ScriptedReceiver:
             Symbol("x-opt-locked-until"): Timestamp(stored.locked_until_ms),
         }
         payload = parts.encode()
-        return Delivery(
+        return ReceivedDelivery(
             message=ServiceBusReceivedMessage.from_bytes(payload),
             payload=payload,
             message_id=stored.message_id,
@@ -315,7 +315,7 @@ class ScriptedReceiver:
         ahead = [stored for stored in entity.messages if stored.sequence_number >= start][:count_max]
         return [place_of(s.sequence_number, s.enqueued_ms, s.parts.application_properties, s.parts.message_annotations) for s in ahead]
 
-    async def _held(self, operation: str, delivery: Delivery) -> tuple[Entity, Stored]:
+    async def _held(self, operation: str, delivery: ReceivedDelivery) -> tuple[Entity, Stored]:
         entity = await self._namespace.meet(operation, self.path, 60.0)
         stored: Stored
         stored, lock = delivery.handle
@@ -323,27 +323,27 @@ class ScriptedReceiver:
             raise MessageLockLostError(message="the lock is gone")
         return entity, stored
 
-    async def complete(self, delivery: Delivery) -> None:
+    async def complete(self, delivery: ReceivedDelivery) -> None:
         entity, stored = await self._held("complete", delivery)
         entity.messages.remove(stored)
         entity.completed.append(stored)
 
-    async def abandon(self, delivery: Delivery) -> None:
+    async def abandon(self, delivery: ReceivedDelivery) -> None:
         entity, stored = await self._held("abandon", delivery)
         stored.lock, stored.delivery_count = None, stored.delivery_count + 1
         entity.arrived.set()
 
-    async def dead_letter(self, delivery: Delivery, reason: str, description: str) -> None:
+    async def dead_letter(self, delivery: ReceivedDelivery, reason: str, description: str) -> None:
         entity, stored = await self._held("dead_letter", delivery)
         entity.messages.remove(stored)
         entity.dead.append((stored, reason, description))
 
-    async def defer(self, delivery: Delivery) -> None:
+    async def defer(self, delivery: ReceivedDelivery) -> None:
         entity, stored = await self._held("defer", delivery)
         stored.locked_until_ms = 1 << 62
         entity.arrived.set()
 
-    async def renew(self, delivery: Delivery) -> None:
+    async def renew(self, delivery: ReceivedDelivery) -> None:
         _, stored = await self._held("renew", delivery)
         stored.locked_until_ms = self._namespace.now_ms() + self._namespace.lock_ms
         delivery.locked_until_ms = stored.locked_until_ms

@@ -45,14 +45,14 @@ def inject(
 
     Example: tandem fault inject lose-acknowledgement --entity orders --count 1
     """
-    wish: dict[str, Any] = {"kind": kind, "fraction": fraction}
+    wanted: dict[str, Any] = {"kind": kind, "fraction": fraction}
     given = {"entity": entity, "store": store, "condition": condition, "count": count}
-    wish.update({name: value for name, value in given.items() if value is not None})
+    wanted.update({name: value for name, value in given.items() if value is not None})
     if delay is not None:
-        wish["delay_ms"] = _milliseconds("--delay", delay)
+        wanted["delay_ms"] = _milliseconds("--delay", delay)
     if duration is not None:
-        wish["for_ms"] = _milliseconds("--for", duration)
-    _show([call(target_of(connection_string, context, ca_file), "POST", "faults", wish)], as_json)
+        wanted["for_ms"] = _milliseconds("--for", duration)
+    _show([call(target_of(connection_string, context, ca_file), "POST", "faults", wanted)], as_json)
 
 
 @app.command(name="list")

@@ -44,14 +44,14 @@ def _path(name: str) -> str:
 
 
 def _wish(authorization: bool | None, metadata: str | None, rules: list[str] | None) -> dict[str, Any]:
-    wish: dict[str, Any] = {}
+    wanted: dict[str, Any] = {}
     if authorization is not None:
-        wish["requires_client_authorization"] = authorization
+        wanted["requires_client_authorization"] = authorization
     if metadata is not None:
-        wish["user_metadata"] = metadata or None
+        wanted["user_metadata"] = metadata or None
     if rules is not None:
-        wish["authorization_rules"] = [_rule(text) for text in rules]
-    return wish
+        wanted["authorization_rules"] = [_rule(text) for text in rules]
+    return wanted
 
 
 def _rule(text: str) -> dict[str, Any]:

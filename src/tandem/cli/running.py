@@ -298,8 +298,10 @@ def _make_server(settings: ServerSettings) -> RunnableBroker:
     from tandem.wire.tls import server_context
 
     clock = SystemClock()
-    wish = settings.stores
-    stores = LogSettings(segment_bytes=wish.segment_bytes, free_bytes_min=wish.free_bytes_min, audit_retention_ms=wish.audit_retention_ms)
+    configured = settings.stores
+    stores = LogSettings(
+        segment_bytes=configured.segment_bytes, free_bytes_min=configured.free_bytes_min, audit_retention_ms=configured.audit_retention_ms
+    )
     faults = settings.faults or settings.dev
     isolated = settings.stores.isolation == "process"
     engines = (

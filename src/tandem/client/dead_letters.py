@@ -16,7 +16,7 @@ from tandem.client.envelope import EnvelopeError, unwrap_payload
 from tandem.client.errors import describe, trouble_with
 
 if TYPE_CHECKING:
-    from tandem.client.transport import Delivery, NamespaceTransport, Receiver, Sender
+    from tandem.client.transport import NamespaceTransport, ReceivedDelivery, Receiver, Sender
 
 log = logging.getLogger("tandem.client.syphon")
 
@@ -58,7 +58,7 @@ async def carry_home(primary: NamespaceTransport, secondary: NamespaceTransport,
 
 
 async def _carry_queue(primary: NamespaceTransport, receiver: Receiver, senders: dict[str, Sender], carried: Carried, idle: float) -> None:
-    left: list[Delivery] = []
+    left: list[ReceivedDelivery] = []
     try:
         while len(left) < _LEFT_MAX:
             batch = await receiver.receive(_BATCH, idle)
@@ -82,7 +82,7 @@ async def _carry_queue(primary: NamespaceTransport, receiver: Receiver, senders:
                 log.debug("%s was given back by the end of its lock", delivery.message_id)
 
 
-async def _send(primary: NamespaceTransport, delivery: Delivery, senders: dict[str, Sender]) -> str | None:
+async def _send(primary: NamespaceTransport, delivery: ReceivedDelivery, senders: dict[str, Sender]) -> str | None:
     """None if the primary has it now, else why not. Raises what keeps all others from being sent, too."""
     try:
         unwrapped = unwrap_payload(delivery.payload)

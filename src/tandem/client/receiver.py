@@ -20,7 +20,7 @@ from tandem.model.clock import SystemClock
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
-    from tandem.client.transport import Delivery, Receiver
+    from tandem.client.transport import ReceivedDelivery, Receiver
 
 log = logging.getLogger("tandem.client.receiver")
 
@@ -34,7 +34,7 @@ class Copy:
     """One copy of a message, under lock at one of the sources."""
 
     source: ReceiverSource
-    delivery: Delivery
+    delivery: ReceivedDelivery
     id: str | None
 
 
@@ -44,7 +44,7 @@ class ReceiverSource:
 
     receiver: Receiver
     pauses: Backoff
-    reading: asyncio.Task[list[Delivery]] | None = None
+    reading: asyncio.Task[list[ReceivedDelivery]] | None = None
     retry_at: float = 0.0
     error: BaseException | None = None
 
@@ -166,7 +166,7 @@ class DuplicateSuppressingReceiver:
                 source.reading = None
                 await self._take(source, task)
 
-    async def _take(self, source: ReceiverSource, task: asyncio.Task[list[Delivery]]) -> None:
+    async def _take(self, source: ReceiverSource, task: asyncio.Task[list[ReceivedDelivery]]) -> None:
         try:
             deliveries = task.result()
         except Exception as error:

@@ -19,7 +19,7 @@ from tandem.client.errors import NamespaceClosedError
 from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import payload_from_message
 from tandem.client.sdk_sender import GRACE_SECONDS, SdkSender, precise
-from tandem.client.transport import Delivery
+from tandem.client.transport import ReceivedDelivery
 
 log = logging.getLogger("tandem.client.sdk")
 
@@ -184,7 +184,7 @@ class SdkReceiver:
             self._payloads.clear()
             _keep_payloads(self._link, self._payloads)
 
-    async def receive(self, count_max: int, wait: float) -> list[Delivery]:
+    async def receive(self, count_max: int, wait: float) -> list[ReceivedDelivery]:
         clock = asyncio.get_running_loop().time
         started = clock()
         await self.open(min(wait, 60.0))
@@ -200,13 +200,13 @@ class SdkReceiver:
             raise
         return [self._delivery(message) for message in messages]
 
-    def _delivery(self, message: ServiceBusReceivedMessage) -> Delivery:
+    def _delivery(self, message: ServiceBusReceivedMessage) -> ReceivedDelivery:
         payload = self._payloads.pop(message._delivery_id, None) if message._delivery_id is not None else None
         if payload is None:
             payload = payload_from_message(message)
         locked = message.locked_until_utc
         enqueued = message.enqueued_time_utc
-        return Delivery(
+        return ReceivedDelivery(
             message=message,
             payload=payload,
             message_id=None if message.message_id is None else str(message.message_id),
@@ -233,26 +233,26 @@ class SdkReceiver:
             raise precise(error) from error.__cause__
         return [_place(message) for message in found]
 
-    async def complete(self, delivery: Delivery) -> None:
+    async def complete(self, delivery: ReceivedDelivery) -> None:
         await self._settle(delivery, lambda r: r.complete_message(delivery.message))
 
-    async def abandon(self, delivery: Delivery) -> None:
+    async def abandon(self, delivery: ReceivedDelivery) -> None:
         await self._settle(delivery, lambda r: r.abandon_message(delivery.message))
 
-    async def dead_letter(self, delivery: Delivery, reason: str, description: str) -> None:
+    async def dead_letter(self, delivery: ReceivedDelivery, reason: str, description: str) -> None:
         await self._settle(delivery, lambda r: r.dead_letter_message(delivery.message, reason=reason, error_description=description))
 
-    async def defer(self, delivery: Delivery) -> None:
+    async def defer(self, delivery: ReceivedDelivery) -> None:
         await self._settle(delivery, lambda r: r.defer_message(delivery.message))
 
-    async def renew(self, delivery: Delivery) -> None:
+    async def renew(self, delivery: ReceivedDelivery) -> None:
         async def renewing(receiver: ServiceBusReceiver) -> None:
             until = await receiver.renew_message_lock(delivery.message)
             delivery.locked_until_ms = int(until.timestamp() * 1000)
 
         await self._settle(delivery, renewing)
 
-    async def _settle(self, delivery: Delivery, operation: Callable[[ServiceBusReceiver], Awaitable[Any]]) -> None:
+    async def _settle(self, delivery: ReceivedDelivery, operation: Callable[[ServiceBusReceiver], Awaitable[Any]]) -> None:
         """Settle through the receiver that got it; if that is gone, through a new one, by lock token: the lock outlives a link."""
         async with self._settling:
             if self._receiver is None or not self._receiver._running:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tandem.client.backlog import Administration
     from tandem.client.coupling import PairSide
     from tandem.client.events import Counters, EventHub
-    from tandem.client.transport import Delivery, Receiver, Sender
+    from tandem.client.transport import ReceivedDelivery, Receiver, Sender
 
 log = logging.getLogger("tandem.client.syphon")
 
@@ -57,7 +57,7 @@ class ClientSyphonSettings:
 
 @dataclass(frozen=True, slots=True)
 class LockedMessage(DivertedMessage):
-    delivery: Delivery
+    delivery: ReceivedDelivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Syphon:
             finally:
                 await receiver.close()
 
-    async def _receive(self, receiver: Receiver, count: int) -> list[Delivery]:
+    async def _receive(self, receiver: Receiver, count: int) -> list[ReceivedDelivery]:
         """One long poll, ended early when the syphon is told to stop."""
         self._counters.syphon_receives += 1
         reading = asyncio.ensure_future(receiver.receive(count, self.settings.poll))
@@ -261,7 +261,7 @@ class Syphon:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    async def _move(self, receiver: Receiver, deliveries: list[Delivery]) -> BatchOutcome:
+    async def _move(self, receiver: Receiver, deliveries: list[ReceivedDelivery]) -> BatchOutcome:
         outcome = BatchOutcome()
         items: list[LockedMessage] = []
         for delivery in sorted(deliveries, key=lambda one: one.sequence_number):
@@ -426,7 +426,9 @@ class Syphon:
             except MessageLockLostError:
                 log.debug("%s was given back by the end of its lock", item.delivery.message_id)
 
-    async def _dead_letter(self, receiver: Receiver, delivery: Delivery, reason: str, description: str, outcome: BatchOutcome) -> None:
+    async def _dead_letter(
+        self, receiver: Receiver, delivery: ReceivedDelivery, reason: str, description: str, outcome: BatchOutcome
+    ) -> None:
         outcome.dead_lettered += 1
         self._counters.syphon_dead_lettered += 1
         self._events.tell("dead-lettered", receiver.path, f"{delivery.message_id}: {reason}: {description}")

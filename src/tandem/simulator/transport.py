@@ -22,7 +22,7 @@ from tandem import amqp
 from tandem.client.call_guard import CallGuard
 from tandem.client.places import Place, place_of
 from tandem.client.sdk_codec import payload_from_message
-from tandem.client.transport import Delivery
+from tandem.client.transport import ReceivedDelivery
 from tandem.simulator import amqp_client
 from tandem.simulator.amqp_client import AmqpClient, Gone, Incoming, PeerRefused
 from tandem.simulator.world import KEY, PORT
@@ -169,10 +169,10 @@ class SimReceiver(_Connected):
     async def open(self, timeout: float) -> None:
         await as_the_sdk(self._ready(), timeout)
 
-    async def receive(self, count_max: int, wait: float) -> list[Delivery]:
+    async def receive(self, count_max: int, wait: float) -> list[ReceivedDelivery]:
         link = await as_the_sdk(self._ready(), 30.0)
         link.grant(count_max)
-        found: list[Delivery] = []
+        found: list[ReceivedDelivery] = []
         try:
             async with asyncio.timeout(wait):
                 found.append(_delivery(await link.get()))
@@ -198,26 +198,26 @@ class SimReceiver(_Connected):
         status, body = await as_the_sdk(client.request(self.path, "com.microsoft:peek-message", wanted), timeout)
         return [_place(bytes(one["message"])) for one in body["messages"]] if status == 200 else []
 
-    async def _settle(self, delivery: Delivery, state: bytes) -> None:
+    async def _settle(self, delivery: ReceivedDelivery, state: bytes) -> None:
         link = self._link
         if link is None:
             raise MessageLockLostError(message="the link is gone")
         await as_the_sdk(link.settle(delivery.handle, state), 30.0)
 
-    async def complete(self, delivery: Delivery) -> None:
+    async def complete(self, delivery: ReceivedDelivery) -> None:
         await self._settle(delivery, amqp.ACCEPTED)
 
-    async def abandon(self, delivery: Delivery) -> None:
+    async def abandon(self, delivery: ReceivedDelivery) -> None:
         await self._settle(delivery, amqp.encode_modified(True, False))
 
-    async def dead_letter(self, delivery: Delivery, reason: str, description: str) -> None:
+    async def dead_letter(self, delivery: ReceivedDelivery, reason: str, description: str) -> None:
         info: dict[Any, Any] = {amqp.Symbol("DeadLetterReason"): reason, amqp.Symbol("DeadLetterErrorDescription"): description}
         await self._settle(delivery, amqp.encode_rejected(amqp.AmqpError("com.microsoft:dead-letter", None, info)))
 
-    async def defer(self, delivery: Delivery) -> None:
+    async def defer(self, delivery: ReceivedDelivery) -> None:
         await self._settle(delivery, amqp.encode_modified(True, True))
 
-    async def renew(self, delivery: Delivery) -> None:
+    async def renew(self, delivery: ReceivedDelivery) -> None:
         client = await as_the_sdk(self._connect(), 30.0)
         token = uuid.UUID(bytes_le=delivery.handle.tag)
         request = client.request(self.path, "com.microsoft:renew-lock", {"lock-tokens": amqp.Array(0x98, [token])})
@@ -225,10 +225,10 @@ class SimReceiver(_Connected):
         delivery.locked_until_ms = int(body["expirations"].values[0])
 
 
-def _delivery(incoming: Incoming) -> Delivery:
+def _delivery(incoming: Incoming) -> ReceivedDelivery:
     found = amqp.decode_message(incoming.payload)
     notes: dict[Any, Any] = found.message_annotations
-    return Delivery(
+    return ReceivedDelivery(
         message=None,  # the syphon works on the bytes
         payload=incoming.payload,
         message_id=str(found.properties.get("message-id")),

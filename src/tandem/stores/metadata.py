@@ -144,8 +144,8 @@ class Metadata:
 
     def put_entities(self, items: Iterable[tuple[EntityDescription, int]]) -> list[StoredEntity]:
         """As `put_entity`, for many: all or none. Topics must come before, or exist before, their subscriptions."""
-        wishes = list(items)
-        return self._write(lambda: [self._put(description, store) for description, store in wishes])
+        wanted = list(items)
+        return self._write(lambda: [self._put(description, store) for description, store in wanted])
 
     def delete_entity(self, id_: int) -> None:
         """With the subscriptions of a topic and the rules of a subscription."""

@@ -163,25 +163,25 @@ class Bus:
     def age_connections(self, seconds: float) -> None:
         """Let tokens, heartbeats and silence of the connected clients grow older; `advance` leaves them alone."""
         self._connection_clock.advance(seconds)
-        self._call(self._keep_house())
+        self._call(self._run_housekeeping())
 
     # -- entities ----------------------------------------------------------------------------
 
     def create_queue(self, name: str, **properties: Any) -> QueueDescription:
         """Properties as the administration client names them: `lock_duration=30`, `requires_session=True`, …"""
-        wish = describe(QueueDescription, {"name": name}, properties)
-        return self._call(self._running().admins[0].create_queue(wish))
+        description = describe(QueueDescription, {"name": name}, properties)
+        return self._call(self._running().admins[0].create_queue(description))
 
     def create_topic(self, name: str, **properties: Any) -> TopicDescription:
-        wish = describe(TopicDescription, {"name": name}, properties)
-        return self._call(self._running().admins[0].create_topic(wish))
+        description = describe(TopicDescription, {"name": name}, properties)
+        return self._call(self._running().admins[0].create_topic(description))
 
     def create_subscription(
         self, topic: str, name: str, *, rules: Sequence[RuleDescription] = (), **properties: Any
     ) -> SubscriptionDescription:
         """Without rules everything sent to the topic arrives."""
-        wish = describe(SubscriptionDescription, {"topic": topic, "name": name}, properties | {"rules": tuple(rules)})
-        return self._call(self._running().admins[0].create_subscription(wish))
+        description = describe(SubscriptionDescription, {"topic": topic, "name": name}, properties | {"rules": tuple(rules)})
+        return self._call(self._running().admins[0].create_subscription(description))
 
     def delete(self, name: str) -> None:
         """A queue or a topic, with its messages and its receivers."""
@@ -191,12 +191,12 @@ class Bus:
         """Of a queue, a topic, `topic/Subscriptions/name`, or one of these with `/$DeadLetterQueue` behind it."""
         return self._call(self._counts(name))
 
-    def inject(self, kind: str, *, for_seconds: float = 0.0, **wish: Any) -> int:
+    def inject(self, kind: str, *, for_seconds: float = 0.0, **arguments: Any) -> int:
         """A fault on purpose, as `tandem fault inject` makes it (`entity`, `store`, `condition`, `delay_ms`, `fraction`, `count`).
 
         Returns its number. It lasts until its count is used up, the broker's clock has moved on by `for_seconds`, or it is healed.
         """
-        asked = FaultRequest(kind=kind, for_ms=round(for_seconds * 1000), **wish)
+        asked = FaultRequest(kind=kind, for_ms=round(for_seconds * 1000), **arguments)
         return self.inside(lambda server: _fault_points(server).inject(asked).id)
 
     def heal(self, number: int | None = None) -> None:
@@ -287,7 +287,7 @@ class Bus:
         finally:
             await self._come_to_rest()
 
-    async def _keep_house(self) -> None:
+    async def _run_housekeeping(self) -> None:
         self._running().driver.run_housekeeping()
         await self._come_to_rest()
 

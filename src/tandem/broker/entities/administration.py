@@ -1,6 +1,6 @@
 """What an operator may ask for: names, ranges, properties that exclude each other, and what may change later.
 
-Pure functions from a wish and what exists to the description that will be kept, stamped with `now`. Each refusal
+Pure functions from a wanted and what exists to the description that will be kept, stamped with `now`. Each refusal
 says what was given and what is allowed. The service is the measure: what it is known to accept is accepted here.
 """
 
@@ -60,35 +60,35 @@ def _accept(rule: RuleDescription) -> None:
 
 
 def validate_queue(
-    wish: QueueDescription, existing: QueueDescription | None, limits: Limits, *, now: int, find: Find | None = None
+    wanted: QueueDescription, existing: QueueDescription | None, limits: Limits, *, now: int, find: Find | None = None
 ) -> QueueDescription:
     """The queue as it will be kept. `find` looks up forward targets; without it they are taken on trust."""
     if existing is None:
-        validate_name(wish.name, "queue", limits)
-    _between("LockDuration", wish.lock_duration_ms, LOCK_MS)
-    _between("MaxDeliveryCount", wish.max_delivery_count, DELIVERY_COUNT, duration=False)
-    _check_carrier(wish, limits)
-    _check_forwarding_source(wish, wish.enable_partitioning)
+        validate_name(wanted.name, "queue", limits)
+    _between("LockDuration", wanted.lock_duration_ms, LOCK_MS)
+    _between("MaxDeliveryCount", wanted.max_delivery_count, DELIVERY_COUNT, duration=False)
+    _check_carrier(wanted, limits)
+    _check_forwarding_source(wanted, wanted.enable_partitioning)
     if existing is not None:
         for prop in ("requires_session", "requires_duplicate_detection", "enable_partitioning"):
-            _unchanged(prop, "Queue", getattr(wish, prop), getattr(existing, prop))
+            _unchanged(prop, "Queue", getattr(wanted, prop), getattr(existing, prop))
     if find is not None:
-        _check_targets(wish.name, wish.forward_to, wish.forward_dead_lettered_messages_to, find)
-    return _stamped(wish, existing, now)
+        _check_targets(wanted.name, wanted.forward_to, wanted.forward_dead_lettered_messages_to, find)
+    return _stamped(wanted, existing, now)
 
 
-def validate_topic(wish: TopicDescription, existing: TopicDescription | None, limits: Limits, *, now: int) -> TopicDescription:
+def validate_topic(wanted: TopicDescription, existing: TopicDescription | None, limits: Limits, *, now: int) -> TopicDescription:
     if existing is None:
-        validate_name(wish.name, "topic", limits)
-    _check_carrier(wish, limits)
+        validate_name(wanted.name, "topic", limits)
+    _check_carrier(wanted, limits)
     if existing is not None:
         for prop in ("requires_duplicate_detection", "enable_partitioning"):
-            _unchanged(prop, "Topic", getattr(wish, prop), getattr(existing, prop))
-    return _stamped(wish, existing, now)
+            _unchanged(prop, "Topic", getattr(wanted, prop), getattr(existing, prop))
+    return _stamped(wanted, existing, now)
 
 
 def validate_subscription(
-    wish: SubscriptionDescription,
+    wanted: SubscriptionDescription,
     existing: SubscriptionDescription | None,
     limits: Limits,
     *,
@@ -98,36 +98,36 @@ def validate_subscription(
 ) -> SubscriptionDescription:
     """A new one without rules gets `$Default`; the rules of an existing one stay as they are."""
     if existing is None:
-        validate_short_name(wish.name, "subscription")
-    _between("LockDuration", wish.lock_duration_ms, LOCK_MS)
-    _between("MaxDeliveryCount", wish.max_delivery_count, DELIVERY_COUNT, duration=False)
-    _between("DefaultMessageTimeToLive", wish.default_message_time_to_live_ms, TIME_TO_LIVE_MS)
-    _between("AutoDeleteOnIdle", wish.auto_delete_on_idle_ms, AUTO_DELETE_MS)
-    check_metadata(wish.user_metadata)
+        validate_short_name(wanted.name, "subscription")
+    _between("LockDuration", wanted.lock_duration_ms, LOCK_MS)
+    _between("MaxDeliveryCount", wanted.max_delivery_count, DELIVERY_COUNT, duration=False)
+    _between("DefaultMessageTimeToLive", wanted.default_message_time_to_live_ms, TIME_TO_LIVE_MS)
+    _between("AutoDeleteOnIdle", wanted.auto_delete_on_idle_ms, AUTO_DELETE_MS)
+    check_metadata(wanted.user_metadata)
     partitioned = False
     if find is not None:
-        topic = find(wish.topic)
+        topic = find(wanted.topic)
         if not isinstance(topic, TopicDescription):
-            raise EntityNotFound(f"topic '{wish.topic}' does not exist, so it cannot have a subscription '{wish.name}'")
-        wish = replace(wish, topic=topic.name)
+            raise EntityNotFound(f"topic '{wanted.topic}' does not exist, so it cannot have a subscription '{wanted.name}'")
+        wanted = replace(wanted, topic=topic.name)
         partitioned = topic.enable_partitioning
-        source = f"{wish.topic}/Subscriptions/{wish.name}"
-        _check_targets(source, wish.forward_to, wish.forward_dead_lettered_messages_to, find)
-    _check_forwarding_source(wish, partitioned)
+        source = f"{wanted.topic}/Subscriptions/{wanted.name}"
+        _check_targets(source, wanted.forward_to, wanted.forward_dead_lettered_messages_to, find)
+    _check_forwarding_source(wanted, partitioned)
     if existing is not None:
-        _unchanged("requires_session", "Subscription", wish.requires_session, existing.requires_session)
-        return replace(_stamped(wish, existing, now), topic=existing.topic, rules=existing.rules)
-    rules = wish.rules or (RuleDescription(name=DEFAULT_RULE_NAME),)
+        _unchanged("requires_session", "Subscription", wanted.requires_session, existing.requires_session)
+        return replace(_stamped(wanted, existing, now), topic=existing.topic, rules=existing.rules)
+    rules = wanted.rules or (RuleDescription(name=DEFAULT_RULE_NAME),)
     kept: list[RuleDescription] = []
     for rule in rules:
         if find_rule(kept, rule.name) is not None:
             raise ArgumentRefused(f"rule '{rule.name}' is given twice; names of rules differ by more than case")
         kept.append(validate_rule(rule, None, len(kept), limits, now=now, check=check_rule))
-    return replace(_stamped(wish, None, now), rules=tuple(kept))
+    return replace(_stamped(wanted, None, now), rules=tuple(kept))
 
 
 def validate_rule(
-    wish: RuleDescription,
+    wanted: RuleDescription,
     existing: RuleDescription | None,
     others: int,
     limits: Limits,
@@ -137,20 +137,20 @@ def validate_rule(
 ) -> RuleDescription:
     """`others` counts the rules the subscription has besides; `check` compiles filter and action and raises if they are wrong."""
     if existing is None:
-        if wish.name.casefold() != DEFAULT_RULE_NAME.casefold():
-            validate_short_name(wish.name, "rule")
+        if wanted.name.casefold() != DEFAULT_RULE_NAME.casefold():
+            validate_short_name(wanted.name, "rule")
         if others >= limits.rules_per_subscription_max:
             raise QuotaExceeded(f"the subscription has {others} rules already; at most {limits.rules_per_subscription_max} are allowed")
-    if isinstance(wish.filter, SqlFilter):
-        _check_expression("SqlExpression of the filter", wish.filter.expression, limits)
-    elif isinstance(wish.filter, CorrelationFilter):
-        _check_correlation(wish.filter, limits)
-    if wish.action is not None:
-        _check_expression("SqlExpression of the action", wish.action.expression, limits)
-    check(wish)
+    if isinstance(wanted.filter, SqlFilter):
+        _check_expression("SqlExpression of the filter", wanted.filter.expression, limits)
+    elif isinstance(wanted.filter, CorrelationFilter):
+        _check_correlation(wanted.filter, limits)
+    if wanted.action is not None:
+        _check_expression("SqlExpression of the action", wanted.action.expression, limits)
+    check(wanted)
     if existing is not None:
-        return replace(wish, name=existing.name, created_at_ms=existing.created_at_ms)
-    return replace(wish, created_at_ms=now)
+        return replace(wanted, name=existing.name, created_at_ms=existing.created_at_ms)
+    return replace(wanted, created_at_ms=now)
 
 
 def find_rule(rules: list[RuleDescription] | tuple[RuleDescription, ...], name: str) -> RuleDescription | None:
@@ -206,34 +206,34 @@ def _shown(name: str) -> str:
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
-def _stamped(wish: _D, existing: _D | None, now: int) -> _D:
+def _stamped(wanted: _D, existing: _D | None, now: int) -> _D:
     if existing is None:
-        return replace(wish, created_at_ms=now, updated_at_ms=now)
-    return replace(wish, name=existing.name, created_at_ms=existing.created_at_ms, updated_at_ms=now)
+        return replace(wanted, created_at_ms=now, updated_at_ms=now)
+    return replace(wanted, name=existing.name, created_at_ms=existing.created_at_ms, updated_at_ms=now)
 
 
-def _check_carrier(wish: Entity, limits: Limits) -> None:
+def _check_carrier(wanted: Entity, limits: Limits) -> None:
     """What queues and topics have in common."""
-    _between("DefaultMessageTimeToLive", wish.default_message_time_to_live_ms, TIME_TO_LIVE_MS)
-    _between("AutoDeleteOnIdle", wish.auto_delete_on_idle_ms, AUTO_DELETE_MS)
-    _between("DuplicateDetectionHistoryTimeWindow", wish.duplicate_detection_history_ms, DUPLICATE_WINDOW_MS)
-    _between("MaxSizeInMegabytes", wish.max_size_megabytes, SIZE_MEGABYTES, duration=False)
-    check_metadata(wish.user_metadata)
-    if wish.max_message_bytes is not None and wish.max_message_bytes != limits.message_bytes_max:
+    _between("DefaultMessageTimeToLive", wanted.default_message_time_to_live_ms, TIME_TO_LIVE_MS)
+    _between("AutoDeleteOnIdle", wanted.auto_delete_on_idle_ms, AUTO_DELETE_MS)
+    _between("DuplicateDetectionHistoryTimeWindow", wanted.duplicate_detection_history_ms, DUPLICATE_WINDOW_MS)
+    _between("MaxSizeInMegabytes", wanted.max_size_megabytes, SIZE_MEGABYTES, duration=False)
+    check_metadata(wanted.user_metadata)
+    if wanted.max_message_bytes is not None and wanted.max_message_bytes != limits.message_bytes_max:
         # The service has tiers, of which one takes 1024 to 102400; here there are none.
-        kilobytes, rest = divmod(wish.max_message_bytes, KILOBYTE)
+        kilobytes, rest = divmod(wanted.max_message_bytes, KILOBYTE)
         high = limits.message_bytes_ceiling // KILOBYTE
         if rest or not 1 <= kilobytes <= high:
-            given = wish.max_message_bytes / KILOBYTE
+            given = wanted.max_message_bytes / KILOBYTE
             raise ArgumentOutOfRange(f"MaxMessageSizeInKilobytes is {given:g}; whole numbers from 1 to {high} are allowed")
-    if wish.enable_express and wish.requires_duplicate_detection:
+    if wanted.enable_express and wanted.requires_duplicate_detection:
         raise ArgumentRefused("EnableExpress and RequiresDuplicateDetection exclude each other; choose one")
-    check_authorization_rules(wish.authorization_rules)
+    check_authorization_rules(wanted.authorization_rules)
 
 
-def _check_forwarding_source(wish: QueueDescription | SubscriptionDescription, partitioned: bool) -> None:
+def _check_forwarding_source(wanted: QueueDescription | SubscriptionDescription, partitioned: bool) -> None:
     # The service refuses forwarding out of sessions, except that it takes it from partitioned entities.
-    if wish.requires_session and wish.forward_to is not None and not partitioned:
+    if wanted.requires_session and wanted.forward_to is not None and not partitioned:
         raise ArgumentRefused("RequiresSession and ForwardTo exclude each other: messages are not forwarded out of sessions")
 
 
@@ -296,11 +296,11 @@ def _check_expression(what: str, expression: str, limits: Limits) -> None:
 _CORRELATED: Final = ("correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type")
 
 
-def _check_correlation(wish: CorrelationFilter, limits: Limits) -> None:
-    if not wish.properties and all(getattr(wish, name) is None for name in _CORRELATED):
+def _check_correlation(wanted: CorrelationFilter, limits: Limits) -> None:
+    if not wanted.properties and all(getattr(wanted, name) is None for name in _CORRELATED):
         raise ArgumentRefused("the correlation filter compares nothing; set at least one property")
     chars_max = limits.sql_expression_chars_max
-    for name, value in (*((n, getattr(wish, n)) for n in _CORRELATED), *wish.properties):
+    for name, value in (*((n, getattr(wanted, n)) for n in _CORRELATED), *wanted.properties):
         if isinstance(value, str) and len(value) > chars_max:
             given = f"'{_shown(name)}' of the correlation filter has {len(value)} characters"
             raise ArgumentOutOfRange(f"{given}; at most {chars_max} are allowed")
@@ -327,9 +327,9 @@ def _spoken(ms: int) -> str:
 _ELEMENT: Final = {"requires_session": "RequiresSession", "requires_duplicate_detection": "RequiresDuplicateDetection"}
 
 
-def _unchanged(prop: str, what: str, wish: object, existing: object) -> None:
+def _unchanged(prop: str, what: str, wanted: object, existing: object) -> None:
     """In the service's words, which programs look for."""
-    if wish == existing:
+    if wanted == existing:
         return
     if prop == "enable_partitioning":
         raise NotAllowed(f"Partitioning cannot be changed for {what}. Delete it and create it again.")

@@ -134,10 +134,10 @@ class Namespace(Stores):
         fresh.topics.append((number, topic))
 
     def _add_part(self, fresh: _Fresh, topic: Topic, subscription: Subscription, number: int) -> None:
-        wish = subscription.entity.description
-        queues = self.build_queues(fresh.tenant, subscription.entity.id, wish.name, wish, number)
+        as_queue = subscription.entity.description
+        queues = self.build_queues(fresh.tenant, subscription.entity.id, as_queue.name, as_queue, number)
         fresh.fragments.append((subscription.entity.id, number, queues))
-        entity = QueueEntity(subscription.entity.id, PARTITIONED, wish, queues)
+        entity = QueueEntity(subscription.entity.id, PARTITIONED, as_queue, queues)
         topic.add_subscription(Subscription(subscription.description, entity, subscription.rules))
 
     def _renew(self, fresh: _Fresh, entity: QueueEntity | AnyTopic) -> None:
@@ -248,9 +248,9 @@ class Namespace(Stores):
         return QueueEntity(id_, PARTITIONED, description, queues)
 
     def _terms(self, path: str, sub_queue: SubQueue, description: QueueDescription) -> Terms:
-        wish = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
+        as_queue = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
         limit = description.max_message_bytes or self.limits.message_bytes_max
-        return Terms(Address(path, sub_queue).path, path, sub_queue is not SubQueue.MAIN, wish, limit)
+        return Terms(Address(path, sub_queue).path, path, sub_queue is not SubQueue.MAIN, as_queue, limit)
 
     def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
         return QueueEntity(id_, store, description, self.build_queues(tenant, id_, path, description, 0))
@@ -303,19 +303,19 @@ class Namespace(Stores):
         self.enter(id_, topic.store, description)
         if isinstance(topic, Topic):
             return self._build_subscription(self.stores[topic.store], topic, id_, description)
-        wish = dataclasses.replace(queue_of_subscription(description), partition_count=len(topic.topics))
-        entity = self._build_partitioned(id_, wish.name, wish)
+        as_queue = dataclasses.replace(queue_of_subscription(description), partition_count=len(topic.topics))
+        entity = self._build_partitioned(id_, as_queue.name, as_queue)
         whole = Subscription(description, entity, compile_rules(description, self.limits))
         parts: list[Subscription] = []
         for number in range(len(topic.topics)):
             queues = {sub_queue: queue.parts()[number] for sub_queue, queue in entity.queues.items()}
-            parts.append(Subscription(description, QueueEntity(id_, PARTITIONED, wish, queues), whole.rules))
+            parts.append(Subscription(description, QueueEntity(id_, PARTITIONED, as_queue, queues), whole.rules))
         topic.add_subscription(whole, parts)
         return whole
 
     def _build_subscription(self, tenant: StoreTenant, topic: Topic, id_: int, description: SubscriptionDescription) -> Subscription:
-        wish = queue_of_subscription(description)
-        entity = self._build(tenant, id_, topic.store, wish.name, wish)
+        as_queue = queue_of_subscription(description)
+        entity = self._build(tenant, id_, topic.store, as_queue.name, as_queue)
         subscription = Subscription(description, entity, compile_rules(description, self.limits))
         topic.add_subscription(subscription)
         return subscription

@@ -11,7 +11,7 @@ from tandem.broker.ports import Effect, Loaded
 from tandem.broker.queue.entity import Entity, Placement
 from tandem.broker.queue.intake import check_terms
 from tandem.broker.queue.queue import Queue
-from tandem.broker.queue.rows import Counts
+from tandem.broker.queue.rows import StateCounts
 from tandem.broker.queue.selective import add_seeker
 from tandem.broker.queue.terms import Terms
 from tandem.model.errors import BusError, StoreFull, StoreUnavailable
@@ -273,8 +273,8 @@ class PartitionedQueue(Entity):
             removed += part.purge(before, most - removed, now, session_id)
         return removed
 
-    def counts(self) -> Counts:
-        total = Counts(0, 0, 0, 0, 0, 0, 0)
+    def counts(self) -> StateCounts:
+        total = StateCounts(0, 0, 0, 0, 0, 0, 0)
         for part in self.fragments.queues:
             if part.terms.out_of_service:
                 total.incomplete = True

@@ -36,7 +36,7 @@ class Receivers:
 
     def __init__(self, slot: TurnSlot) -> None:
         self.slot: TurnSlot = slot
-        self.sources: list[Delivery] = []
+        self.sources: list[MessageDelivery] = []
         """Where messages come from; fragments take turns, so that none starves and one that is down is simply not asked."""
         self.consumers: dict[Consumer, None] = {}
         """Everybody attached, whether it has credit or not."""
@@ -155,7 +155,7 @@ class Receivers:
         return sent
 
 
-class Delivery:
+class MessageDelivery:
     """How the messages of one queue, or of one fragment, go to a receiver."""
 
     def __init__(
@@ -289,7 +289,7 @@ class Delivery:
 class _Page(Loaded):
     __slots__ = ("delivery", "seqs")
 
-    def __init__(self, delivery: Delivery, seqs: list[int]) -> None:
+    def __init__(self, delivery: MessageDelivery, seqs: list[int]) -> None:
         self.delivery = delivery
         self.seqs = seqs
 
@@ -302,7 +302,7 @@ class Held(Effect):
 
     __slots__ = ("consumer", "delivery", "messages", "size_bytes")
 
-    def __init__(self, delivery: Delivery, consumer: Consumer) -> None:
+    def __init__(self, delivery: MessageDelivery, consumer: Consumer) -> None:
         self.delivery = delivery
         self.consumer = consumer
         self.messages: list[tuple[Message, int, int, int, int]] = []

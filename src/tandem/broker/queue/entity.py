@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tandem.broker.queue.lease import Lease
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
-    from tandem.broker.queue.rows import Counts
+    from tandem.broker.queue.rows import StateCounts
     from tandem.broker.queue.sessions import MessageSession
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
@@ -279,7 +279,7 @@ class Entity(Pumped):
         """Remove up to `most` active messages (of this session) enqueued before this instant; returns how many."""
 
     @abstractmethod
-    def counts(self) -> Counts: ...
+    def counts(self) -> StateCounts: ...
 
     @abstractmethod
     def metered(self, operation: int, outcome: int) -> None:

@@ -9,7 +9,7 @@ from tandem.broker.ports import Rewriter
 from tandem.broker.queue.bodies import Bodies
 from tandem.broker.queue.browsing import Browsing
 from tandem.broker.queue.dedup import DuplicateHistory
-from tandem.broker.queue.delivery import Delivery, Receivers
+from tandem.broker.queue.delivery import MessageDelivery, Receivers
 from tandem.broker.queue.entity import Entity, Placement
 from tandem.broker.queue.index import Index
 from tandem.broker.queue.intake import Intake
@@ -29,7 +29,7 @@ from tandem.broker.queue.terms import Terms
 if TYPE_CHECKING:
     from tandem.broker.ports import Consumer, Effect, Loaded
     from tandem.broker.queue.locks import Lock
-    from tandem.broker.queue.rows import Counts
+    from tandem.broker.queue.rows import StateCounts
     from tandem.broker.turn import Turn
     from tandem.model.entity import QueueDescription
     from tandem.model.errors import BusError
@@ -84,7 +84,9 @@ class Queue(Entity):
         self.bodies.lost = self.moves
         self.locks: LockTable = LockTable(nonce)
         self.settlement: Settlement = Settlement(self.ledger, terms, meter, self.locks, self.moves)
-        self.delivery: Delivery = Delivery(self.ledger, terms, meter, self.bodies, self.ready, self.locks, self.moves, self.receivers)
+        self.delivery: MessageDelivery = MessageDelivery(
+            self.ledger, terms, meter, self.bodies, self.ready, self.locks, self.moves, self.receivers
+        )
         self.holding: SessionHolding = SessionHolding(self.ledger, terms, self.settlement, self.delivery)
         self.ready.sessions = self.holding
         self.intake.sessions = self.holding
@@ -217,7 +219,7 @@ class Queue(Entity):
     def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
         return self.browsing.purge(before, most, now, session_id)
 
-    def counts(self) -> Counts:
+    def counts(self) -> StateCounts:
         return self.rows.counts()
 
     def metered(self, operation: int, outcome: int) -> None:

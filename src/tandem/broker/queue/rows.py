@@ -61,7 +61,7 @@ class Backing:
         self.journal.forget(location)
 
 
-class Counts:
+class StateCounts:
     """Messages per state, as an operator sees them."""
 
     __slots__ = ("active", "deferred", "incomplete", "leased", "locked", "scheduled", "size_bytes", "total")
@@ -77,7 +77,7 @@ class Counts:
         self.incomplete = False
         """A store that holds part of the entity is down."""
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: StateCounts) -> None:
         self.active += other.active
         self.locked += other.locked
         self.deferred += other.deferred
@@ -367,8 +367,8 @@ class Rows:
         expires_at = self.index.expires_at(seq)
         return 0 < expires_at <= now or self.index.count(seq) >= deliveries_max
 
-    def counts(self) -> Counts:
+    def counts(self) -> StateCounts:
         n = self.index.by_state
         active = n[READY] + n[LOCKED] + n[DELAYED] + n[MOVING]
         deferred = n[DEFERRED] + n[DEFERRED_LOCKED]
-        return Counts(active, n[LOCKED], deferred, n[SCHEDULED], n[LEASED], self.index.total, self.index.size_bytes)
+        return StateCounts(active, n[LOCKED], deferred, n[SCHEDULED], n[LEASED], self.index.total, self.index.size_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker.ports import Loaded
-from tandem.broker.queue.delivery import Delivery, Receivers
+from tandem.broker.queue.delivery import MessageDelivery, Receivers
 from tandem.broker.queue.index import READY
 from tandem.broker.queue.ready import Ready, Seekers
 from tandem.model.errors import BusError, Unavailable
@@ -36,7 +36,7 @@ class Selective(Seekers):
 
     def __init__(self, receivers: Receivers) -> None:
         self.receivers: Receivers = receivers
-        self._searches: dict[Consumer, dict[Delivery, Search]] = {}
+        self._searches: dict[Consumer, dict[MessageDelivery, Search]] = {}
 
     def add(self, consumer: Consumer) -> None:
         self._searches[consumer] = {}
@@ -96,8 +96,8 @@ class Search(Loaded):
 
     __slots__ = ("_again", "_consumer", "_line", "_next", "_seqs", "_stepping", "loading", "over", "source")
 
-    def __init__(self, line: Selective, consumer: Consumer, source: Delivery) -> None:
-        self.source: Delivery = source
+    def __init__(self, line: Selective, consumer: Consumer, source: MessageDelivery) -> None:
+        self.source: MessageDelivery = source
         self.loading: bool = False
         self.over: bool = False
         self._line: Selective = line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tandem.broker.queue.delivery import PUMP_BYTES_MAX, Delivery, Receivers
+from tandem.broker.queue.delivery import PUMP_BYTES_MAX, MessageDelivery, Receivers
 from tandem.broker.queue.entity import SessionVerbs
 from tandem.broker.queue.ledger import Ledger
 from tandem.broker.queue.ready import SessionLine
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 class SessionHolding(SessionEvents, SessionVerbs):
     """The sessions of one queue; of a queue without sessions, the refusals."""
 
-    def __init__(self, ledger: Ledger, terms: Terms, settlement: Settlement, delivery: Delivery) -> None:
+    def __init__(self, ledger: Ledger, terms: Terms, settlement: Settlement, delivery: MessageDelivery) -> None:
         self.ledger: Ledger = ledger
         self.rows: Rows = ledger.rows
         self.slot: TurnSlot = ledger.slot
         self.terms: Terms = terms
         self.settlement: Settlement = settlement
-        self.delivery: Delivery = delivery
+        self.delivery: MessageDelivery = delivery
         self.receivers: Receivers = delivery.receivers
         self.table: SessionTable | None = ledger.rows.sessions
 
@@ -76,7 +76,7 @@ class SessionHolding(SessionEvents, SessionVerbs):
             self.table.waiters.pop(acceptor, None)
 
     def close(self, session: MessageSession, consumer: Consumer, now: int, failed: bool = False) -> None:
-        """The holder's link closed: the session is free at once. Delivery counts stay, unless the holder failed."""
+        """The holder's link closed: the session is free at once. MessageDelivery counts stay, unless the holder failed."""
         if session.holder is consumer:
             self.end(session, None, failed, now)
 
