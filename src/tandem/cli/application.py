@@ -19,7 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "availability": ("tandem.cli.analytics", "availability", "Outages, failovers, and whether the goal was met."),
     "report": ("tandem.cli.analytics", "report", "Write one page with plots about an outage."),
     "import": ("tandem.cli.importing", "import_topology", "Write a tandem.toml from the entities of a living namespace."),
-    "relay": ("tandem.cli.relay", "app", "Relays: create, list, show, change and delete them, and carry TCP through them."),
+    "relay": ("tandem.cli.relay", "app", "Manage relays, and carry TCP through them."),
     "queue": ("tandem.cli.operations.entities", "queue", "Create, list, show, change and delete queues."),
     "topic": ("tandem.cli.operations.entities", "topic", "Create, list, show, change and delete topics."),
     "subscription": ("tandem.cli.operations.entities", "subscription", "Create, list, show, change and delete subscriptions."),
