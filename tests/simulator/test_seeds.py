@@ -60,7 +60,7 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
 @pytest.mark.timeout(120)
 def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_and_goes() -> None:
     sent = cut = outages = 0
-    for seed in range(1, 7):
+    for seed in range(7, 13):
         simulation = IssuerOutages(seed, story_seconds=600.0)
         outcome = simulation.run()
         assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))

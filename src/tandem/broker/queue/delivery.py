@@ -220,7 +220,7 @@ class MessageDelivery:
                 small_bytes += size
             if peek_lock:
                 rows.drop_hot(seq)
-                index.set_state(seq, LOCKED)
+                index.lock(chunk, row)
                 lock = self.locks.take(seq, until, count, session, False)
                 if session is not None:
                     session.locks[seq] = lock

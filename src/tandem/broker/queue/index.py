@@ -118,6 +118,12 @@ class Index:
         self.by_state[state] += 1
         chunk.states[row] = state
 
+    def lock(self, chunk: Chunk, row: int) -> None:
+        """`set_state` of a ready row to locked, for who has found it already."""
+        self.by_state[READY] -= 1
+        self.by_state[LOCKED] += 1
+        chunk.states[row] = LOCKED
+
     def owner(self, seq: int) -> int:
         owners = self.chunks[seq >> _BITS].owners
         return 0 if owners is None else owners[seq & _MASK]
@@ -164,9 +170,12 @@ class Index:
 
     def count_deliveries(self, seqs: list[int]) -> None:
         """One more each, of those that are there."""
-        chunks = self.chunks
+        number = -1
+        chunk: Chunk | None = None
         for seq in seqs:
-            chunk = chunks.get(seq >> _BITS)
+            if seq >> _BITS != number:
+                number = seq >> _BITS
+                chunk = self.chunks.get(number)
             if chunk is not None and chunk.states[seq & _MASK]:
                 chunk.counts[seq & _MASK] += 1
 

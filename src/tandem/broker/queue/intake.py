@@ -104,7 +104,8 @@ class Intake:
             expires_at = 0 if never else terms.expiry(message.ttl_ms, now)
             seq = self.ledger.enqueue(message, READY, now, expires_at, 0)
             self.rows.keep_hot(seq, message)
-            self.ledger.slot.wake(expires_at)
+            if expires_at:
+                self.ledger.slot.wake(expires_at)
         self._await_visibility(seq)
         return seq
 

@@ -151,7 +151,7 @@ class Rows:
         size: int,
     ) -> None:
         index = self.index
-        if index.state(seq):
+        if seq < self.next_seq and index.state(seq):
             # Written again (compaction, modified properties) and the older copy is still there: the younger one counts.
             self.backing.release(index.location(seq))
             index.set_body(seq, location, size)
@@ -205,12 +205,19 @@ class Rows:
     def apply_all_settled(self, seqs: list[int]) -> None:
         """As `apply_settled`, for several rows of a queue without sessions that are all there."""
         backing = self.backing
-        for location in self.index.remove_all(seqs):
-            backing.release(location)
+        locations = self.index.remove_all(seqs)
+        if backing.shared:
+            for location in locations:
+                backing.release(location)
+        else:
+            forget = backing.journal.forget
+            for location in locations:
+                forget(location)
         hot = self.hot
-        for seq in seqs:
-            if seq in hot:
-                self.drop_hot(seq)
+        if hot:
+            for seq in seqs:
+                if seq in hot:
+                    self.drop_hot(seq)
 
     def apply_state(self, seq: int, state: int, count: int, until: int) -> None:
         if not self.index.state(seq):
