@@ -98,6 +98,8 @@ async def test_http_requests_are_answered_by_a_callback_with_bodies_that_stream_
             total += len(chunk)
         assert total == 10_000_000
         assert (await sender.request("GET", "broken")).status == 500
+        for method in ("PATCH", "PROPFIND", "TRACE", "MKCOL", "REPORT"):
+            assert json.loads((await sender.request(method, "x")).body)["method"] == method
         replies = await asyncio.gather(*(sender.request("POST", "x", data=b"z" * n) for n in range(50)))
         assert [json.loads(reply.body)["bytes"] for reply in replies] == list(range(50))
 

@@ -59,7 +59,7 @@ def run(configuration: Configuration, make: Callable[[ServerSettings], RunnableB
     """Everything between the decided settings and the end of the process."""
     with workplace(configuration) as directory:
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
-        _allow_files(settings.limits.connections_max)
+        _allow_files(settings.limits.connections_max, 3 * settings.limits.relay_connections_max)
         keys = "the root key is the one given" if configuration.root_key else _keys_command(configuration, directory)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             try:
@@ -74,15 +74,19 @@ def _keys_command(configuration: Configuration, directory: Path) -> str:
     return f"tandem keys --data {directory}{f' --config {file}' if file is not None else ''}"
 
 
-def _allow_files(connections_max: int) -> None:
-    """A connection is an open file, and the usual soft limit is a thousand: ask for as many as the system lets us have."""
+def _allow_files(connections_max: int, relay_sockets: int) -> None:
+    """A connection is an open file, and the usual soft limit is a thousand: ask for as many as the system lets us have.
+
+    `relay_sockets`: what relays may need beside, two for each of their connections and some for listeners; nobody is warned for them.
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _FILES_BESIDE_CONNECTIONS
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    most = wanted + relay_sockets
+    if soft == resource.RLIM_INFINITY or soft >= most:
         return
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         _note(

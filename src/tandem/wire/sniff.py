@@ -27,7 +27,10 @@ class FirstBytes(enum.Enum):
 _OPENINGS: Final = (
     (b"AMQP", FirstBytes.AMQP),
     (b"\x16\x03", FirstBytes.TLS),
-    *((verb + b" ", FirstBytes.HTTP) for verb in (b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH")),
+    *((verb + b" ", FirstBytes.HTTP) for verb in (b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"TRACE")),
+    # what WebDAV and its relatives say: a relay passes on every method
+    *((verb + b" ", FirstBytes.HTTP) for verb in (b"PROPFIND", b"PROPPATCH", b"MKCOL", b"COPY", b"MOVE", b"LOCK", b"UNLOCK")),
+    *((verb + b" ", FirstBytes.HTTP) for verb in (b"REPORT", b"SEARCH", b"MERGE", b"PURGE", b"LINK", b"UNLINK")),
 )
 
 
