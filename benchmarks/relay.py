@@ -147,17 +147,17 @@ class Wire(asyncio.Protocol):
             start += 4 if masked else 0
             if len(data) < start:
                 break
-            end = start + length
+            behind = start + length
             if self.echoes or self.on_frame is not None:
-                if len(data) < end:
+                if len(data) < behind:
                     break
-                self._whole(data[at] & 0x0F, data[start:end], data[start - 4 : start] if masked else b"")
-            elif end > len(data):
+                self._whole(data[at] & 0x0F, data[start:behind], data[start - 4 : start] if masked else b"")
+            elif behind > len(data):
                 self._count(len(data) - start)
-                self._skip = end - len(data)
+                self._skip = behind - len(data)
                 return
             self._count(length)
-            at = end
+            at = behind
         self._rest = data[at:]
 
     def _whole(self, opcode: int, payload: bytes, mask: bytes) -> None:
@@ -207,7 +207,7 @@ async def origin(port: int) -> None:
 
 async def dial(uri: str, token: str | None = None) -> Wire:
     parts = urlsplit(uri)
-    _, wire = await asyncio.get_running_loop().create_connection(Wire, "127.0.0.1", parts.port)
+    _, wire = await asyncio.get_running_loop().create_connection(Wire, "127.0.0.1", parts.port or 80)
     await wire.upgrade(uri, token)
     return wire
 
@@ -250,7 +250,7 @@ async def throughput(uri: Callable[[str], str], token: str | None, connections: 
     wires = [await dial(uri(f"sink?total={per_connection}"), token) for _ in range(connections)]
     done = [asyncio.get_running_loop().create_future() for _ in wires]
     for wire, future in zip(wires, done, strict=True):
-        wire.on_frame = lambda payload, future=future: future.done() or future.set_result(None)  # type: ignore[misc]
+        wire.on_frame = lambda payload, future=future: future.done() or future.set_result(None)
 
     async def pour(wire: Wire) -> None:
         for _ in range(per_connection // PIECE):
@@ -478,11 +478,14 @@ async def beside_queues(build: Build, directory: Path, arguments: argparse.Names
 
 def main() -> None:
     if sys.argv[1:2] == ["origin"]:
-        return uvloop.run(origin(0))
+        uvloop.run(origin(0))
+        return
     if sys.argv[1:2] == ["listener"]:
-        return uvloop.run(listener(int(sys.argv[2])))
+        uvloop.run(listener(int(sys.argv[2])))
+        return
     if sys.argv[1:2] == ["pour"]:
-        return uvloop.run(pour_for_ever(int(sys.argv[2]), int(sys.argv[3])))
+        uvloop.run(pour_for_ever(int(sys.argv[2]), int(sys.argv[3])))
+        return
     options = parser(__doc__)
     options.add_argument("--megabytes", type=int, default=500, help="per round of throughput")
     options.add_argument("--echoes", type=int, default=1_000, help="per round of latency")
