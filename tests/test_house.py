@@ -169,6 +169,7 @@ def test_sections_of_messages_are_found_in_one_place_only() -> None:
     assert readers == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_module_imports_alone() -> None:
     """Each in a process of its own, forked before anything of ours is loaded: no module leans on another's being first."""

@@ -21,6 +21,7 @@ def test_small_demo_survives_its_own_kill_and_says_so() -> None:
     assert (done.returncode, json.loads(done.stdout)) == (0, {"sent": 20, "delivered": 20, "lost": 0, "duplicated": 0})
 
 
+@pytest.mark.slow
 def test_the_story_of_the_issuer_shows_who_goes_on_how_long() -> None:
     command = [sys.executable, "-m", "tandem", "demo", "--story", "issuer", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -70,6 +70,7 @@ def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_an
     assert min(sent, cut, outages) > 5, "next to nothing happened, so this proves nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
     """As `make sim SEED=n` promises it: in a process of its own, whatever that process's hashes are."""
@@ -85,6 +86,7 @@ def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
     assert first and other and first != other
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_broken_promise_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that forgets what it said it had synced: somebody has to notice."""

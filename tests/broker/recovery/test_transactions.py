@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tandem.broker.ports import Consumer, Effect
 from tandem.broker.queue.locks import Lock
 from tandem.broker.recovery import transactions
@@ -153,6 +155,7 @@ def test_forwarded_between_stores_a_message_is_in_one_place_wherever_the_crash_c
     assert every_story(begin, check, 2, 8) >= 4
 
 
+@pytest.mark.slow
 def test_a_transaction_is_whole_when_any_store_stops_and_comes_back() -> None:
     outcomes: set[tuple[int, int, int]] = set()
 

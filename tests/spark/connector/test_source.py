@@ -287,6 +287,7 @@ def _collect(query: Query, found: set[tuple[str, str]]) -> int:
     return len(found)
 
 
+@pytest.mark.slow
 def test_the_broker_may_be_killed_at_any_step(mortal: Broker) -> None:
     create_queue(mortal, "orders")
     send(mortal, "orders", messages(500, size=1_000))

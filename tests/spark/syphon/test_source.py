@@ -103,7 +103,7 @@ def test_while_the_primary_is_away_attempts_grow_rarer_and_nothing_fails(mortal:
     pauses = []
     for _ in range(4):
         assert drain.step() == {"moved": 0, "dead_lettered": 0, "waiting": 100}
-        pauses.append(drain.reader._queues[name].pause)
+        pauses.append(drain.reader._queues[name].pauses.last)
     assert pauses == [0.0, 0.2, 0.4, 0.8]
     assert counts(east, name)["leased"] == 100
     mortal.start()
