@@ -182,6 +182,9 @@ def test_damage_at_rest_is_found_confined_and_told_and_a_restored_file_brings_ev
     shutil.copy(path, whole)
     if what == "cut":
         os.truncate(path, path.stat().st_size // 2)
+    elif what == "manifest":
+        for part in (1, 3):  # it stands there twice
+            flip(path, path.stat().st_size * part // 4 - 100)
     else:
         flip(path, path.stat().st_size // 2)
     house.start()

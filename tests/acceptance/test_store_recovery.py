@@ -36,28 +36,34 @@ def newest(store: Path) -> tuple[Path, SegmentReader, list[int]]:
     raise AssertionError(f"no block in {store}")
 
 
-def rot_in_the_last_block(path: Path, blocks: list[int]) -> None:
-    flip(path, blocks[-1] + 60)
+def rot_that_meets_the_guard_too(path: Path, offset: int, block_end: int) -> None:
+    """One rotten byte would be restored from the guard at the end of its block."""
+    flip(path, offset)
+    flip(path, block_end - 20)
 
 
-def cut_before_the_last_block(path: Path, blocks: list[int]) -> None:
-    os.truncate(path, blocks[-1])
+def rot_in_the_last_block(path: Path, begin: int, end: int) -> None:
+    rot_that_meets_the_guard_too(path, begin + 60, end)
 
 
-def cut_inside_the_last_block(path: Path, blocks: list[int]) -> None:
-    os.truncate(path, blocks[-1] + 40)
+def cut_before_the_last_block(path: Path, begin: int, end: int) -> None:
+    os.truncate(path, begin)
+
+
+def cut_inside_the_last_block(path: Path, begin: int, end: int) -> None:
+    os.truncate(path, begin + 40)
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("damage", [rot_in_the_last_block, cut_before_the_last_block, cut_inside_the_last_block])
 def test_what_was_synced_before_a_crash_and_is_missing_after_it_makes_the_store_corrupt_and_is_told(
-    house: House, damage: Callable[[Path, list[int]], None]
+    house: House, damage: Callable[[Path, int, int], None]
 ) -> None:
     house.send("first", 5)
     house.send("second", 2)
     house.kill()
-    path, _, blocks = newest(house.store("first"))
-    damage(path, blocks)
+    path, file, blocks = newest(house.store("first"))
+    damage(path, blocks[-1], file.end)
     house.start()
     house.await_states("corrupt", "up")
     assert path.name in house.health()[0]["cause"]
@@ -95,11 +101,11 @@ def test_repair_makes_a_corrupt_store_open_and_lists_every_record_that_is_lost(h
     house.send("first", 9)
     house.kill()
     store = house.store("first")
-    path, _, _ = newest(store)
+    path, file, blocks = newest(store)
     rows = [row for row in dump_segment(path) if row["kind"] == "enqueued"]
     offset = rows[4]["offset"]
     assert isinstance(offset, int)
-    flip(path, offset + 8)  # in the head, where nothing but the whole block proves anything
+    rot_that_meets_the_guard_too(path, offset + 8, min(end for end in (*blocks, file.end) if end > offset))
     house.start()
     house.await_states("corrupt", "up")
     assert "tandem store repair" in house.health()[0]["cause"]

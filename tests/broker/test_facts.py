@@ -81,7 +81,7 @@ def _lease(paper: Any) -> object:
         (lambda p: facts.write_delivered(p, 4, [1, 2**60], 1), lambda p: facts.read_seqs(p.fact[6]), [1, 2**60]),
         (lambda p: facts.write_leased(p, 4, "l", [3, 0, 5], 9, 1), _lease, ("l", [3, 0, 5])),
         (lambda p: facts.write_lease_part(p, 4, "l", [3], 1), _lease, ("l", [3])),
-        (lambda p: facts.write_lease_ended(p, 4, "l", True, 2, 1), _lease, ("l", [])),
+        (lambda p: facts.write_lease_ended(p, 4, "l", True, [8, 9], 1), _lease, ("l", [8, 9])),
         (lambda p: facts.write_transferred(p, 4, 8, 3, -1, 1), lambda p: facts.read_transferred(p.fact[6]), -1),
         (lambda p: facts.write_transferred(p, 4, 8, 3, 0, 1), lambda p: facts.read_transferred(p.fact[6]), 0),
         (lambda p: facts.write_transfer_ended(p, [(8, 3)], 1), lambda p: facts.read_transfer_ended(p.fact[6]), [(8, 3)]),

@@ -138,6 +138,7 @@ SPECULATION = " ".join(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(not LONG, reason="on demand: TANDEM_LONG_TESTS=1; tests/spark/syphon/test_task.py stops attempts without a cluster")
 def test_with_speculation_and_a_stalled_executor_nothing_is_doubled_also_without_duplicate_detection(
     cluster: Cluster, mortal: Broker, mortal_too: Broker, tmp_path: Path
 ) -> None:

@@ -301,8 +301,11 @@ def write_lease_part(journal: Journal, entity: int, lease_id: str, seqs: list[in
     journal.append(LEASE_PART, 0, entity, 0, now, 0, _named(lease_id, pack_seqs(seqs)), _NONE)
 
 
-def write_lease_ended(journal: Journal, entity: int, lease_id: str, completed: bool, left: int, now: int) -> None:
-    journal.append(LEASE_ENDED, 1 if completed else 0, entity, 0, now, left, _named(lease_id, _NONE), _NONE)
+def write_lease_ended(journal: Journal, entity: int, lease_id: str, completed: bool, seqs: list[int], now: int) -> None:
+    """`seqs`: what is left of it. A completed one names what left the queue with it: its LEASED may go with an older segment, while a copy
+    of a message that compaction had written before the end stands in a younger one."""
+    flags, packed = (1, pack_seqs(seqs)) if completed else (0, _NONE)
+    journal.append(LEASE_ENDED, flags, entity, 0, now, len(seqs), _named(lease_id, packed), _NONE)
 
 
 def read_lease(key: bytes) -> tuple[str, bytes]:

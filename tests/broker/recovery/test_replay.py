@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from tandem.broker import facts
 from tandem.broker.ports import Consumer
+from tandem.broker.queue.index import READY
 from tandem.broker.queue.locks import Lock
 from tandem.broker.queue.queue import Queue
+from tandem.broker.queue.rows import Rows
+from tandem.broker.recovery.entity_facts import Roll
+from tandem.broker.recovery.replay import replay
 from tandem.broker.recovery.tenant import StoreTenant
+from tandem.broker.recovery.unplugged import Unplugged
 from tandem.model.address import parse
 from tandem.model.message import NO_TTL, Message
 from tandem.testing import Bus
@@ -80,3 +85,22 @@ def test_waiting_message_is_there_once_after_it_was_written_again() -> None:
         assert bus.counts("orders").total == 1
         bus.restart()
         assert bus.counts("orders").total == 1
+
+
+def test_a_completed_lease_takes_its_messages_along_although_the_fact_that_took_it_has_gone_with_its_segment() -> None:
+    """Message, lease, the message written again by compaction, the end of the lease; then the segment of the lease's beginning leaves."""
+    tenant = StoreTenant(Unplugged("only told of facts"), 1, 0, Roll(), 0)
+    rows = tenant.rows[7] = Rows(7, tenant.backing, None, True, 0)
+    told: list[tuple[int, int, bytes]] = []
+
+    class Pen(Unplugged):
+        def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int:
+            told.append((kind, flags, key))
+            return 0
+
+    facts.write_enqueued(Pen("a pen"), 7, 1, READY, True, b"\xa1\x01m", None, 0, 5, 0, 0, b"body")
+    facts.write_lease_ended(Pen("a pen"), 7, "batch", True, [1], 6)
+    for kind, flags, key in told:
+        replay(rows, kind, flags, 1 if kind == facts.ENQUEUED else 0, 5, 0, key, 1 << 32, 4)
+    rows.replay_ended()
+    assert (rows.index.total, list(rows.leases_ended)) == (0, ["batch"])

@@ -115,5 +115,6 @@ class Ledger:
 
     def end_lease(self, lease: Lease, completed: bool, now: int) -> None:
         rows = self.rows
-        facts.write_lease_ended(rows.backing.journal, rows.entity_id, lease.id, completed, lease.remaining(), now)
-        rows.apply_lease_ended(lease.id, completed)
+        left = [seq for seq in lease.seqs if seq]
+        facts.write_lease_ended(rows.backing.journal, rows.entity_id, lease.id, completed, left, now)
+        rows.apply_lease_ended(lease.id, completed, left)

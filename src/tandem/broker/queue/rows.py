@@ -273,19 +273,19 @@ class Rows:
                 if self.index.state(seq) == LEASED:
                     self.index.set_state(seq, READY)
 
-    def apply_lease_ended(self, lease_id: str, completed: bool) -> None:
+    def apply_lease_ended(self, lease_id: str, completed: bool, seqs: list[int]) -> None:
+        """`seqs`: what left the queue with a completed one; none if it was written by a version that did not say."""
         lease = self.leases.pop(lease_id, None)
-        if lease is None:
-            return
+        left = seqs if lease is None or seqs else [seq for seq in lease.seqs if seq]
         if completed:
             self.leases_ended[lease_id] = None
             if len(self.leases_ended) > _ENDED_MAX:
                 for old in list(self.leases_ended)[: _ENDED_MAX // 2]:
                     del self.leases_ended[old]
-        for seq in lease.seqs:
-            if seq and completed:
+        for seq in left:
+            if completed:
                 self.apply_settled(seq)
-            elif seq and self.index.state(seq) == LEASED:
+            elif self.index.state(seq) == LEASED:
                 self.index.set_state(seq, READY)
 
     def apply_clock_set(self, by_ms: int) -> None:

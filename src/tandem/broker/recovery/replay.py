@@ -40,4 +40,4 @@ def _replay_lease(rows: Rows, kind: int, flags: int, aux: int, key: bytes) -> No
     elif kind == facts.LEASE_PART:
         rows.apply_lease_part(lease_id, facts.read_seqs(packed))
     else:
-        rows.apply_lease_ended(lease_id, flags != 0)
+        rows.apply_lease_ended(lease_id, flags != 0, facts.read_seqs(packed))
