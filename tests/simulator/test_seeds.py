@@ -24,6 +24,7 @@ FOUND = {
     108: "a session of a partitioned queue could not be closed while its store was down, nor anything else of that connection",
     109: "a message delivered before its fragment was replaced broke the connection that settled it afterwards",
     114: "the same, on another road",
+    91015: "a session with messages in a queue that a new process had seen had earlier ones in another that could not be looked into",
     300298: "a message was forwarded again, to another fragment, while the store that had it already could not be read",
 }
 """Seeds that once broke a promise, and which."""

@@ -97,7 +97,7 @@ class PathOrder:
         for session, queues in found.items():
             first, *others = sorted(queues)
             held = self.sessions.setdefault(session, HeldSession(first))
-            held.after.update({first, *others} - {held.queue})
+            held.after.update({first, *others, *self.everything} - {held.queue})
             held.round = self._round
         self._monitor.hold(self.holding)
         if not self._monitor.health.diverting:
