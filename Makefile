@@ -15,7 +15,7 @@ PYTHON ?= $(shell if /usr/bin/python3 -c '$(COMPLETE)' 2>/dev/null; then echo /u
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 SEED   ?= 1
 ARGS   ?=
-WORKERS ?= 3
+WORKERS ?= 4
 
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' -o -name '*.properties' \) 2>/dev/null)
 

@@ -44,6 +44,7 @@ HOT_MODULES = (
     "amqp/dispositions.py",
     "amqp/session.py",
     "amqp/connection.py",
+    "model/clock.py",
     "model/message.py",
     "model/histogram.py",
     "relay/frames.py",
@@ -93,8 +94,12 @@ HOT_MODULES = (
     "gateway/amqp/sending.py",
     "gateway/amqp/sending_once.py",
     "gateway/amqp/receiving.py",
+    "gateway/amqp/traced.py",
     "gateway/amqp/connection.py",
+    "gateway/amqp/carrying.py",
+    "gateway/amqp/peer_door.py",
     "gateway/amqp/faulty.py",
+    "server/fault_points.py",
     "server/store_supervisor.py",
     "server/backpressure.py",
     "server/turn_driver.py",
@@ -112,8 +117,12 @@ HOT_MODULES = (
     "stores/committer.py",
     "stores/recovery.py",
     "stores/compaction.py",
+    "stores/upkeep.py",
     "stores/maintenance.py",
+    "stores/group_commit.py",
     "stores/segment.py",
+    "stores/ledger_upkeep.py",
+    "stores/ledger_store.py",
 )
 """Compiled together as one group, so that calls between them are calls of C functions. A name that does not exist is an error."""
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY_NAME = "RootManageSharedAccessKey"
@@ -80,8 +80,12 @@ def workplace(arguments: argparse.Namespace) -> Iterator[Path]:
 class Broker:
     """`tandem serve` as users run it. Use as a context manager; `kill` and `start` again in between."""
 
-    def __init__(self, build: Build, directory: Path, config: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, build: Build, directory: Path, config: str, environ: Mapping[str, str] | None = None, under: Sequence[str] = ()
+    ) -> None:
         self._build = build
+        self.under = list(under)
+        """The command that runs it, as `valgrind` does; may change between two starts."""
         self._directory = directory
         self._environ = dict(environ or {})
         directory.mkdir(parents=True, exist_ok=True)
@@ -90,7 +94,7 @@ class Broker:
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -101,7 +105,8 @@ class Broker:
 
     def start(self) -> float:
         """Seconds until it was ready."""
-        command = [sys.executable, "-m", "tandem", "serve", "--dev", "--config", "tandem.toml", "--data", "data", "--port", str(self.port)]
+        serve = ["serve", "--dev", "--config", "tandem.toml", "--data", "data", "--port", str(self.port)]
+        command = [*self.under, sys.executable, "-m", "tandem", *serve]
         environ = self._build.environ() | {"TANDEM_STALLS": str(self._stalls)} | self._environ
         began = time.monotonic()
         with (self._directory / "stderr.txt").open("a") as errors:

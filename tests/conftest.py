@@ -34,6 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from tandem.testing import plugin
 
         config.pluginmanager.register(plugin, "tandem")
+    from tests import postgres
+
+    config.pluginmanager.register(postgres, "postgres")
 
 
 @pytest.fixture(scope="module")

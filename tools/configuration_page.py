@@ -8,17 +8,20 @@ import sys
 import textwrap
 from dataclasses import MISSING
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configuration.md"
 sys.path.insert(0, str(PAGE.parents[2] / "src"))
 
 from tandem.cli.configuration.entities import PROPERTIES  # noqa: E402 - the path comes first
-from tandem.cli.configuration.setting_types import show_duration  # noqa: E402
-from tandem.cli.configuration.settings import BASIC, LIMITS, STORES, Setting  # noqa: E402
+from tandem.cli.configuration.own_issuer import KEYS as OWN_KEYS  # noqa: E402
+from tandem.cli.configuration.own_issuer import OwnIssuer  # noqa: E402
+from tandem.cli.configuration.setting_types import SettingType, show_duration  # noqa: E402
+from tandem.cli.configuration.settings import BASIC, CLUSTER, LIMITS, STORES, Setting  # noqa: E402
 from tandem.cli.configuration.trusted_issuers import KEYS  # noqa: E402
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
 from tandem.model.limits import Limits  # noqa: E402
-from tandem.server.settings import StoresSettings  # noqa: E402
+from tandem.server.settings import ClusterSettings, StoresSettings  # noqa: E402
 from tandem.tokens.trust import TrustedIssuer  # noqa: E402
 
 HEAD = """# Configuration
@@ -104,14 +107,35 @@ it to these paths and what lies beneath them, `namespace` to one namespace.
 """
 
 
+OWN_ISSUER = """
+## `[issuer]`
+
+An [issuer of tokens](../guide/issuer.md) in the broker's own process, which the broker believes: its clients
+(`tandem issuer client add`, with `--data` as the broker's) and its keys are kept in the data directory, its certificate is the broker's. An
+empty `[issuer]` will do; it is read when the broker starts. A `[[issuer.grant]]` is written like a `[[trusted_issuer.grant]]`.
+
+| key | allowed | default | |
+|---|---|---|---|
+"""
+
+
 def page() -> str:
     parts = [HEAD, "\n## General\n\n", _table([s for s in BASIC if not s.section], {})]
-    for section, about in (("listen", "Where the broker listens."), ("tls", "Without these, certificates are made in the data directory.")):
+    for section, about in (
+        ("listen", "Where the broker listens."),
+        ("log", "Lines for the operator, on standard error."),
+        ("tls", "Without these, certificates are made in the data directory."),
+    ):
         parts.append(f"\n## `[{section}]`\n\n{about}\n\n{_table([s for s in BASIC if s.section == section], {})}")
     parts.append(f"\n## `[stores]`\n\n{_summary(StoresSettings)}\n\n{_table(STORES, _field_docs(StoresSettings))}")
+    parts.append(
+        f"\n## `[cluster]`\n\n{_summary(ClusterSettings)} See [clusters](../guide/cluster.md).\n\n"
+        f"{_table(CLUSTER, _field_docs(ClusterSettings))}"
+    )
     parts.append(f"\n## `[limits]`\n\n{_summary(Limits)}\n\n{_table(LIMITS, _field_docs(Limits))}")
     parts.append(ENTITIES + _properties())
-    parts.append(ISSUERS + _issuers())
+    parts.append(ISSUERS + _issuers(TrustedIssuer, KEYS))
+    parts.append(OWN_ISSUER + _issuers(OwnIssuer, OWN_KEYS))
     return "".join(parts)
 
 
@@ -138,10 +162,10 @@ def _properties() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _issuers() -> str:
-    docs, rows = _field_docs(TrustedIssuer), []
-    for key, (name, kind) in KEYS.items():
-        default = TrustedIssuer.__dataclass_fields__[name].default
+def _issuers(settings: Any, keys: dict[str, tuple[str, SettingType]]) -> str:
+    docs, rows = _field_docs(settings), []
+    for key, (name, kind) in keys.items():
+        default = settings.__dataclass_fields__[name].default
         shown = ", ".join(f"`{item}`" for item in default) if isinstance(default, tuple) else _shown(default, "duration" in kind.allowed)
         rows.append(f"| `{key}` | {kind.allowed} | {shown if default not in ('', MISSING) else ''} | {docs.get(name, '')} |")
     return "\n".join(rows) + "\n"

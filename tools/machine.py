@@ -146,6 +146,16 @@ def lacks_faketime() -> str:
     return "" if here else "libfaketime is not here (on Debian: apt-get install libfaketime)"
 
 
+def lacks_browser() -> str:
+    gone = [name for name, program in (("Chromium", "chromium"), ("its driver", "chromedriver")) if shutil.which(program) is None]
+    return f"{' and '.join(gone)} not here (on Debian: apt-get install chromium chromium-driver)" if gone else ""
+
+
+def lacks_postgres() -> str:
+    here = any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb") is not None
+    return "" if here else "PostgreSQL is not here (on Debian: apt-get install postgresql)"
+
+
 VENV = Need(lacks_venv, lambda: ["python3-venv"], "", "ten seconds")
 HEADERS = Need(lacks_headers, lambda: ["python3-dev"], "the hot modules are not compiled", "twenty seconds")
 JAVA = Need(java.missing_java, java_packages, "")
@@ -158,11 +168,16 @@ FAKETIME = Need(
 )
 PROMETHEUS = Need(lacks_prometheus, lambda: ["prometheus"], "tests of alert rules are skipped (tests/deploy)", "twenty seconds")
 
+BROWSER = Need(
+    lacks_browser, lambda: ["chromium", "chromium-driver"], "tests of the console in a browser are skipped (tests/console)", "a minute"
+)
+POSTGRES = Need(lacks_postgres, lambda: ["postgresql"], "tests of clusters are skipped (tests/cluster, tests/stores)", "twenty seconds")
+
 
 def needs(command: str, small: bool) -> list[Need]:
     if command == "test":
         of_tests = [NODE] + [need for need, file in ((GO, "tests/go/go.mod"), (MAVEN, "tests/java/pom.xml")) if (ROOT / file).exists()]
-        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, FAKETIME, PROMETHEUS]
+        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, FAKETIME, PROMETHEUS, BROWSER, POSTGRES]
     return [VENV, HEADERS] if small or command == "setup" else [VENV, HEADERS, JAVA]
 
 

@@ -69,7 +69,8 @@ def promises(source: Source) -> str:
     rows = ["| room | what it is |", "|---|---|"]
     for room in sorted(rooms(source)):
         said = (ast.get_docstring(source.trees[f"tandem.{room}"]) or "").splitlines()[0]
-        rows.append(f"| `{room}/` | {said} |")
+        name = f"{room}/" if f"tandem.{room}" in source.packages else f"{room}.py"
+        rows.append(f"| `{name}` | {said} |")
     return "\n".join(rows)
 
 

@@ -31,6 +31,19 @@ PANELS = (
         ),
     ),
     (
+        "Send time until durable, p50 and p99",
+        "s",
+        tuple(
+            (f"histogram_quantile({q}, sum by (namespace, le) (rate(tandem_send_seconds_bucket[1m])))", f"p{name} {{{{namespace}}}}")
+            for q, name in (("0.5", "50"), ("0.99", "99"))
+        ),
+    ),
+    (
+        "Age of messages when delivered, p99 of the ten slowest",
+        "s",
+        (("topk(10, histogram_quantile(0.99, sum by (entity, le) (rate(tandem_delivery_age_seconds_bucket[5m]))))", "{{entity}}"),),
+    ),
+    (
         "Event loop lag, p99",
         "s",
         (("histogram_quantile(0.99, sum by (instance, le) (rate(tandem_loop_lag_seconds_bucket[1m])))", "{{instance}}"),),

@@ -16,6 +16,7 @@ _SYNC = (
     "DuplicateSuppressingReceiver",
     "IssuerCredential",
     "Outbox",
+    "PairMetrics",
     "PairedNamespaces",
     "PassiveReplication",
     "PipelinedSender",

@@ -53,7 +53,7 @@ class CrashingBroker:
         raise AssertionError(f"the broker ended before it was ready: {self.last_words()}")
 
     async def spawn(self) -> None:
-        arguments = ["serve", "--dev", "--config", "tandem.toml", "--data", "data", "--port", str(self.port)]
+        arguments = ["serve", "--dev", "--config", "tandem.toml", "--data", "data", "--port", str(self.port), *self._more_arguments()]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
         with (self._directory / "stderr.txt").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
@@ -62,6 +62,17 @@ class CrashingBroker:
 
     def _program(self) -> list[str]:
         return ["-m", "tandem"]
+
+    def _more_arguments(self) -> list[str]:
+        return []
+
+    def asks_to_try_again(self, refused: PeerRefused) -> bool:
+        """Whether a client has to expect such an answer here. Who is ready serves everything."""
+        return False
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
 
     async def kill(self) -> None:
         process = self._process
@@ -199,6 +210,10 @@ class Story:
                 return
             except Gone:
                 await asyncio.sleep(0.02)
+            except PeerRefused as refused:
+                if not self.broker.asks_to_try_again(refused):
+                    raise
+                await asyncio.sleep(0.05)
             finally:
                 if client is not None:
                     client.abort()
@@ -243,8 +258,12 @@ class Kills:
 
     patience_seconds = 20.0
 
-    def __init__(self, broker: CrashingBroker, stories: list[Story], dice: random.Random, life_seconds: tuple[float, float]) -> None:
+    def __init__(
+        self, broker: CrashingBroker, stories: list[Story], dice: random.Random, life_seconds: tuple[float, float], mercy: float = 0.3
+    ) -> None:
+        """`mercy`: how often everybody comes to something before the next kill."""
         self._broker = broker
+        self._mercy = mercy
         self._stories = stories
         self._dice = dice
         self._life_seconds = life_seconds
@@ -252,7 +271,7 @@ class Kills:
     async def rage(self, kills: int) -> None:
         while self._broker.kills < kills:
             await asyncio.sleep(self._dice.uniform(*self._life_seconds))
-            if self._dice.random() < 0.3:
+            if self._dice.random() < self._mercy:
                 await self._everybody_gets_something()
             await self._kill()
             while self._dice.random() < 0.15 and self._broker.kills < kills:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
 from pathlib import Path
 
@@ -14,19 +13,13 @@ import pytest
 
 from tandem import amqp
 from tandem.simulator.amqp_client import AmqpClient
-from tandem.simulator.checker import CheckResult
-from tests.acceptance.crash_journeys import JOURNEYS
-from tests.acceptance.crash_stories import ALL, Plain
-from tests.acceptance.crashing import CrashingBroker, Kills, PowerCutBroker, peek, run_stories
+from tests.acceptance.crash_everything import SMALL_SEGMENTS, crash_again_and_again
+from tests.acceptance.crashing import CrashingBroker, PowerCutBroker, peek
 
 KILLS = int(os.environ.get("TANDEM_CRASH_KILLS", "50"))
 POWER_CUTS = int(os.environ.get("TANDEM_POWER_CUTS", "10"))
-SEED = int(os.environ.get("TANDEM_CRASH_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 BACKLOG = int(os.environ.get("TANDEM_CRASH_BACKLOG", "20000"))
 """Waiting messages of one queue; 1,000,000 on demand."""
-SMALL_SEGMENTS = "[stores]\nsegment_bytes = 1048576\ncount = 3\n"
-"""So that sealing and compaction happen all the time."""
-EVERYTHING = (*ALL, *JOURNEYS)
 SHARES = {"thread": 0.7, "process": 0.3}
 """How many of the kills go to stores within the broker, and to stores with processes of their own."""
 
@@ -46,29 +39,6 @@ async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_br
 async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_power_fails(tmp_path: Path) -> None:
     """Only what was synced survives: bytes of files, and names of files and directories."""
     await crash_again_and_again(PowerCutBroker(tmp_path, SMALL_SEGMENTS), POWER_CUTS)
-
-
-async def crash_again_and_again(broker: CrashingBroker, count: int) -> None:
-    print(f"seed {SEED} (TANDEM_CRASH_SEED={SEED} kills at the same moments again), {count} kills")
-    stories = [story(broker, random.Random(SEED + number)) for number, story in enumerate(EVERYTHING)]
-    broker.configure("".join(story.config() for story in stories))
-    kills = Kills(broker, list(stories), random.Random(SEED), (0.05, 0.9))
-    try:
-        await run_stories(list(stories), broker, kills, count, drain_seconds_max=120)
-    finally:
-        await broker.stop()
-    for story in stories:
-        if isinstance(story, Plain):
-            story.check_batches()
-        print(*(f"{checker.name}: {checker.verdict()}" for checker in story.checkers()), sep="\n")
-    total = CheckResult.total(checker.verdict() for story in stories for checker in story.checkers())
-    assert total.holds, f"seed {SEED}: {total}\n{broker.last_words()}"
-    assert broker.kills >= count
-    for story in stories:
-        for checker in story.checkers():
-            verdict = checker.verdict()
-            assert verdict.seen > count, f"{checker.name} had next to nothing to do, so this proves nothing: {verdict}"
-            assert verdict.recovered > 0, f"no crash met anything of {checker.name}, so this proves nothing: {verdict}"
 
 
 @pytest.mark.slow

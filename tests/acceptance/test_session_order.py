@@ -75,7 +75,7 @@ class Senders:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600 + 75 * OUTAGES)
 async def test_every_session_stays_in_order_through_outages_and_restarts_of_senders_and_syphons(
     make_pair, west: Broker, east: Broker, tmp_path: Path
 ):

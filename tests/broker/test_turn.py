@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tandem.broker.ports import Flushed, Pumped
-from tandem.broker.turn import Turn
+from tandem.broker.turn import Turn, TurnSlot
 from tests.stores.harness import ManualClock
 
 
 class Recorder(Pumped):
     def __init__(self, name: str, log: list[str], turn: Turn, breaks: bool = False) -> None:
-        super().__init__()
-        self.name, self.log, self.turn, self.breaks = name, log, turn, breaks
+        self.name, self.log, self.breaks = name, log, breaks
+        self.slot = TurnSlot(turn, self)
 
     def pump(self, now: int) -> None:
         self.log.append(f"pump {self.name}")
@@ -23,7 +23,7 @@ class Recorder(Pumped):
         self.log.append(f"due {self.name} at {now}")
         if self.breaks:
             raise ZeroDivisionError(self.name)
-        self.turn.touch_queue(self)
+        self.slot.touch()
 
 
 class Socket(Flushed):
@@ -65,7 +65,7 @@ def test_queues_pump_once_and_connections_flush_after_them() -> None:
     socket = Socket("s", house.log)
     house.turn.touch_connection(socket)
     for queue in (a, b, a):
-        house.turn.touch_queue(queue)
+        queue.slot.touch()
     assert house.wanted == 1
     assert house.run_all() == []
     assert house.log == ["pump a", "pump b", "flush s"]
@@ -75,9 +75,9 @@ def test_timers_fire_once_at_their_instant_and_the_earliest_wish_holds() -> None
     house = House()
     queue = Recorder("q", house.log, house.turn)
     start = house.clock.now
-    house.turn.wake(queue, start + 500)
-    house.turn.wake(queue, start + 900)
-    house.turn.wake(queue, start + 100)
+    queue.slot.wake(start + 500)
+    queue.slot.wake(start + 900)
+    queue.slot.wake(start + 100)
     assert house.turn.deadline() == start + 100
     house.turn.run()
     assert house.log == []
@@ -96,10 +96,10 @@ def test_a_defect_in_one_queue_is_told_and_the_others_go_on(where: int) -> None:
     socket = Socket("s", house.log)
     house.turn.touch_connection(socket)
     for queue in queues:
-        house.turn.touch_queue(queue)
+        queue.slot.touch()
     assert house.run_all() == [str(where)]
     assert house.log == ["pump 0", "pump 1", "pump 2", "flush s"]
-    house.turn.touch_queue(queues[(where + 1) % 3])
+    queues[(where + 1) % 3].slot.touch()
     house.run_all()
     assert house.log[-1] == f"pump {(where + 1) % 3}"
 
@@ -107,8 +107,8 @@ def test_a_defect_in_one_queue_is_told_and_the_others_go_on(where: int) -> None:
 def test_a_defect_in_a_timer_or_a_connection_is_confined_too() -> None:
     house = House()
     bad, good = Recorder("bad", house.log, house.turn, breaks=True), Recorder("good", house.log, house.turn)
-    house.turn.wake(bad, house.clock.now + 1)
-    house.turn.wake(good, house.clock.now + 1)
+    bad.slot.wake(house.clock.now + 1)
+    good.slot.wake(house.clock.now + 1)
     sockets = [Socket("one", house.log), Socket("two", house.log, breaks=True), Socket("three", house.log)]
     for socket in sockets:
         house.turn.touch_connection(socket)

@@ -85,7 +85,7 @@ def test_stops_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> N
     with BrokerProcess(tmp_path, "--port", "0") as broker:
         code, said = broker.stop(number)
         assert code == 0
-        assert re.fullmatch(r"\S+ stopped in \d+\.\d\d s\n", said)
+        assert re.fullmatch(r"\S+ drained in \d+\.\d\d s: 0 of 0 .*\n\S+ stopped in \d+\.\d\d s\n", said)
 
 
 def test_key_is_made_once_and_kept_where_only_the_owner_reads_it(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ class ScriptedNamespace:
         self.entities: dict[str, Entity] = {}
         self.everywhere: Behaviour | None = None
         self.operations: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.receivers: collections.Counter[str] = collections.Counter()
+        """How many were made for each path."""
         self.closed = False
         self.close_error: BaseException | None = None
 
@@ -141,6 +143,7 @@ class ScriptedNamespace:
         return ScriptedSender(self, path)
 
     def receiver(self, path: str, *, session_id: str | None = None) -> ScriptedReceiver:
+        self.receivers[path] += 1
         return ScriptedReceiver(self, path, session_id)
 
     async def close(self) -> None:

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import os
-import pwd
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +18,7 @@ from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import OutboxEntry, PostgresOutboxStore, SqliteOutboxStore
 from tandem.client.sdk_codec import payload_from_message
 from tests.client.scripted import ScriptedNamespace, raising
+from tests.postgres_server import postgres_server
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,29 +27,8 @@ FAST = OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02)
 
 @pytest.fixture(scope="session")
 def postgres():
-    """A PostgreSQL server of our own, if its programs are installed. It refuses to run as root, so then it gets its own account."""
-    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
-        pytest.skip("no PostgreSQL here")
-    pytest.importorskip("psycopg")
-    home = Path(tempfile.mkdtemp(prefix="tandem-postgres-"))
-    account: dict = {"cwd": "/"}
-    if os.getuid() == 0:
-        try:
-            owner = pwd.getpwnam("postgres")
-        except KeyError:
-            pytest.skip("PostgreSQL does not run as root")
-        os.chown(home, owner.pw_uid, owner.pw_gid)
-        account |= {"user": owner.pw_uid, "group": owner.pw_gid}
-    data = home / "data"
-    try:
-        subprocess.run(["initdb", "-A", "trust", "-U", "tandem", "-D", str(data)], check=True, capture_output=True, **account)
-        options = f"-c listen_addresses='' -c unix_socket_directories={home} -c fsync=off"
-        start = ["pg_ctl", "-w", "-D", str(data), "-o", options, "-l", str(home / "log"), "start"]
-        subprocess.run(start, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **account)
+    with postgres_server() as home:
         yield f"host={home} user=tandem dbname=postgres"
-        subprocess.run(["pg_ctl", "-m", "immediate", "-D", str(data), "stop"], check=True, capture_output=True, **account)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

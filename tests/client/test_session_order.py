@@ -83,6 +83,36 @@ async def test_a_session_that_is_sent_to_all_the_time_is_let_go_too(make_pair, p
     assert bodies(primary, "orders") == [str(one) for one in range(number + 1)]
 
 
+async def test_a_session_sent_to_faster_than_it_is_carried_home_is_let_go_too(make_pair, primary, secondary, make_syphon, monkeypatch):
+    monkeypatch.setattr("tandem.client.session_order._SOON_SECONDS", 0.02)
+    pair = await make_pair(keep_session_order=True)
+    sender = await outage(pair, primary, *(ServiceBusMessage(str(number), session_id="a") for number in range(10)))
+
+    async def slow(operation: str) -> None:
+        if operation == "complete":
+            await asyncio.sleep(0.005)
+
+    secondary.behave(*where(secondary, "0"), slow)
+    syphon = make_syphon()
+    syphon.start()
+    order = pair.order.path("orders", pair.monitor("orders"))
+    sent = 10
+
+    async def send() -> None:
+        nonlocal sent
+        while order.holding:
+            await sender.send_messages(ServiceBusMessage(str(sent), session_id="a"))
+            sent += 1
+            await asyncio.sleep(0.001)
+
+    sending = asyncio.ensure_future(send())
+    await until(lambda: order._insisting)
+    assert order._round == 2, "known as soon as the second round takes longer than the first, not at its end"
+    await sending
+    await syphon.stop()
+    assert bodies(primary, "orders") == [str(one) for one in range(sent)]
+
+
 async def test_a_process_that_begins_holds_what_an_earlier_one_left_in_the_backlog(make_pair, primary, secondary, make_syphon):
     first = await make_pair(keep_session_order=True)
     await outage(first, primary, ServiceBusMessage("1", session_id="a"))
@@ -179,6 +209,17 @@ async def test_a_syphon_leaves_messages_alone_while_another_has_earlier_ones_of_
     await other.abandon(taken)
     await syphon.drain(0.01)
     assert bodies(primary, "orders") == ["x", "1", "2", "3"]
+
+
+async def test_a_syphon_opens_one_link_to_look_into_another_queue_however_many_batches_it_carries(primary, secondary, make_syphon):
+    for queue in QUEUES:
+        secondary.entity(queue)
+    for number in range(250):
+        put(secondary, str(number), "a", after=write_after([QUEUES[1]]))
+    await make_syphon().drain(0.01)
+    assert bodies(primary, "orders") == [str(number) for number in range(250)]
+    assert secondary.operations["peek", QUEUES[1]] >= 3
+    assert secondary.receivers[QUEUES[1]] == 2, "one to look, one to carry"
 
 
 async def test_sessions_that_nobody_keeps_in_order_are_carried_as_ever(primary, secondary, make_syphon):

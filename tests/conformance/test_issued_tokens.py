@@ -167,7 +167,7 @@ def test_groups_and_roles_open_what_the_table_says(house: House) -> None:
         ("POST", "/orders/messages", 201),
         ("DELETE", "/orders/messages/head?timeout=10", 200),
         ("GET", "/$tandem/metrics", 200),
-        ("GET", "/$tandem/console/", 200),
+        ("GET", "/$tandem/api/overview", 200),
         ("GET", "/$tandem/events", 200),
         ("GET", "/$tandem/health", 200),
     ],
@@ -177,6 +177,19 @@ def test_a_bearer_token_opens_every_door_of_http(house: House, method: str, path
     if method == "DELETE":
         ask(house, "POST", "/orders/messages", token, b"one")
     assert ask(house, method, path, token, b"body" if method == "POST" else b"")[0] == status
+
+
+def test_the_console_takes_an_issued_token_and_shows_what_it_may_see(house: House) -> None:
+    def call(method: str, what: str, bearer: str, **body: str) -> dict[str, Any]:
+        status, text = ask(house, method, f"/$tandem/api/{what}", bearer, json.dumps(body).encode())
+        assert status == 200, text
+        return dict(json.loads(text))
+
+    clerk = signed(claims(sub="clerk", roles=None))
+    told = call("POST", "login", "", token=clerk)
+    assert told["grants"] == [{"path": "orders", "rights": ["Listen", "Send"]}] and told["token"] == clerk
+    assert [row["path"] for row in call("POST", "entities", clerk)["rows"]] == ["orders"]
+    assert ask(house, "POST", "/$tandem/api/messages", clerk, b'{"path": "other"}')[0] == 401
 
 
 def test_a_renewed_token_with_less_takes_the_rest_away(house: House) -> None:
@@ -220,7 +233,7 @@ HTTP_DOORS = {
     "ATOM change": ("PUT", "/fresh?api-version=2021-05"),
     "REST send": ("POST", "/other/messages"),
     "REST receive": ("DELETE", "/other/messages/head?timeout=0"),
-    "console": ("GET", "/$tandem/console/"),
+    "console": ("GET", "/$tandem/api/overview"),
     "metrics": ("GET", "/$tandem/metrics"),
     "health details": ("GET", "/$tandem/health"),
     "events": ("GET", "/$tandem/events"),

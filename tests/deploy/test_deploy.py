@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tandem.cli.configuration.settings import Flags, load
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 
@@ -48,3 +50,10 @@ def test_the_manifests_run_one_broker_without_root_on_a_volume_of_its_own() -> N
     assert {container["readinessProbe"]["httpGet"]["port"], container["livenessProbe"]["tcpSocket"]["port"]} <= ports
     volumes = {one["name"] for one in pod["spec"]["volumes"]} | {one["metadata"]["name"] for one in state["spec"]["volumeClaimTemplates"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+def test_the_configuration_of_the_debian_package_is_one() -> None:
+    """The package itself is built with TANDEM_LONG_TESTS=1, in tests/packaging."""
+    subprocess.run(["sh", "-n", str(DEPLOY / "debian" / "build.sh")], check=True)
+    configured = load(Flags(config=DEPLOY / "debian" / "tandem.toml", data=Path("nowhere")), {}, DEPLOY)
+    assert configured.server.listeners[0].host == "127.0.0.1" and not configured.server.dev

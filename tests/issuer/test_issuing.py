@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
+import socket
+import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,14 @@ import pytest
 from tandem.issuer.clients import FILE_NAME, ClientBook
 from tandem.issuer.endpoint import Answer, TokenEndpoint
 from tandem.issuer.rate_limit import RateLimit
+from tandem.issuer.server import IssuerServer
 from tandem.issuer.settings import DAY_MS, HOUR_MS, IssuerSettings
 from tandem.issuer.signing_keys import SigningKeys
 from tandem.model.errors import ConfigurationError
 from tandem.tokens.key_set import parse_key_set
 from tandem.tokens.trust import TrustedIssuer
 from tandem.tokens.verification import read_unverified, verify
+from tandem.wire.tls import ensure_certificates, server_context
 
 SETTINGS = IssuerSettings(url="https://issuer.test", requests_per_minute=5)
 SCOPE = "https://servicebus.azure.net/.default"
@@ -223,3 +229,48 @@ def test_the_book_refuses_what_it_cannot_keep(desk: Desk, tmp_path: Path) -> Non
     (tmp_path / FILE_NAME).write_text("{")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         ClientBook(tmp_path).all()
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (b"", b""),
+        (b"POST /tandem/oauth2/v2.0/token HTTP/1.1\r\nHost: x\r\n", b""),
+        (b"POST /tandem/oauth2/v2.0/token HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\ngrant", b"HTTP/1.1 408 "),
+    ],
+    ids=["nothing", "half a header", "half a body"],
+)
+async def test_who_says_nothing_or_half_of_a_request_is_not_waited_for(desk: Desk, tmp_path: Path, said: bytes, heard: bytes) -> None:
+    files = ensure_certificates(tmp_path, (), int(time.time() * 1000))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = IssuerServer(
+        SETTINGS, desk.keys, desk.book, desk.endpoint, clock=desk.clock, note=pytest.fail, header_ms_max=200, body_ms_max=200
+    )
+    await server.start(listener, server_context(files.certificate, files.private_key))
+    try:
+        trust = ssl.create_default_context(cafile=files.ca)
+        reader, writer = await asyncio.open_connection(*listener.getsockname()[:2], ssl=trust, server_hostname="localhost")
+        writer.write(said)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(heard)
+        writer.close()
+    finally:
+        await server.stop()
+
+
+async def test_connections_beyond_those_it_may_have_are_hung_up_on_and_the_others_served(desk: Desk, tmp_path: Path) -> None:
+    files = ensure_certificates(tmp_path, (), int(time.time() * 1000))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = IssuerServer(SETTINGS, desk.keys, desk.book, desk.endpoint, clock=desk.clock, note=pytest.fail, connections_max=3)
+    await server.start(listener, server_context(files.certificate, files.private_key))
+    try:
+        trust = ssl.create_default_context(cafile=files.ca)
+        many = [await asyncio.open_connection(*listener.getsockname()[:2], ssl=trust, server_hostname="localhost") for _ in range(4)]
+        async with asyncio.timeout(20):
+            assert await many[-1][0].read() == b""
+            many[0][1].write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await many[0][0].read()).startswith(b"HTTP/1.1 200 ")
+        for _, writer in many:
+            writer.close()
+    finally:
+        await server.stop()

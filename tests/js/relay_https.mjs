@@ -2,8 +2,8 @@
 import { createRequire } from "node:module";
 const https = createRequire(import.meta.url)("hyco-https");
 const say = (event, more = {}) => process.stdout.write(JSON.stringify({ event, ...more }) + "\n");
-const { HOST, RELAY_PATH, KEY_NAME, KEY } = process.env;
-const uri = `ws://${HOST}/$hc/${RELAY_PATH}?sb-hc-action=listen`;
+const { HOST, RELAY_PATH, KEY_NAME, KEY, SCHEME = "ws" } = process.env;
+const uri = `${SCHEME}://${HOST}/$hc/${RELAY_PATH}?sb-hc-action=listen`;
 
 const server = https.createRelayedServer({ server: uri, token: () => https.createRelayToken(uri, KEY_NAME, KEY) }, (req, res) => {
   const parts = [];

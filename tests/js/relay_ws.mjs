@@ -2,8 +2,8 @@
 import { createRequire } from "node:module";
 const WebSocket = createRequire(import.meta.url)("hyco-ws");
 const say = (event, more = {}) => process.stdout.write(JSON.stringify({ event, ...more }) + "\n");
-const { ROLE, HOST, RELAY_PATH, KEY_NAME, KEY, SUFFIX = "" } = process.env;
-const uri = (action) => `ws://${HOST}/$hc/${RELAY_PATH}${SUFFIX}?sb-hc-action=${action}&sb-hc-id=js`;
+const { ROLE, HOST, RELAY_PATH, KEY_NAME, KEY, SUFFIX = "", SCHEME = "ws" } = process.env;
+const uri = (action) => `${SCHEME}://${HOST}/$hc/${RELAY_PATH}${SUFFIX}?sb-hc-action=${action}&sb-hc-id=js`;
 const token = (action) => WebSocket.createRelayToken(uri(action), KEY_NAME, KEY);
 
 if (ROLE === "listener") {

@@ -242,6 +242,34 @@ async def test_too_many_headers_are_refused_with_431() -> None:
             assert answer.status == 431
 
 
+async def test_no_command_is_larger_than_what_listeners_take_whatever_the_letters_of_its_headers() -> None:
+    """.NET reads a command into 64 KiB; in JSON a letter of another alphabet takes six bytes."""
+    foreign = {f"X-Foreign-{n}": "ü" * 3_500 for n in range(4)}
+    async with (
+        relay_house(relay("hyco")) as house,
+        house.listen("hyco", max_size=65_536) as channel,
+        aiohttp.ClientSession(headers={"ServiceBusAuthorization": house.token(), **foreign}) as http,
+    ):
+        assert (await upgrade(house.uri("hyco", "connect"), **foreign)).status == 431
+
+        async def ask(**options: Any) -> int:
+            async with http.request(url=house.http("hyco"), **options) as answer:
+                return answer.status
+
+        for options in ({"method": "GET"}, {"method": "POST", "data": b"small"}):
+            asking = asyncio.ensure_future(ask(**options))
+            command = await next_command(channel, "request")
+            assert set(command) == {"address", "id"}, "it waits where there is room"
+            async with websockets.connect(command["address"], compression=None, proxy=None) as rendezvous:
+                request = json.loads(await rendezvous.recv())["request"]
+                assert sum(len(value) for name, value in request["requestHeaders"].items() if name.startswith("X-Foreign")) >= 14_000
+                assert request["body"] == ("data" in options)
+                if request["body"]:
+                    assert await rendezvous.recv() == b"small"
+                await rendezvous.send(json.dumps({"response": {"requestId": request["id"], "statusCode": 204, "body": False}}))
+                assert await asking == 204
+
+
 async def test_responses_that_cannot_be_used_are_the_relays_502_and_strays_are_ignored() -> None:
     async with relay_house(relay("hyco")) as house, house.listen("hyco") as channel:
         async with aiohttp.ClientSession(headers={"ServiceBusAuthorization": house.token()}) as http:

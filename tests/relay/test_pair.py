@@ -194,3 +194,27 @@ async def test_outages_stand_in_the_event_log_that_availability_reads(tmp_path: 
         ("counters", "client", "client-1"),
     ]
     assert (lines[-1]["attempted"], lines[-1]["diverted"], lines[-1]["failed"]) == (1, 1, 0)
+
+
+async def test_a_listener_that_is_closed_ends_every_iteration_and_turns_away_what_nobody_has_taken() -> None:
+    async with two_houses() as both:
+        listener = both.pair().listen()
+        await listener.start()
+        await asyncio.gather(*(one.wait_online(10) for one in listener.listeners))
+        async with both.pair() as pair:
+            streams = [await pair.open() for _ in range(5)]
+            taken = await asyncio.wait_for(anext(aiter(listener)), 20)
+            await listener.close()
+            codes = []
+            for stream in streams:
+                try:
+                    await asyncio.wait_for(stream.send("x"), 5)
+                    await asyncio.wait_for(stream.receive(), 1)
+                except (RelayUnavailableError, TimeoutError):
+                    codes.append(stream.close_code)
+            assert sorted(codes, key=str) == [1001, 1001, 1001, 1001, None], "the one that was taken goes on"
+            assert await taken.receive() == "x"
+            for _ in range(2):
+                assert [stream async for stream in listener] == []
+            for stream in streams:
+                await stream.close()

@@ -17,7 +17,7 @@ class Paper:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.seconds = 100.0
-        self.log = LogLines(self.lines.append, lambda: self.seconds)
+        self.log = LogLines(lambda line, level: self.lines.append(line), lambda: self.seconds)
 
 
 def test_a_few_lines_of_a_kind_are_written_and_the_rest_is_counted() -> None:

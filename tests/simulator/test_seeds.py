@@ -24,6 +24,7 @@ FOUND = {
     108: "a session of a partitioned queue could not be closed while its store was down, nor anything else of that connection",
     109: "a message delivered before its fragment was replaced broke the connection that settled it afterwards",
     114: "the same, on another road",
+    9011: "a pair was closed while fences stood in its backlog queues, and the loop complained of their end",
     91015: "a session with messages in a queue that a new process had seen had earlier ones in another that could not be looked into",
     300298: "a message was forwarded again, to another fragment, while the store that had it already could not be read",
 }
@@ -61,7 +62,7 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
 @pytest.mark.timeout(120)
 def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_and_goes() -> None:
     sent = cut = outages = 0
-    for seed in range(7, 13):
+    for seed in range(1, 13):
         simulation = IssuerOutages(seed, story_seconds=600.0)
         outcome = simulation.run()
         assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))

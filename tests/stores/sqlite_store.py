@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.checksum import crc32
@@ -69,7 +69,7 @@ class _Span:
         return self.body_bytes * max(0, self.bodies - self.forgotten) // self.bodies if self.bodies else 0
 
 
-class SqliteStore:
+class SqliteStore(Journal):
     """One file in one directory. All methods are called on the loop's thread; only its worker touches the database."""
 
     def __init__(

@@ -12,6 +12,7 @@ from tandem.broker.ports import Journal, StoreState, Tenant
 from tandem.model.errors import StoreUnavailable
 from tandem.stores import LogSettings, MemoryStore, SegmentStore, Shelf
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
+from tests.stores.ledgers import ledger_store
 from tests.stores.sqlite_store import SqliteStore
 
 SMALL = LogSettings(segment_bytes=16_384, compaction_records_per_step=7)
@@ -20,8 +21,9 @@ SMALL = LogSettings(segment_bytes=16_384, compaction_records_per_step=7)
 class House:
     """One engine, its loop, and a way to restart it."""
 
-    def __init__(self, engine: str, directory: Path, settings: LogSettings = SMALL) -> None:
+    def __init__(self, engine: str, directory: Path, settings: LogSettings = SMALL, dsn: str = "") -> None:
         self.engine = engine
+        self.dsn = dsn
         self.directory = directory
         self.settings = settings
         self.loop = Loop()
@@ -35,6 +37,8 @@ class House:
             store = MemoryStore(self.loop.call, self.settings, self.shelf)
         elif self.engine == "sqlite":
             store = SqliteStore(self.directory, self.loop.call, self.settings, self.clock)
+        elif self.engine == "postgres":
+            store = ledger_store(self.dsn, self.loop.call, self.settings, self.clock)
         else:
             store = SegmentStore(self.directory, self.loop.call, self.settings, self.clock)
         self.opened.append(store)
@@ -70,9 +74,10 @@ class House:
         self.loop.run_until(lambda: not store.step_compaction())
 
 
-@pytest.fixture(params=["memory", "segment", "sqlite"])
+@pytest.fixture(params=["memory", "segment", "sqlite", "postgres"])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    made = House(request.param, tmp_path / "store")
+    dsn = request.getfixturevalue("cluster_dsn") if request.param == "postgres" else ""
+    made = House(request.param, tmp_path / "store", dsn=dsn)
     yield made
     for store in made.opened:
         store.close()

@@ -28,7 +28,7 @@ class Full:
             for _ in range(self.dice.randint(1, 8)):
                 self.shop.put(4, b"key", self.dice.randbytes(self.dice.randint(1, 400)))
             self.turn()
-        self.disk.free = 0
+        self.disk.faults.fill(0)
 
     def open(self) -> None:
         self.loop = Loop()

@@ -58,6 +58,15 @@ def test_any_one_byte_of_the_facts_or_the_header_can_be_restored(count: int) -> 
         assert block.without_bodies(restored) == wanted
 
 
+def test_groups_that_are_alike_cancel_each_other_out_and_are_restored_all_the_same() -> None:
+    alike = [RECORD.pack(SETTLED, 0, 4, 7, 1, 2, 1_000, 0, 0), bytes(1_000), b""]
+    block = Block(alike * 3)
+    for number in range(3):
+        raw = bytearray(block.raw)
+        raw[BLOCK_BYTES + number * 1_042 + 500] ^= 4
+        assert block.restored(bytes(raw), len(block.payload)) == block.payload
+
+
 def test_any_sector_of_the_facts_can_be_restored() -> None:
     dice = Random(5)
     block = Block(records(dice, 300))

@@ -15,6 +15,7 @@ from tandem.model.catalog import Snapshot
 from tandem.model.entity import (
     AuthorizationRule,
     CorrelationFilter,
+    HybridConnectionDescription,
     QueueDescription,
     Right,
     RuleDescription,
@@ -94,6 +95,34 @@ def test_all_but_keys_is_rebuilt_under_the_same_numbers_and_no_number_is_given_t
         assert after.highest_id == before.highest_id
         assert "'Orders': its authorization rules reader; make them anew" in found.unknown
         bus.start()  # the stores know their metadata again
+
+
+def test_relays_are_rebuilt_from_the_copy_beside_the_metadata(tmp_path: Path) -> None:
+    home = tmp_path / "tandem"
+
+    async def relays(admin: NamespaceAdmin) -> None:
+        for name in ("Web", "gone", "plants/berlin"):
+            await admin.relays.create(HybridConnectionDescription(name=name, authorization_rules=(KEY,)))
+        await admin.relays.update(HybridConnectionDescription(name="web", requires_client_authorization=False, user_metadata="ä"))
+        await admin.relays.delete("gone")
+
+    with Bus(data_dir=tmp_path) as bus:
+        bus.create_queue("orders")
+        administer(bus, relays)
+        bus.restart()
+        bus.stop()
+        before = snapshot(home).relays
+        (home / "metadata.sqlite").unlink()
+        with (home / "relays.jsonl").open("ab") as copy:
+            copy.write(b'\n{"relay": {"na')  # the power went in the middle of a line
+        assert b"secret" not in (home / "relays.jsonl").read_bytes()
+        found = recover_metadata(home)
+        assert snapshot(home).relays == tuple(dataclasses.replace(relay, authorization_rules=()) for relay in before)
+        assert [relay.name for relay in before] == ["plants/berlin", "Web"]
+        assert "relay 'plants/berlin': its authorization rules reader; make them anew" in found.unknown
+        assert any("lines in relays.jsonl are damaged" in line for line in found.unknown)
+        bus.start()
+        assert not (home / "relays.jsonl").read_bytes().endswith(b'{"na'), "a start writes it anew"
 
 
 def test_a_second_reading_after_restarts_finds_the_same(tmp_path: Path) -> None:

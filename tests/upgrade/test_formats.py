@@ -15,7 +15,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from tandem.stores.checksum import crc32
+from tandem.stores.migrations import ADDED, MIGRATIONS
 from tests.cli.broker_process import BrokerProcess
+from tests.cli.operations.conftest import command_line
 
 FORMATS = sorted((Path(__file__).parent / "formats").glob("*.tar.xz"))
 ARGUMENTS = ("--dev", "--port", "0", "--data", "data", "--config", "tandem.toml")
@@ -112,5 +114,29 @@ def test_a_directory_of_a_newer_version_is_refused_with_what_to_do_and_never_cal
     store.write_text(whole)
     with sqlite3.connect(old / "data" / "tandem" / "metadata.sqlite") as database:
         database.execute("PRAGMA user_version = 99")
-    with pytest.raises(AssertionError, match="newer version"), BrokerProcess(old, *ARGUMENTS):
+    with pytest.raises(AssertionError, match=r"newer version .*restore a backup"), BrokerProcess(old, *ARGUMENTS):
         pass
+    checked = command_line("upgrade", "--check", str(old / "data"))
+    assert checked.returncode == 1 and "cannot open it. Start the newer Tandem again" in checked.stdout
+
+
+def test_every_migration_has_words_for_what_it_brings() -> None:
+    assert len(ADDED) == len(MIGRATIONS)
+
+
+@of_every_format
+def test_what_an_upgrade_changes_is_said_before_and_when_it_happens(old: Path) -> None:
+    def formats() -> list[dict[str, object]]:
+        shown = json.loads(command_line("upgrade", "--check", str(old / "data"), "--json").stdout)
+        assert shown["opens"]
+        return list(shown["formats"])
+
+    before = formats()
+    assert all(one["version"] <= one["known"] for one in before)  # type: ignore[operator]
+    with BrokerProcess(old, *ARGUMENTS) as broker:
+        code, said = broker.stop()
+    assert code == 0
+    for one in before:
+        assert ("brought from schema" in said) == bool(one["changes"]) or not str(one["where"]).endswith("metadata.sqlite")
+    assert not any(one["changes"] for one in formats())
+    assert "nothing has to be changed" in command_line("upgrade", "--check", str(old / "data")).stdout

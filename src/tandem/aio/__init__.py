@@ -12,6 +12,7 @@ from tandem.client.errors import (
 )
 from tandem.client.events import Event
 from tandem.client.health import PathState
+from tandem.client.metrics import PairMetrics
 from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import PostgresOutboxStore, SqliteOutboxStore
 from tandem.client.paired_client import pair, unpair
@@ -38,6 +39,7 @@ __all__ = [
     "Outbox",
     "OutboxFullError",
     "OutboxSettings",
+    "PairMetrics",
     "PairedNamespaceFaultedError",
     "PairedNamespaces",
     "PairedSender",

@@ -1,6 +1,7 @@
 """Relays, asynchronous: listeners and senders of hybrid connections, alone or in pairs."""
 
 from tandem.client.relay.asgi import asgi
+from tandem.client.relay.asgi_serving import serve_asgi
 from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.errors import (
     BothRelaysUnavailableError,
@@ -34,4 +35,5 @@ __all__ = [
     "RelayUnavailableError",
     "ResponseLostError",
     "asgi",
+    "serve_asgi",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.frames import disposition_frame
-from tandem.amqp.outcomes import decode_outcome, encode_outcome
+from tandem.amqp.outcomes import REJECTED_CODE, decode_outcome, encode_rejected
 
 if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
@@ -53,6 +53,6 @@ class Answers:
         state = self.state
         if len(state) > connection.outgoing_frame_bytes_max - 64:
             outcome = decode_outcome(state)
-            outcome.error = connection.fitting(outcome.error)
-            state = encode_outcome(outcome)
+            if outcome.code == REJECTED_CODE:
+                state = encode_rejected(connection.fitting(outcome.error))
         connection.out.append(disposition_frame(session.channel, self.receiver_role, self.first, self.last, self.settled, state))

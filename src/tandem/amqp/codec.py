@@ -48,6 +48,16 @@ def uint32(buf: bytes, at: i64) -> i64:
     return (buf[at] << 24) | (buf[at + 1] << 16) | (buf[at + 2] << 8) | buf[at + 3]
 
 
+def plain_uint(buf: bytes, at: i64) -> tuple[i64, i64]:
+    """(value, offset of what follows) of a uint; the value is -1 when there is none. Raises IndexError at the end of the buffer."""
+    code: i64 = buf[at]
+    if code == 0x70:
+        return uint32(buf, at + 1), at + 5
+    if code == 0x52:
+        return buf[at + 1], at + 2
+    return 0 if code == 0x43 else -1, at + 1
+
+
 def part(buf: bytes, start: i64, end: i64) -> bytes:
     """`buf[start:end]` for bounds that a peer chose: compiled, a slice that begins behind its end, or behind the buffer's, is an error."""
     return buf[start:end] if start < end and start < len(buf) else b""
@@ -114,6 +124,14 @@ class Decoder:
         self.end = end
         self.depth: i64 = 0
         self.zero_width_left: i64 = ZERO_WIDTH_MAX
+
+    def stop_at(self, end: i64) -> None:
+        """Nothing is read beyond this."""
+        self.end = end
+
+    def skip_from(self, at: i64) -> None:
+        """Step over the value that begins there."""
+        self.at = skip_value(self.buf, at)
 
     def code(self) -> i64:
         if self.at >= self.end:

@@ -126,21 +126,21 @@ class Connection:
             sasl.out.clear()
             # a client queues its AMQP frames while SASL is still talking
             if not sasl.done:
-                self._idle.spoke = True
+                self._idle.speak()
                 return data
             out.insert(0, data)
         if not out:
             return b""
         data = b"".join(out)
         out.clear()
-        self._idle.spoke = True
+        self._idle.speak()
         return data
 
     def receive_bytes(self, data: bytes) -> None:
         """Never raises for what a peer sent: it is answered, if need be with a close."""
         if self.closed:
             return
-        self._idle.heard = True
+        self._idle.hear()
         try:
             if self._partial:
                 self._complete_partial(data)
@@ -173,7 +173,7 @@ class Connection:
         if self._idle.must_speak(now, self.remote_idle_timeout_ms) and not self.has_output:
             self.out.append(EMPTY_FRAME)
             # whether or not it is taken at once: one is enough until then
-            self._idle.spoke = True
+            self._idle.speak()
             self._idle.must_speak(now, self.remote_idle_timeout_ms)
         return self._idle.next_at(now, drop_ms, self.remote_idle_timeout_ms)
 
@@ -236,6 +236,14 @@ class Connection:
             self.answers.flush()
         self.out.append(frame(channel, performative))
 
+    def count_unfinished(self, change: int) -> None:
+        """Bytes of deliveries that have begun and not ended."""
+        self.unfinished_bytes += change
+        if change > 0 and self.unfinished_bytes > self.config.unfinished_bytes_max:
+            raise ProtocolError(
+                AmqpError(RESOURCE_LIMIT_EXCEEDED, f"more than {self.config.unfinished_bytes_max} bytes of unfinished deliveries")
+            )
+
     def fitting(self, error: AmqpError | None) -> AmqpError | None:
         """The error, cut short if the peer takes only small frames: the condition must arrive."""
         room = self.outgoing_frame_bytes_max - 128
@@ -272,9 +280,7 @@ class Connection:
         self.sessions.clear()
         self.by_remote_channel.clear()
         for session in sessions:
-            if not session.end_sent:
-                session.end_sent = True
-                session.gone(error)
+            session.lose(error)
         self.handler.on_close(self, error)
 
     # -- in ------------------------------------------------------------------------------------------------------------
@@ -410,7 +416,7 @@ class Connection:
                 return
             if not self.server and isinstance(sasl, SaslClient):
                 self._phase = _AWAIT_SASL
-                self.sasl.spoken = True
+                self.sasl.meet()
                 return
         if header == AMQP_HEADER and self.sasl.done and (self.sasl.spoken or not self.server or not config.sasl_required):
             self._phase = _AWAIT_FRAMES
@@ -467,9 +473,8 @@ class Connection:
 
     def _on_end(self, session: Session, ending: Ending) -> None:
         if not session.end_sent:
-            session.end_sent = True
             self.emit(session.channel, encode_end(None))
-            session.gone(ending.error)
+            session.lose(ending.error)
         del self.by_remote_channel[session.remote_channel]
         self.sessions.pop(session.channel, None)
         self._channels.give_back(session.channel)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import uint32
+from tandem.amqp.codec import plain_uint
 from tandem.amqp.errors import INVALID_FIELD, AmqpError, DecodeError, ProtocolError
 from tandem.amqp.fields import Fields
 from tandem.amqp.link import Delivery
@@ -44,30 +44,12 @@ def take_disposition(session: Session, buf: bytes, at: i64, end: i64) -> None:
             return
         list_end = at + 2 + buf[at + 1]
         count = buf[at + 2]
-        at += 4
-        code: i64 = buf[at]
-        if code == 0x70:
-            first = uint32(buf, at + 1)
-            at += 5
-        elif code == 0x52:
-            first = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            first = 0
-            at += 1
-        code = buf[at]
-        if code == 0x40:
+        first, at = plain_uint(buf, at + 4)
+        if buf[at] == 0x40:
             last = first
             at += 1
-        elif code == 0x70:
-            last = uint32(buf, at + 1)
-            at += 5
-        elif code == 0x52:
-            last = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            last = 0
-            at += 1
+        else:
+            last, at = plain_uint(buf, at)
     except IndexError:
         list_end = 0
     if first < 0 or last < 0 or at > list_end or list_end > end:
@@ -105,19 +87,15 @@ def _outcome(state: bytes) -> Outcome:
 def _apply_disposition(session: Session, first: int, last: int, settled: bool, outcome: Outcome) -> None:
     unsettled = session.unsettled
     if first == last:
-        delivery = unsettled.get(first)
+        delivery = session.take_unsettled(first) if settled else unsettled.get(first)
         if delivery is not None:
             link = delivery.link
-            if settled:
-                del unsettled[first]
-                link.unsettled.pop(first, None)
             link.handler.on_disposition(link, [delivery], outcome, settled)
         return
     run: list[Delivery] = []
     for delivery in _within(unsettled, first, last):
         if settled:
-            del unsettled[delivery.delivery_id]
-            delivery.link.unsettled.pop(delivery.delivery_id, None)
+            session.take_unsettled(delivery.delivery_id)
         if run and run[0].link is not delivery.link:
             link = run[0].link
             link.handler.on_disposition(link, run, outcome, settled)
@@ -180,15 +158,11 @@ def _apply_sender_disposition(session: Session, first: int, last: int, settled: 
 
 def forget_unsettled(session: Session, first: int, last: int) -> None:
     """We, the sender, settled these."""
-    unsettled = session.unsettled
     if first == last:
-        known = unsettled.pop(first, None)
-        if known is not None:
-            known.link.unsettled.pop(first, None)
+        session.take_unsettled(first)
         return
-    for delivery in _within(unsettled, first, last):
-        del unsettled[delivery.delivery_id]
-        delivery.link.unsettled.pop(delivery.delivery_id, None)
+    for delivery in _within(session.unsettled, first, last):
+        session.take_unsettled(delivery.delivery_id)
 
 
 def forget_tracked(session: Session, first: int, last: int) -> None:

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import Decoder, part, skip_value
+from tandem.amqp.codec import Decoder, part
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.types import Array, Symbol, type_name
 
@@ -94,7 +94,7 @@ class Fields:
             if self.list_end > end:
                 raise DecodeError(f"{name}: list of {size} bytes, {end - decoder.at} left in the frame")
             self.left = decoder.size(code == 0xD0)
-            decoder.end = self.list_end
+            decoder.stop_at(self.list_end)
         else:
             raise DecodeError(f"{name}: expected list, found {type_name(code)}")
 
@@ -111,7 +111,7 @@ class Fields:
         decoder = self.decoder
         while self.left > 0:
             self.left -= 1
-            decoder.at = skip_value(self.buf, decoder.at)
+            decoder.skip_from(decoder.at)
             if decoder.at > decoder.end:
                 raise DecodeError(f"{self.name}: value runs past the end of the list")
         if decoder.at != self.list_end:
@@ -133,14 +133,14 @@ class Fields:
 
     def skip(self, field: str) -> None:
         if self.code(field, "", False) != 0x40:
-            self.decoder.at = skip_value(self.buf, self.decoder.at - 1)
+            self.decoder.skip_from(self.decoder.at - 1)
 
     def raw(self, field: str) -> bytes:
         """The value as it is encoded; empty when null."""
         if self.code(field, "", False) == 0x40:
             return b""
         start: i64 = self.decoder.at - 1
-        self.decoder.at = skip_value(self.buf, start)
+        self.decoder.skip_from(start)
         return part(self.buf, start, self.decoder.at)
 
     def boolean(self, field: str, default: bool, needed: bool = False) -> bool:
@@ -264,7 +264,7 @@ class Fields:
             raise self.wrong("described list", code)
         start: i64 = self.decoder.at - 1
         descriptor, at = read_descriptor(self.buf, start, self.decoder.end)
-        self.decoder.at = skip_value(self.buf, at)
+        self.decoder.skip_from(at)
         return descriptor, at
 
     def error(self, field: str) -> AmqpError | None:

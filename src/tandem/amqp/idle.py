@@ -17,6 +17,12 @@ class Idle:
         self.heard_at = 0
         self.spoke_at = 0
 
+    def hear(self) -> None:
+        self.heard = True
+
+    def speak(self) -> None:
+        self.spoke = True
+
     def expired(self, now: int, drop_ms: int) -> bool:
         """Nothing came for so long; 0 = never."""
         if self.heard:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.errors import ILLEGAL_STATE, TRANSFER_LIMIT_EXCEEDED, AmqpError
+from tandem.amqp.errors import ILLEGAL_STATE, INVALID_FIELD, TRANSFER_LIMIT_EXCEEDED, AmqpError, ProtocolError
 from tandem.amqp.frames import encode_attach, encode_detach
 from tandem.amqp.handlers import LinkHandler
-from tandem.amqp.performatives import ABSENT, Attach
+from tandem.amqp.performatives import ABSENT, Attach, Flow, Transfer
+from tandem.amqp.serial import difference
 from tandem.amqp.terminus import Coordinator, Terminus
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Delivery:
         self.link = link
         self.context = context
         self.tag = tag
+        self.settled = False
+
+    def settle(self) -> None:
+        self.settled = True
 
 
 class Link:
@@ -60,6 +65,10 @@ class Link:
         self.desired_capabilities: list[str] = []
         self.offers: list[str] = []
         """What we offer when we accept; the two above are the peer's."""
+        self.desires: list[str] = []
+        """What we wish for when we attach."""
+        self.remote_snd_settle_mode = 2
+        """As the peer's attach says; an answer may say something else than we asked for."""
         self.max_message_size = 0
         """Ours; 0 = none named."""
         self.remote_max_message_size = 0
@@ -102,6 +111,47 @@ class Link:
         self.attached = True
         self._ready()
 
+    def ask(
+        self,
+        source: Terminus | None,
+        target: Terminus | Coordinator | None,
+        handler: LinkHandler,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        properties: dict[object, object] | None,
+    ) -> None:
+        """Ask the peer to attach."""
+        self.state = ATTACH_SENT
+        self.handler = handler
+        self.snd_settle_mode = snd_settle_mode
+        self.rcv_settle_mode = rcv_settle_mode
+        self.source = source
+        self.target = target
+        self._send_attach(source, target, properties)
+
+    def answered(self) -> None:
+        """The peer has attached, as we asked."""
+        self.state = ATTACHED
+        self.attached = True
+        self.handler.on_attached(self)
+        self._ready()
+
+    def take_flow(self, flow: Flow) -> None:
+        """What the peer says about credit; it waits until the link is accepted."""
+        self.flow_waits = self.state == ATTACH_RECEIVED
+
+    def handle_with(self, handler: LinkHandler) -> None:
+        """Who is told of what happens on it from now on."""
+        self.handler = handler
+
+    def desire(self, capabilities: list[str]) -> None:
+        """To be said when we ask for it."""
+        self.desires = capabilities
+
+    def offer(self, capabilities: list[str]) -> None:
+        """To be said when it is accepted."""
+        self.offers = capabilities
+
     def refuse(self, error: AmqpError) -> None:
         """Attach with null source and target, then detach closed with the error: the only form every client understands."""
         if self.state != ATTACH_RECEIVED:
@@ -131,7 +181,7 @@ class Link:
                 ABSENT if self.receiver else self.initial_delivery_count,
                 self.max_message_size,
                 self.offers,
-                [],
+                self.desires,
                 properties,
             ),
         )
@@ -153,8 +203,10 @@ class Link:
         self.properties = attach.properties
         self.offered_capabilities = attach.offered_capabilities
         self.desired_capabilities = attach.desired_capabilities
-        self.source = attach.source
-        self.target = attach.target
+        if not (self.state == ATTACH_SENT and (attach.source if self.receiver else attach.target) is None):  # else it is refused
+            self.source = attach.source
+            self.target = attach.target
+        self.remote_snd_settle_mode = attach.snd_settle_mode
         if self.state == ATTACH_RECEIVED:
             self.snd_settle_mode = attach.snd_settle_mode
             self.rcv_settle_mode = attach.rcv_settle_mode
@@ -180,35 +232,47 @@ class SenderLink(Link):
         super().__init__(session, name, handle, False)
         self.asks: int = 0
         """How often the peer has spoken about credit on this link."""
-        self.unsettled: dict[int, Delivery] = {}
-        """Its share of the session's: a link that goes takes its own with it without a look at all others."""
+        self.unsettled_count: int = 0
+        self._sent: list[Delivery] = []
+        """What is unsettled of it, and about as many that are settled: a link that goes takes its own with it without a look at all
+        of the session's."""
         self._tag_bytes = -1
         self._head: Struct = _ANY_HEAD
         self._prefix = b""
         self._middle = b""
         self._overhead = 0
 
-    def send(self, payload: bytes, tag: bytes, settled: bool, context: object, message_format: int = 0) -> int:
-        """Returns the delivery id. Buffered while the session window is shut."""
+    def take_flow(self, flow: Flow) -> None:
+        if flow.link_credit != ABSENT:
+            # the receiver may not have seen our attach yet, then it counts from where we began (2.6.7)
+            counted = self.initial_delivery_count if flow.delivery_count == ABSENT else flow.delivery_count
+            credit = flow.link_credit + difference(counted, self.delivery_count)
+            self.credit = credit if credit > 0 else 0
+        self.drain = flow.drain
+        self.echo = flow.echo
+        self.asks += 1
+        super().take_flow(flow)
+
+    def send(self, payload: bytes, tag: bytes, settled: bool, context: object, message_format: int = 0, state: bytes = b"") -> int:
+        """Returns the delivery id. Buffered while the session window is shut. `state` is encoded: the transaction it belongs to."""
         if not self.attached:
             raise RuntimeError(f"link {self.name} is not attached")
         session = self.session
-        delivery_id = session.next_delivery_id
-        session.next_delivery_id = (delivery_id + 1) & _MASK
+        delivery_id = session.next_delivery()
         self.credit -= 1
         self.delivery_count += 1
         if not settled:
             delivery = Delivery(delivery_id, self, context, tag)
             session.unsettled[delivery_id] = delivery
-            self.unsettled[delivery_id] = delivery
+            self._sent.append(delivery)
+            self.unsettled_count += 1
         if len(tag) != self._tag_bytes:
             self._make_template(len(tag))
         size = self._overhead + len(payload)
-        if message_format != 0 or session.window <= 0 or size > session.frame_bytes_max:
-            session.send_slowly(self, delivery_id, payload, tag, settled, message_format)
+        if message_format != 0 or session.window <= 0 or size > session.frame_bytes_max or state:
+            session.send_slowly(self, delivery_id, payload, tag, settled, message_format, state)
             return delivery_id
-        session.window -= 1
-        session.next_outgoing_id += 1
+        session.sent_frame()
         out = session.out
         out.append(self._head.pack(size, self._prefix, delivery_id, self._middle, tag, _SETTLED if settled else _UNSETTLED))
         out.append(payload)
@@ -236,9 +300,23 @@ class SenderLink(Link):
         self.session.send_link_flow(self, True, False)
         self.drain = False
 
+    def presettle(self) -> None:
+        """The peer hears when it is accepted that everything comes settled."""
+        self.snd_settle_mode = 1
+
+    def unsettled(self) -> list[Delivery]:
+        """In the order in which they were sent."""
+        return [delivery for delivery in self._sent if not delivery.settled]
+
+    def forget(self, delivery: Delivery) -> None:
+        """The session has: it is settled."""
+        delivery.settle()
+        self.unsettled_count -= 1
+        if len(self._sent) > _SETTLED_KEPT_MAX + 2 * self.unsettled_count:
+            self._sent = self.unsettled()
+
     def settle_locally(self, delivery_id: int) -> None:
-        self.session.unsettled.pop(delivery_id, None)
-        self.unsettled.pop(delivery_id, None)
+        self.session.take_unsettled(delivery_id)
 
     def _ready(self) -> None:
         if self.flow_waits:
@@ -246,6 +324,7 @@ class SenderLink(Link):
             self.handler.on_flow(self)
 
 
+_SETTLED_KEPT_MAX: Final = 64
 _ANY_HEAD: Final = Struct(">I")
 _SETTLED: Final = b"\x43\x41"
 _UNSETTLED: Final = b"\x43\x42"
@@ -254,8 +333,9 @@ _UNSETTLED: Final = b"\x43\x42"
 class ReceiverLink(Link):
     """The peer sends, we receive."""
 
-    def __init__(self, session: Session, name: str, handle: int) -> None:
+    def __init__(self, session: Session, name: str, handle: int, max_message_size: int = 0) -> None:
         super().__init__(session, name, handle, True)
+        self.max_message_size = max_message_size
         self._auto_credit = 0
         self._overrun_max = -2 * session.connection.config.incoming_window
         self.credit_low = self._overrun_max
@@ -274,6 +354,10 @@ class ReceiverLink(Link):
         self.oversize = False
         self.available = 0
         """Deliveries the sender says it has waiting."""
+
+    def keep_credit(self, credit: int) -> None:
+        """As `auto_credit`."""
+        self.auto_credit = credit
 
     @property
     def auto_credit(self) -> int:
@@ -296,6 +380,24 @@ class ReceiverLink(Link):
         self.drain = True
         self.session.send_link_flow(self, True, False)
 
+    def take_flow(self, flow: Flow) -> None:
+        if flow.delivery_count != ABSENT:
+            skipped = difference(flow.delivery_count, self.delivery_count)
+            if skipped > 0:
+                self.delivery_count = flow.delivery_count
+                self.credit = self.credit - skipped if self.credit > skipped else 0
+        self.available = 0 if flow.available == ABSENT else flow.available
+        if flow.drain and self.credit == 0:
+            self.drain = False
+        super().take_flow(flow)
+
+    def took_delivery(self) -> None:
+        """One more has come, whole."""
+        self.delivery_count += 1
+        self.credit -= 1
+        if self.credit <= self.credit_low:
+            self.attention()
+
     def attention(self) -> None:
         """Credit fell to `credit_low`."""
         if self._auto_credit > 0:
@@ -313,8 +415,47 @@ class ReceiverLink(Link):
         if self.credit > 0:
             self.session.send_link_flow(self, False, False)
 
+    # -- a delivery in several frames ----------------------------------------------------------------------------------
+
+    def take_head(self, transfer: Transfer) -> None:
+        """What a frame says of the delivery it belongs to: the first one most of it."""
+        if not self.busy:
+            if transfer.delivery_id == ABSENT:
+                raise ProtocolError(AmqpError(INVALID_FIELD, "transfer.delivery-id: mandatory on the first frame of a delivery"))
+            self.busy = True
+            self.delivery_id = transfer.delivery_id
+            self.tag = b"" if transfer.tag is None else transfer.tag
+            self.message_format = 0 if transfer.message_format == ABSENT else transfer.message_format
+            self.settled = False
+            self.delivery_state = None
+        elif transfer.delivery_id != ABSENT and transfer.delivery_id != self.delivery_id:
+            raise ProtocolError(
+                AmqpError(INVALID_FIELD, f"transfer.delivery-id: {transfer.delivery_id} while {self.delivery_id} is not finished")
+            )
+        if transfer.settled:
+            self.settled = True
+        if transfer.state:
+            self.delivery_state = transfer.state
+
+    def take_part(self, payload: bytes, more: bool) -> None:
+        """The last part is not kept: with it the delivery is whole."""
+        if not self.oversize and len(self.unfinished) + len(payload) > self.size_limit:
+            self._drop_parts()
+            self.oversize = True
+        if more and not self.oversize:
+            self.unfinished += payload
+            self.session.connection.count_unfinished(len(payload))
+
+    def whole(self, payload: bytes) -> bytes:
+        """The delivery that ends with this part."""
+        return bytes(self.unfinished + payload) if self.unfinished else payload
+
+    def _drop_parts(self) -> None:
+        if self.unfinished:
+            self.session.connection.count_unfinished(-len(self.unfinished))
+            self.unfinished = bytearray()
+
     def forget_unfinished(self) -> None:
-        self.session.connection.unfinished_bytes -= len(self.unfinished)
-        self.unfinished = bytearray()
+        self._drop_parts()
         self.busy = False
         self.oversize = False

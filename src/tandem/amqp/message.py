@@ -71,22 +71,79 @@ class Sections:
     footer_at: i64 = -1
     footer_value: i64 = -1
     footer_end: i64 = -1
+    in_order: bool = True
+    """They came in the order of the specification."""
+
+    _last: i64 = 0
+
+    def add(self, code: i64, start: i64, value: i64, end: i64) -> None:
+        """The next section of the message."""
+        if code < self._last:
+            self.in_order = False
+        self._last = code
+        twice = False
+        if code == PROPERTIES:
+            twice = self.properties_at >= 0
+            self.properties_at = start
+            self.properties_value = value
+            self.properties_end = end
+        elif code in (DATA, SEQUENCE, VALUE):
+            self._add_body(code, start, value, end)
+        elif code == APPLICATION_PROPERTIES:
+            twice = self.app_properties_at >= 0
+            self.app_properties_at = start
+            self.app_properties_value = value
+            self.app_properties_end = end
+        elif code == HEADER:
+            twice = self.header_at >= 0
+            self.header_at = start
+            self.header_value = value
+            self.header_end = end
+        elif code == MESSAGE_ANNOTATIONS:
+            twice = self.ma_at >= 0
+            self.ma_at = start
+            self.ma_value = value
+            self.ma_end = end
+        elif code == DELIVERY_ANNOTATIONS:
+            twice = self.da_at >= 0
+            self.da_at = start
+            self.da_value = value
+            self.da_end = end
+        else:
+            twice = self.footer_at >= 0
+            self.footer_at = start
+            self.footer_value = value
+            self.footer_end = end
+        if twice:
+            raise DecodeError(f"message has two {_NAMES[code]} sections")
+
+    def _add_body(self, code: i64, start: i64, value: i64, end: i64) -> None:
+        if self.body_count == 0:
+            self.body_at = start
+            self.body_value = value
+            self.body_kind = code
+        elif self.body_kind != code or code == VALUE:
+            raise DecodeError(f"message body has {_NAMES[self.body_kind]} and {_NAMES[code]} sections")
+        elif self.body_end != start:
+            raise DecodeError("message body is interrupted by another section")
+        self.body_end = end
+        self.body_count += 1
 
     def bare(self, payload: bytes) -> bytes:
         """Properties, application properties, body and footer in the order of the specification: one slice when they came that way."""
-        starts = (self.properties_at, self.app_properties_at, self.body_at, self.footer_at)
-        ends = (self.properties_end, self.app_properties_end, self.body_end, self.footer_end)
-        start: i64 = -1
-        end: i64 = -1
-        for i in range(4):
-            at = starts[i]
-            if at >= 0:
-                if start < 0:
-                    start = at
-                elif at != end:
-                    return b"".join([payload[starts[j] : ends[j]] for j in range(4) if starts[j] >= 0])
-                end = ends[i]
-        return b"" if start < 0 else payload[start:end]
+        if not self.in_order:
+            properties = payload[self.properties_at : self.properties_end]
+            app_properties = payload[self.app_properties_at : self.app_properties_end]
+            body = payload[self.body_at : self.body_end]
+            return properties + app_properties + body + payload[self.footer_at : self.footer_end]
+        start: i64 = self.properties_at
+        if start < 0:
+            start = self.app_properties_at
+        if start < 0:
+            start = self.body_at
+        if start < 0:
+            start = self.footer_at
+        return b"" if start < 0 else payload[start:]
 
 
 def scan(payload: bytes) -> Sections:
@@ -103,41 +160,7 @@ def scan(payload: bytes) -> Sections:
         else:
             code, value = read_descriptor(payload, at, n)
         at = _section_end(payload, code, value, n)
-        twice = False
-        if code == PROPERTIES:
-            twice = s.properties_at >= 0
-            s.properties_at = start
-            s.properties_value = value
-            s.properties_end = at
-        elif code in (DATA, SEQUENCE, VALUE):
-            _add_body(s, code, start, value, at)
-        elif code == APPLICATION_PROPERTIES:
-            twice = s.app_properties_at >= 0
-            s.app_properties_at = start
-            s.app_properties_value = value
-            s.app_properties_end = at
-        elif code == HEADER:
-            twice = s.header_at >= 0
-            s.header_at = start
-            s.header_value = value
-            s.header_end = at
-        elif code == MESSAGE_ANNOTATIONS:
-            twice = s.ma_at >= 0
-            s.ma_at = start
-            s.ma_value = value
-            s.ma_end = at
-        elif code == DELIVERY_ANNOTATIONS:
-            twice = s.da_at >= 0
-            s.da_at = start
-            s.da_value = value
-            s.da_end = at
-        else:
-            twice = s.footer_at >= 0
-            s.footer_at = start
-            s.footer_value = value
-            s.footer_end = at
-        if twice:
-            raise DecodeError(f"message has two {_NAMES[code]} sections")
+        s.add(code, start, value, at)
     return s
 
 
@@ -172,19 +195,6 @@ def _section_end(payload: bytes, code: i64, value: i64, n: i64) -> i64:
 def _wrong_type(code: i64, found: i64) -> DecodeError:
     expected = "binary" if code == DATA else "list" if code in (HEADER, PROPERTIES, SEQUENCE) else "map"
     return DecodeError(f"{_NAMES[code]}: expected {expected}, found {type_name(found)}")
-
-
-def _add_body(s: Sections, code: i64, start: i64, value: i64, end: i64) -> None:
-    if s.body_count == 0:
-        s.body_at = start
-        s.body_value = value
-        s.body_kind = code
-    elif s.body_kind != code or code == VALUE:
-        raise DecodeError(f"message body has {_NAMES[s.body_kind]} and {_NAMES[code]} sections")
-    elif s.body_end != start:
-        raise DecodeError("message body is interrupted by another section")
-    s.body_end = end
-    s.body_count += 1
 
 
 # -- whole messages ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,13 @@ RELEASED: Final = b"\x00\x53\x26\x45"
 REJECTED: Final = b"\x00\x53\x25\x45"
 """Rejected without an error: the answer to a dead-letter request."""
 
+_NAMES: Final = {
+    REJECTED_CODE: "rejected",
+    MODIFIED_CODE: "modified",
+    RECEIVED: "received",
+    DECLARED: "declared",
+    TRANSACTIONAL: "transactional-state",
+}
 _CACHE_MAX: Final = 256
 
 
@@ -41,6 +48,30 @@ class Outcome:
         self.inner: Outcome | None = None
         self.section_number = 0
         self.section_offset = 0
+
+    def read(self, f: Fields, depth: int) -> None:
+        """The fields of its kind."""
+        code = self.code
+        if code == REJECTED_CODE:
+            self.error = f.error("error")
+        elif code == MODIFIED_CODE:
+            self.delivery_failed = f.boolean("delivery-failed", False)
+            self.undeliverable_here = f.boolean("undeliverable-here", False)
+            self.message_annotations = f.map("message-annotations")
+        elif code == RECEIVED:
+            self.section_number = f.uint("section-number", 0, True)
+            self.section_offset = f.ulong("section-offset", 0)
+        elif code == DECLARED:
+            self.txn_id = f.binary("txn-id", True)
+        elif code == TRANSACTIONAL:
+            self.txn_id = f.binary("txn-id", True)
+            inner = f.raw("outcome")
+            if depth:
+                raise DecodeError("transactional-state: one inside another")
+            if inner:
+                self.inner = _decode(inner, 0, len(inner), depth + 1)
+        else:
+            raise DecodeError(f"state: expected a delivery state, found descriptor 0x{int(code):02x}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Outcome) and encode_outcome(self) == encode_outcome(other)
@@ -77,33 +108,9 @@ def _decode(buf: bytes, at: i64, end: i64, depth: int) -> Outcome:
     if code in (ACCEPTED_CODE, RELEASED_CODE):
         Fields("outcome", buf, list_at, end).finish()
         return outcome
-    f = Fields("state", buf, list_at, end)
+    f = Fields(_NAMES.get(int(code), "state"), buf, list_at, end)
     try:
-        if code == REJECTED_CODE:
-            f.name = "rejected"
-            outcome.error = f.error("error")
-        elif code == MODIFIED_CODE:
-            f.name = "modified"
-            outcome.delivery_failed = f.boolean("delivery-failed", False)
-            outcome.undeliverable_here = f.boolean("undeliverable-here", False)
-            outcome.message_annotations = f.map("message-annotations")
-        elif code == RECEIVED:
-            f.name = "received"
-            outcome.section_number = f.uint("section-number", 0, True)
-            outcome.section_offset = f.ulong("section-offset", 0)
-        elif code == DECLARED:
-            f.name = "declared"
-            outcome.txn_id = f.binary("txn-id", True)
-        elif code == TRANSACTIONAL:
-            f.name = "transactional-state"
-            outcome.txn_id = f.binary("txn-id", True)
-            inner = f.raw("outcome")
-            if depth:
-                raise DecodeError("transactional-state: one inside another")
-            if inner:
-                outcome.inner = _decode(inner, 0, len(inner), depth + 1)
-        else:
-            raise DecodeError(f"state: expected a delivery state, found descriptor 0x{int(code):02x}")
+        outcome.read(f, depth)
         f.finish()
     except DecodeError as error:
         raise f.explain(error) from None

@@ -88,17 +88,29 @@ class Attach:
 class Flow:
     """`ABSENT` where the peer left a field out."""
 
-    def __init__(self) -> None:
-        self.next_incoming_id = ABSENT
-        self.incoming_window = 0
-        self.next_outgoing_id = 0
-        self.outgoing_window = 0
-        self.handle = ABSENT
-        self.delivery_count = ABSENT
-        self.link_credit = ABSENT
-        self.available = ABSENT
-        self.drain = False
-        self.echo = False
+    def __init__(
+        self,
+        next_incoming_id: int = ABSENT,
+        incoming_window: int = 0,
+        next_outgoing_id: int = 0,
+        outgoing_window: int = 0,
+        handle: int = ABSENT,
+        delivery_count: int = ABSENT,
+        link_credit: int = ABSENT,
+        available: int = ABSENT,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> None:
+        self.next_incoming_id = next_incoming_id
+        self.incoming_window = incoming_window
+        self.next_outgoing_id = next_outgoing_id
+        self.outgoing_window = outgoing_window
+        self.handle = handle
+        self.delivery_count = delivery_count
+        self.link_credit = link_credit
+        self.available = available
+        self.drain = drain
+        self.echo = echo
 
 
 def read_flow(buf: bytes, at: i64, end: i64) -> Flow:
@@ -107,18 +119,19 @@ def read_flow(buf: bytes, at: i64, end: i64) -> Flow:
     if found is not None:
         return found
     f = Fields("flow", buf, at, end)
-    flow = Flow()
     try:
-        flow.next_incoming_id = f.uint("next-incoming-id", ABSENT)
-        flow.incoming_window = f.uint("incoming-window", 0, True)
-        flow.next_outgoing_id = f.uint("next-outgoing-id", 0, True)
-        flow.outgoing_window = f.uint("outgoing-window", 0, True)
-        flow.handle = f.uint("handle", ABSENT)
-        flow.delivery_count = f.uint("delivery-count", ABSENT)
-        flow.link_credit = f.uint("link-credit", ABSENT)
-        flow.available = f.uint("available", ABSENT)
-        flow.drain = f.boolean("drain", False)
-        flow.echo = f.boolean("echo", False)
+        flow = Flow(
+            f.uint("next-incoming-id", ABSENT),
+            f.uint("incoming-window", 0, True),
+            f.uint("next-outgoing-id", 0, True),
+            f.uint("outgoing-window", 0, True),
+            f.uint("handle", ABSENT),
+            f.uint("delivery-count", ABSENT),
+            f.uint("link-credit", ABSENT),
+            f.uint("available", ABSENT),
+            f.boolean("drain", False),
+            f.boolean("echo", False),
+        )
         f.map("properties")
         f.finish()
     except DecodeError as error:
@@ -158,12 +171,8 @@ def _plain_flow(buf: bytes, at: i64, end: i64) -> Flow | None:
         i += 1
     if at != end or i != count or values[1] < 0 or values[2] < 0 or values[3] < 0:
         return None
-    flow = Flow()
-    flow.next_incoming_id, flow.incoming_window, flow.next_outgoing_id, flow.outgoing_window = values[0], values[1], values[2], values[3]
-    flow.handle, flow.delivery_count, flow.link_credit, flow.available = values[4], values[5], values[6], values[7]
-    flow.drain = values[8] == 1
-    flow.echo = values[9] == 1
-    return flow
+    v = values
+    return Flow(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8] == 1, v[9] == 1)
 
 
 class Transfer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from typing import Final
 
 from mypy_extensions import i64
@@ -29,21 +31,41 @@ OK: Final = 0
 AUTH: Final = 1
 
 SERVICE_BUS_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+SHARED_SECRET: Final = "TANDEM-HMAC-SHA-256"
+"""Ours, between nodes of a cluster: either side shows that it knows the secret, nobody says it."""
+NONCE_BYTES: Final = 32
+
+
+def proof_of(secret: bytes, who: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    """That `who` (b"client", b"server") knows the secret, in this exchange and no other."""
+    return hmac.digest(secret, who + b"\x00" + client_nonce + server_nonce, hashlib.sha256)
 
 
 class SaslServer:
-    """Mechanisms to offer, in order of preference."""
+    """Mechanisms to offer, in order of preference. With a secret, and a nonce that was never used: the shared secret alone."""
 
-    def __init__(self, mechanisms: tuple[str, ...] = SERVICE_BUS_MECHANISMS) -> None:
-        self.mechanisms = mechanisms
+    def __init__(self, mechanisms: tuple[str, ...] = SERVICE_BUS_MECHANISMS, secret: bytes = b"", nonce: bytes = b"") -> None:
+        self.mechanisms = (SHARED_SECRET,) if secret else mechanisms
+        self.secret = secret
+        self.nonce = nonce
 
 
 class SaslClient:
-    """ANONYMOUS, or PLAIN when a user is given."""
+    """ANONYMOUS, or PLAIN when a user is given, or the shared secret (and a nonce that was never used)."""
 
-    def __init__(self, user: str = "", password: str = "") -> None:
-        self.mechanism = "PLAIN" if user else "ANONYMOUS"
-        self.initial_response = b"\x00" + user.encode() + b"\x00" + password.encode() if user else b""
+    def __init__(self, user: str = "", password: str = "", secret: bytes = b"", nonce: bytes = b"") -> None:
+        self.mechanism = SHARED_SECRET if secret else "PLAIN" if user else "ANONYMOUS"
+        self.initial_response = nonce or (b"\x00" + user.encode() + b"\x00" + password.encode() if user else b"")
+        self.secret = secret
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """To a server's challenge; None: it does not know the secret."""
+        if not self.secret:
+            return self.initial_response
+        nonce = challenge[:NONCE_BYTES]
+        if not hmac.compare_digest(challenge, nonce + proof_of(self.secret, b"server", self.initial_response, nonce)):
+            return None
+        return proof_of(self.secret, b"client", self.initial_response, nonce)
 
 
 class SaslInit:
@@ -82,9 +104,15 @@ class SaslExchange:
         """The peer's SASL header has come."""
         self.failed = False
         self._challenged = False
+        self._client_nonce = b""
+        """Of a client that is to show that it knows the secret."""
 
     def begin(self) -> None:
         self.out.append(SASL_HEADER)
+
+    def meet(self) -> None:
+        """The server has answered with its header."""
+        self.spoken = True
 
     def offer(self) -> None:
         assert isinstance(self.sasl, SaslServer)
@@ -112,14 +140,23 @@ class SaslExchange:
                 f = Fields("sasl-response", buf, at, end)
                 response = f.binary("response", True)
                 f.finish()
-                self._on_plain(response or b"")
+                if self._client_nonce:
+                    expected = proof_of(self.sasl.secret, b"client", self._client_nonce, self.sasl.nonce)
+                    self._finish(hmac.compare_digest(response or b"", expected))
+                else:
+                    self._on_plain(response or b"")
                 return
         elif isinstance(self.sasl, SaslClient):
             if code == MECHANISMS:
                 self._on_mechanisms(self.sasl, Fields("sasl-mechanisms", buf, at, end))
                 return
             if code == CHALLENGE:
-                self.out.append(sasl_frame(encode_sasl_response(self.sasl.initial_response)))
+                f = Fields("sasl-challenge", buf, at, end)
+                challenge = f.binary("challenge", True)
+                f.finish()
+                answer = self.sasl.answer(challenge or b"")
+                self.failed = answer is None
+                self.out.append(sasl_frame(encode_sasl_response(answer or b"")))
                 return
             if code == OUTCOME:
                 f = Fields("sasl-outcome", buf, at, end)
@@ -132,6 +169,8 @@ class SaslExchange:
         assert isinstance(self.sasl, SaslServer)
         if init.mechanism not in self.sasl.mechanisms:
             self._finish(False)
+        elif init.mechanism == SHARED_SECRET:
+            self._challenge(self.sasl, init.initial_response or b"")
         elif init.mechanism == "PLAIN":
             if init.initial_response is None:
                 self._challenged = True
@@ -140,6 +179,15 @@ class SaslExchange:
                 self._on_plain(init.initial_response)
         else:
             self._finish(self.handler.on_sasl(init.mechanism, init.hostname))
+
+    def _challenge(self, sasl: SaslServer, nonce: bytes) -> None:
+        if len(nonce) != NONCE_BYTES:
+            self._finish(False)
+            return
+        self._challenged = True
+        self._client_nonce = nonce
+        challenge = sasl.nonce + proof_of(sasl.secret, b"server", nonce, sasl.nonce)
+        self.out.append(sasl_frame(encode_sasl_challenge(challenge)))
 
     def _on_plain(self, response: bytes) -> None:
         parsed = parse_plain(response)

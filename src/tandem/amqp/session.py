@@ -22,7 +22,7 @@ from tandem.amqp.errors import (
 )
 from tandem.amqp.frames import encode_begin, encode_end, link_flow_frame, session_flow_frame
 from tandem.amqp.handlers import LinkHandler
-from tandem.amqp.link import ATTACH_RECEIVED, ATTACH_SENT, ATTACHED, DETACH_SENT, Delivery, Link, ReceiverLink, SenderLink
+from tandem.amqp.link import ATTACH_RECEIVED, DETACH_SENT, Delivery, Link, ReceiverLink, SenderLink
 from tandem.amqp.numbers import Numbers
 from tandem.amqp.performatives import ABSENT, FLOW, UINT_MAX, Attach, Begin, Detach, Flow
 from tandem.amqp.serial import difference
@@ -108,6 +108,12 @@ class Session:
         self.connection.emit(self.channel, encode_end(self.connection.fitting(error)))
         self.gone(error)
 
+    def lose(self, error: AmqpError | None) -> None:
+        """It is over, unless it was before: no end of ours follows."""
+        if not self.end_sent:
+            self.end_sent = True
+            self.gone(error)
+
     def gone(self, error: AmqpError | None) -> None:
         """Tell every link, then the connection's handler."""
         links = list(self.links.values())
@@ -136,9 +142,11 @@ class Session:
         snd_settle_mode: int = 0,
         rcv_settle_mode: int = 0,
         properties: dict[object, object] | None = None,
+        desires: list[str] | None = None,
     ) -> SenderLink:
         """Open a link we send on. `handler.on_attached` or `on_detach` follows."""
         link = SenderLink(self, name, self._own_handle())
+        link.desire(desires or [])
         self._send_attach(link, source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
         return link
 
@@ -152,10 +160,11 @@ class Session:
         rcv_settle_mode: int = 0,
         properties: dict[object, object] | None = None,
         max_message_size: int = 0,
+        desires: list[str] | None = None,
     ) -> ReceiverLink:
         """Open a link we receive on. Credit may be granted at once."""
-        link = ReceiverLink(self, name, self._own_handle())
-        link.max_message_size = max_message_size
+        link = ReceiverLink(self, name, self._own_handle(), max_message_size)
+        link.desire(desires or [])
         self._send_attach(link, source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
         return link
 
@@ -169,15 +178,9 @@ class Session:
         rcv_settle_mode: int,
         properties: dict[object, object] | None,
     ) -> None:
-        link.state = ATTACH_SENT
-        link.handler = handler
-        link.snd_settle_mode = snd_settle_mode
-        link.rcv_settle_mode = rcv_settle_mode
-        link.source = source
-        link.target = target
         self.links[link.handle] = link
         self.awaited[(link.receiver, link.name)] = link
-        link._send_attach(source, target, properties)
+        link.ask(source, target, handler, snd_settle_mode, rcv_settle_mode, properties)
 
     def _own_handle(self) -> int:
         handle = self._handles.take(ABSENT, self.remote_handle_max)
@@ -236,7 +239,6 @@ class Session:
         return True
 
     def _answered(self, link: Link, attach: Attach) -> None:
-        source, target = link.source, link.target
         link.opened(attach)
         self.by_remote_handle[attach.handle] = link
         if link.state >= DETACH_SENT:
@@ -244,15 +246,10 @@ class Session:
             return
         refused = attach.source is None if link.receiver else attach.target is None
         if refused:
-            # the peer's detach with the reason is on its way
-            link.source, link.target = source, target
-            return
+            return  # the peer's detach with the reason is on its way
         if isinstance(link, ReceiverLink):
             self.receivers[attach.handle] = link
-        link.state = ATTACHED
-        link.attached = True
-        link.handler.on_attached(link)
-        link._ready()
+        link.answered()
 
     def on_detach(self, detach: Detach) -> None:
         link = self.by_remote_handle.get(detach.handle)
@@ -287,10 +284,16 @@ class Session:
             if self.tracked:
                 self.tracked = {k: v for k, v in self.tracked.items() if v is not link}
             return
-        if isinstance(link, SenderLink) and link.unsettled:
-            for delivery_id in link.unsettled:
-                self.unsettled.pop(delivery_id, None)
-            link.unsettled.clear()
+        if isinstance(link, SenderLink):
+            for delivery in link.unsettled():
+                self.take_unsettled(delivery.delivery_id)
+
+    def take_unsettled(self, delivery_id: int) -> Delivery | None:
+        """Nothing more will be said about this delivery."""
+        delivery = self.unsettled.pop(delivery_id, None)
+        if delivery is not None:
+            delivery.link.forget(delivery)
+        return delivery
 
     # -- flow ----------------------------------------------------------------------------------------------------------
 
@@ -298,6 +301,15 @@ class Session:
         """Half of the incoming window is used: open it again."""
         self.incoming_left = self.incoming_window
         self.send_flow()
+
+    def keep_window_shut(self) -> None:
+        """Whatever comes in from now on cannot go on: the peer may use up what it has of our window, and no more."""
+        self.incoming_low = -1
+
+    def let_window_open(self) -> None:
+        self.incoming_low = self.incoming_window // 2
+        if self.incoming_left <= self.incoming_low:
+            self.replenish()
 
     def send_flow(self) -> None:
         self.out.append(
@@ -372,32 +384,32 @@ class Session:
             return
         if link.state >= DETACH_SENT:
             return
-        if isinstance(link, SenderLink):
-            if flow.link_credit != ABSENT:
-                # the receiver may not have seen our attach yet, then it counts from where we began (2.6.7)
-                counted = link.initial_delivery_count if flow.delivery_count == ABSENT else flow.delivery_count
-                credit = flow.link_credit + difference(counted, link.delivery_count)
-                link.credit = credit if credit > 0 else 0
-            link.drain = flow.drain
-            link.echo = flow.echo
-            link.asks += 1
-        elif isinstance(link, ReceiverLink):
-            if flow.delivery_count != ABSENT:
-                skipped = difference(flow.delivery_count, link.delivery_count)
-                if skipped > 0:
-                    link.delivery_count = flow.delivery_count
-                    link.credit = link.credit - skipped if link.credit > skipped else 0
-            link.available = 0 if flow.available == ABSENT else flow.available
-            if flow.drain and link.credit == 0:
-                link.drain = False
-        if link.state == ATTACH_RECEIVED:
-            link.flow_waits = True
+        link.take_flow(flow)
+        if link.flow_waits:
             return
         if flow.echo:
             self.send_link_flow(link, link.drain, False)
         link.handler.on_flow(link)
 
+    def took_frame(self) -> None:
+        """A transfer has come in."""
+        self.next_incoming_id += 1
+        self.incoming_left -= 1
+        if self.incoming_left <= self.incoming_low:
+            self.replenish()
+
     # -- deliveries out ---------------------------------------------------------------------------------------------
+
+    def next_delivery(self) -> int:
+        """The id of the next one."""
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = (delivery_id + 1) & _MASK
+        return delivery_id
+
+    def sent_frame(self) -> None:
+        """A transfer goes out."""
+        self.window -= 1
+        self.next_outgoing_id += 1
 
     def send_disposition(self, receiver_role: bool, first: int, last: int, settled: bool, state: bytes) -> None:
         """`state` is encoded, empty for none. Equal answers to consecutive deliveries leave as one range; what is settled is forgotten."""
@@ -410,6 +422,8 @@ class Session:
                 dispositions.forget_tracked(self, first, last)
         self.connection.answers.give(self, receiver_role, first, last, settled, state)
 
-    def send_slowly(self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int) -> None:
+    def send_slowly(
+        self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int, state: bytes
+    ) -> None:
         """What `SenderLink.send` cannot put in one ordinary frame right now."""
-        transfers.send_slowly(self, Waiting(link, delivery_id, payload, tag, settled, message_format))
+        transfers.send_slowly(self, Waiting(link, delivery_id, payload, tag, settled, message_format, state))

@@ -45,6 +45,25 @@ class Terminus:
         self.outcomes: list[str] = [] if outcomes is None else outcomes
         self.capabilities: list[str] = [] if capabilities is None else capabilities
 
+    def read(self, f: Fields, is_source: bool) -> None:
+        self.address = f.address("address")
+        self.durable = f.uint("durable", 0)
+        self.expiry_policy = f.symbol("expiry-policy")
+        self.timeout = f.uint("timeout", 0)
+        self.dynamic = f.boolean("dynamic", False)
+        self.dynamic_node_properties = f.map("dynamic-node-properties")
+        if is_source:
+            self.distribution_mode = f.symbol("distribution-mode")
+            found = f.map("filter")
+            self.filter = {} if found is None else found
+            self.default_outcome = f.value("default-outcome")
+            self.outcomes = f.symbols("outcomes")
+        self.capabilities = f.symbols("capabilities")
+
+    def answer_filter(self, filter: dict[object, object]) -> None:
+        """What is left of it, as the peer is told."""
+        self.filter = filter
+
     def encode(self, code: int) -> bytes:
         """`code` is SOURCE or TARGET. Never list0: the SDK reads an empty terminus as a refusal."""
         items = [
@@ -108,24 +127,12 @@ def read_target(fields: Fields) -> Terminus | Coordinator | None:
 def _read_terminus(name: str, is_source: bool, buf: bytes, at: i64, end: i64) -> Terminus:
     f = Fields(name, buf, at, end)
     try:
-        t = Terminus()
-        t.address = f.address("address")
-        t.durable = f.uint("durable", 0)
-        t.expiry_policy = f.symbol("expiry-policy")
-        t.timeout = f.uint("timeout", 0)
-        t.dynamic = f.boolean("dynamic", False)
-        t.dynamic_node_properties = f.map("dynamic-node-properties")
-        if is_source:
-            t.distribution_mode = f.symbol("distribution-mode")
-            found = f.map("filter")
-            t.filter = {} if found is None else found
-            t.default_outcome = f.value("default-outcome")
-            t.outcomes = f.symbols("outcomes")
-        t.capabilities = f.symbols("capabilities")
+        terminus = Terminus()
+        terminus.read(f, is_source)
         f.finish()
     except DecodeError as error:
         raise f.explain(error) from None
-    return t
+    return terminus
 
 
 def _read_coordinator(buf: bytes, at: i64, end: i64) -> Coordinator:

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from tandem.amqp.codec import part, uint32
+from tandem.amqp.codec import part, plain_uint, uint32
 from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_binary, encode_uint
 from tandem.amqp.errors import (
-    INVALID_FIELD,
     NOT_ALLOWED,
-    RESOURCE_LIMIT_EXCEEDED,
     TRANSFER_LIMIT_EXCEEDED,
     UNATTACHED_HANDLE,
     AmqpError,
-    ProtocolError,
 )
 from tandem.amqp.fields import Fields
 from tandem.amqp.frames import frame
@@ -43,15 +40,23 @@ class TransferTail:
 class Waiting:
     """A delivery, or what is left of it, that the peer's window has no room for."""
 
-    def __init__(self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int) -> None:
+    def __init__(
+        self, link: SenderLink, delivery_id: int, payload: bytes, tag: bytes, settled: bool, message_format: int, state: bytes
+    ) -> None:
         self.link = link
         self.delivery_id = delivery_id
         self.payload = payload
         self.tag = tag
         self.settled = settled
         self.message_format = message_format
+        self.state = state
         self.sent = 0
         self.started = False
+
+    def take(self, count: int) -> None:
+        """So many bytes are in a frame."""
+        self.started = True
+        self.sent += count
 
 
 def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
@@ -70,26 +75,9 @@ def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
             list_end = at + 5 + uint32(buf, at + 1)
             count = uint32(buf, at + 5)
             at += 9
-        code = buf[at]
-        if code == 0x52:
-            handle = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            at += 1
-        else:
-            list_end = 0
-        code = buf[at]
-        if code == 0x70:
-            delivery_id = uint32(buf, at + 1)
-            at += 5
-        elif code == 0x52:
-            delivery_id = buf[at + 1]
-            at += 2
-        elif code == 0x43:
-            at += 1
-        else:
-            list_end = 0
-        if buf[at] != 0xA0:
+        handle, at = plain_uint(buf, at)
+        delivery_id, at = plain_uint(buf, at)
+        if handle < 0 or delivery_id < 0 or buf[at] != 0xA0:
             list_end = 0
     except IndexError:
         list_end = 0
@@ -120,16 +108,10 @@ def take_transfer(session: Session, buf: bytes, at: i64, end: i64) -> None:
     ):
         _take_slowly(session, buf, start, end, tag_end)
         return
-    session.next_incoming_id += 1
-    session.incoming_left -= 1
-    if session.incoming_left <= session.incoming_low:
-        session.replenish()
-    link.delivery_count += 1
-    link.credit -= 1
-    if link.credit <= link.credit_low:
-        link.attention()
-        if link.state >= DETACH_SENT:
-            return
+    session.took_frame()
+    link.took_delivery()
+    if link.state >= DETACH_SENT:
+        return
     if link.tracks and not tail.settled:
         session.tracked[delivery_id] = link
     link.handler.on_transfer(link, delivery_id, buf[at + 2 : tag_end], buf[list_end:end], tail.settled, tail.message_format, None)
@@ -143,10 +125,7 @@ def _take_slowly(session: Session, buf: bytes, at: i64, end: i64, tag_end: i64) 
     list_end: i64 = fields.list_end
     if 0 < tag_end <= list_end and list_end - tag_end <= _TAIL_BYTES_MAX and not transfer.state and len(session.tails) < _TAILS_MAX:
         session.tails[buf[tag_end:list_end]] = TransferTail(count, transfer)
-    session.next_incoming_id += 1
-    session.incoming_left -= 1
-    if session.incoming_left <= session.incoming_low:
-        session.replenish()
+    session.took_frame()
     link = session.by_remote_handle.get(transfer.handle)
     if link is None:
         session.end(AmqpError(UNATTACHED_HANDLE, f"transfer: no link has handle {transfer.handle}"))
@@ -159,66 +138,22 @@ def _take_slowly(session: Session, buf: bytes, at: i64, end: i64, tag_end: i64) 
     if link.state == ATTACH_RECEIVED:
         link.refuse(AmqpError(TRANSFER_LIMIT_EXCEEDED, f"transfer: link {link.name} has no credit yet"))
         return
-    _take_part(session, link, transfer, buf, list_end, end)
-
-
-def _take_part(session: Session, link: ReceiverLink, transfer: Transfer, buf: bytes, at: i64, end: i64) -> None:
-    """One frame of a delivery, which may be all of it."""
-    if not link.busy:
-        if transfer.delivery_id == ABSENT:
-            raise ProtocolError(AmqpError(INVALID_FIELD, "transfer.delivery-id: mandatory on the first frame of a delivery"))
-        link.busy = True
-        link.delivery_id = transfer.delivery_id
-        link.tag = b"" if transfer.tag is None else transfer.tag
-        link.message_format = 0 if transfer.message_format == ABSENT else transfer.message_format
-        link.settled = False
-        link.delivery_state = None
-    elif transfer.delivery_id != ABSENT and transfer.delivery_id != link.delivery_id:
-        raise ProtocolError(
-            AmqpError(INVALID_FIELD, f"transfer.delivery-id: {transfer.delivery_id} while {link.delivery_id} is not finished")
-        )
-    if transfer.settled:
-        link.settled = True
-    if transfer.state:
-        link.delivery_state = transfer.state
+    link.take_head(transfer)
+    payload = b""
     if not transfer.aborted:
-        _keep_part(session, link, transfer.more, buf, at, end)
+        payload = part(buf, list_end, end)
+        link.take_part(payload, transfer.more)
         if transfer.more:
             return
-    _finish(session, link, transfer.aborted, buf, at, end)
+    _finish(session, link, transfer.aborted, payload)
 
 
-def _keep_part(session: Session, link: ReceiverLink, more: bool, buf: bytes, at: i64, end: i64) -> None:
-    n: i64 = end - at
-    if not link.oversize and len(link.unfinished) + n > link.size_limit:
-        link.oversize = True
-        session.connection.unfinished_bytes -= len(link.unfinished)
-        link.unfinished = bytearray()
-    if more and not link.oversize:
-        connection = session.connection
-        link.unfinished += memoryview(buf)[at:end]
-        connection.unfinished_bytes += n
-        if connection.unfinished_bytes > connection.config.unfinished_bytes_max:
-            raise ProtocolError(
-                AmqpError(RESOURCE_LIMIT_EXCEEDED, f"more than {connection.config.unfinished_bytes_max} bytes of unfinished deliveries")
-            )
-
-
-def _finish(session: Session, link: ReceiverLink, aborted: bool, buf: bytes, at: i64, end: i64) -> None:
+def _finish(session: Session, link: ReceiverLink, aborted: bool, payload: bytes) -> None:
     oversize = link.oversize
-    payload = b""
     if not aborted and not oversize:
-        payload = part(buf, at, end)
-        if link.unfinished:
-            link.unfinished += payload
-            # forget_unfinished takes off what was counted, and the last part never was
-            session.connection.unfinished_bytes += len(payload)
-            payload = bytes(link.unfinished)
+        payload = link.whole(payload)
     link.forget_unfinished()
-    link.delivery_count += 1
-    link.credit -= 1
-    if link.credit <= link.credit_low:
-        link.attention()
+    link.took_delivery()
     if aborted or not link.attached:
         return
     if oversize:
@@ -265,10 +200,15 @@ def _send_parts(session: Session, w: Waiting) -> bool:
                 TRUE if w.settled else FALSE,
                 TRUE,
             ]
+            if w.state:
+                items += [NULL, w.state]
         head = described_list(TRANSFER, items)
         room = session.frame_bytes_max - 8 - len(head)
         more = total - w.sent > room
-        if not more:
+        if not more and len(items) > 6:
+            items[5] = FALSE
+            head = described_list(TRANSFER, items)
+        elif not more:
             # true and false are equally long
             head = head[:-1] + FALSE
         part = w.payload if not more and w.sent == 0 else bytes(view[w.sent : w.sent + room])
@@ -277,10 +217,8 @@ def _send_parts(session: Session, w: Waiting) -> bool:
         size = len(head_frame) + len(part)
         out.append(size.to_bytes(4, "big") + head_frame[4:])
         out.append(part)
-        w.started = True
-        w.sent += len(part)
-        session.window -= 1
-        session.next_outgoing_id += 1
+        w.take(len(part))
+        session.sent_frame()
         if not more:
             return True
     return False

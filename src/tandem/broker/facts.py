@@ -5,7 +5,7 @@ Numbers are on disk: never reuse one.
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, pack
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker.queue.index import DEFERRED, READY, SCHEDULED
@@ -128,6 +128,7 @@ Target = tuple[int, int, int]
 
 _NONE: Final = b""
 _KEY: Final = Struct("<IQHH")
+_pack_key: Final = _KEY.pack
 _LENGTH: Final = Struct("<H")
 _TARGET: Final = Struct("<IQQ")
 _ROW: Final = Struct("<IQ")
@@ -161,9 +162,9 @@ def write_again(journal: Journal, kind: int, flags: int, entity: int, seq: int, 
 def pack_key(message_id: bytes, session_id: str | None, delivery_count: int, scheduled_at: int) -> bytes:
     """What a replay needs to know of a message without reading its body."""
     if session_id is None:
-        return _KEY.pack(delivery_count, scheduled_at, len(message_id), 0) + message_id
+        return _pack_key(delivery_count, scheduled_at, len(message_id), 0) + message_id
     session = session_id.encode()
-    return _KEY.pack(delivery_count, scheduled_at, len(message_id), len(session)) + message_id + session
+    return _pack_key(delivery_count, scheduled_at, len(message_id), len(session)) + message_id + session
 
 
 def write_enqueued(
@@ -237,6 +238,11 @@ def write_settled(journal: Journal, entity: int, seq: int, reason: int, now: int
     journal.append(SETTLED, reason, entity, seq, now, 0, _NONE, _NONE)
 
 
+def write_settled_run(journal: Journal, entity: int, seqs: list[int], reason: int, now: int) -> int:
+    """As `write_settled`, for several; returns how many the store took."""
+    return journal.append_run(SETTLED, reason, entity, seqs, now)
+
+
 def write_state(journal: Journal, entity: int, seq: int, state: int, count: int, until: int, now: int) -> None:
     """Given back, deferred, or (`until`) delayed, with a delivery count of its own."""
     journal.append(STATE, state, entity, seq, now, count, _U64.pack(until) if until else _NONE, _NONE)
@@ -248,7 +254,7 @@ def read_until(key: bytes) -> int:
 
 
 def pack_seqs(seqs: list[int]) -> bytes:
-    return b"".join([_U64.pack(seq) for seq in seqs])
+    return pack(f"<{len(seqs)}Q", *seqs)
 
 
 def read_seqs(packed: bytes) -> list[int]:

@@ -86,13 +86,13 @@ class Forwarding(Carrier):
             seqs.append(seq)
         if seqs:
             self.under_way += 1
-            queue.load(seqs, _Taken(self, seqs))
+            queue.bodies.load(seqs, _Taken(self, seqs))
 
     def clock_jumped(self) -> None:
         self.retry_at = 0
 
     def taken(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
-        self.under_way -= 1
+        self.one_came()
         queue = self.queue
         if queue.terms.out_of_service:
             return
@@ -100,7 +100,7 @@ class Forwarding(Carrier):
             self.give_back(seqs, queue.turn.now)
             return
         batch = _Batch(self)
-        queue.accessed_at = queue.turn.now
+        queue.access(queue.turn.now)
         for at, (seq, message) in enumerate(zip(seqs, messages, strict=True)):
             if message is None or queue.index.state(seq) != MOVING:
                 continue
@@ -110,6 +110,13 @@ class Forwarding(Carrier):
                 self.give_back(seqs[at:], queue.turn.now)
                 break
         batch.send_off()
+
+    def expect_one(self) -> None:
+        """One more answer is waited for before the next batch."""
+        self.under_way += 1
+
+    def one_came(self) -> None:
+        self.under_way -= 1
 
     def give_back(self, seqs: list[int], now: int) -> None:
         """It did not work now: the messages stay, and are tried again in a moment."""
@@ -142,7 +149,7 @@ class Forwarding(Carrier):
         if not batch.reaches(part):
             raise Unavailable("The store of the forward target is down.")
         part.intake.admit(copy, now)
-        target.accessed_at = now
+        target.access(now)
         if part.rows.backing is queue.rows.backing:
             queue.ledger.settle(seq, facts.FORWARDED, now)
         else:
@@ -153,13 +160,13 @@ class Forwarding(Carrier):
         queue = self.queue
         source = queue.terms.parent_path if queue.terms.is_dead_letter else ""
         copy = queue.rewriter.forwarded(message, seq, source)
-        copy.hops = message.hops + 1
+        copy.hop(message.hops + 1)
         expires_at = queue.index.expires_at(seq)
         if queue.terms.is_dead_letter:
             # Nothing expires in a dead-letter queue; what was put aside there must not vanish on its way to who looks after it.
-            copy.ttl_ms = NO_TTL
+            copy.live_for(NO_TTL)
         elif expires_at and copy.ttl_ms != NO_TTL:
-            copy.ttl_ms = max(expires_at - now, 1)
+            copy.live_for(max(expires_at - now, 1))
         return copy
 
     def _set_aside(self, seq: int, message: Message, reason: str, description: str, now: int) -> None:
@@ -207,9 +214,9 @@ class _Batch:
     def send_off(self) -> None:
         """The next batch waits for this one's commit: a long backlog must not become one turn."""
         forwarding = self.forwarding
-        forwarding.under_way += 1
+        forwarding.expect_one()
         for part, arrival in self._arrivals.items():
-            forwarding.under_way += 1
+            forwarding.expect_one()
             part.when_durable(arrival)
         forwarding.queue.when_durable(_Next(forwarding))
 
@@ -229,7 +236,7 @@ class _Arrival(Effect):
     def done(self, error: BaseException | None) -> None:
         """They have arrived, or nobody knows: then their store says so when it is back (`settle_transfers`)."""
         queue = self.forwarding.queue
-        self.forwarding.under_way -= 1
+        self.forwarding.one_came()
         now = queue.turn.begin()
         if error is not None:
             # They may be on that store's disk all the same. Until it is back and says so, they go nowhere else.
@@ -259,7 +266,7 @@ class _Next(Effect):
         self.forwarding = forwarding
 
     def done(self, error: BaseException | None) -> None:
-        self.forwarding.under_way -= 1
+        self.forwarding.one_came()
         if error is None:
             self.forwarding.queue.slot.touch()
 
@@ -358,7 +365,7 @@ def _retry_undelivered(namespace: Stores) -> None:
                 queue.ready.give_back(seq)
         if waiting:
             still.append((store, source, waiting))
-    namespace.in_doubt = still
+    namespace.still_in_doubt(still)
 
 
 class _Taken(Loaded):

@@ -10,12 +10,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.broker.ports import Recorded
+from tandem.broker.ports import Effect, Recorded
 from tandem.model.errors import Corrupt
+from tandem.model.histogram import AgeHistogram, Histogram
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Journal
     from tandem.broker.turn import Turn
+    from tandem.model.clock import Clock
 
 UNIT_BYTES: Final = 65_536
 """Operations are priced by started units of this size."""
@@ -89,7 +91,7 @@ def slot_of(entity: int, operation: int, outcome: int, unit: int) -> int:
 class Meter:
     """One queue's counts since the end of the last turn. The three that every message passes are plain numbers."""
 
-    __slots__ = ("book", "completes", "dirty", "entity", "others", "receive_bytes", "receives", "send_bytes", "sends")
+    __slots__ = ("ages", "book", "completes", "dirty", "entity", "others", "receive_bytes", "receives", "send_bytes", "send_times", "sends")
 
     def __init__(self, entity: int, book: MeterBook | None) -> None:
         self.entity: int = entity
@@ -101,6 +103,16 @@ class Meter:
         self.receive_bytes: int = 0
         self.completes: int = 0
         self.others: dict[int, list[int]] = {}
+        self.send_times: Histogram | None = None
+        """From taking messages until they were durable, and their senders could be answered; None: there were none yet."""
+        self.ages: AgeHistogram | None = None
+        """How long messages had waited when they were delivered."""
+
+    def sends_took(self, took_ms: int, count: int) -> None:
+        """So many, until they were durable."""
+        if self.send_times is None:
+            self.send_times = Histogram()
+        self.send_times.observe_alike(took_ms, count)
 
     def sent(self, size: int) -> None:
         if size > UNIT_BYTES:
@@ -123,6 +135,11 @@ class Meter:
         self.receive_bytes += size
         if not self.dirty:
             self._touch()
+
+    def delivery_ages(self) -> AgeHistogram:
+        if self.ages is None:
+            self.ages = AgeHistogram()
+        return self.ages
 
     def completed(self, count: int) -> None:
         self.completes += count
@@ -164,6 +181,24 @@ class Meter:
         return found
 
 
+class _SendsOfTurn(Effect):
+    """With the commit of their turn, sends were answered: how long that took is counted once for each queue, not for each message."""
+
+    __slots__ = ("_began", "_clock", "sends")
+
+    def __init__(self, clock: Clock, began: int) -> None:
+        self._clock = clock
+        self._began: int = began
+        self.sends: list[tuple[Meter, int]] = []
+
+    def done(self, error: BaseException | None) -> None:
+        if error is not None:
+            return
+        took = max(self._clock.steady_ms() - self._began, 0)
+        for meter, count in self.sends:
+            meter.sends_took(took, count)
+
+
 class MeterBook(Recorded):
     """The meters of one store: what was counted and is not in a file yet, and where the file ends."""
 
@@ -171,12 +206,16 @@ class MeterBook(Recorded):
         self._journal = journal
         self._turn: Turn | None = None
         self._touched: list[Meter] = []
+        self._touched_at: int = 0
+        """On the steady clock: when the first of them was."""
         self.paths: dict[int, str] = {}
         """Of every entity this store has known since it was opened."""
         self.pending: dict[int, dict[int, list[int]]] = {}
         """minute -> slot -> [count, bytes]."""
         self.totals: dict[int, list[int]] = {}
         """slot -> [count, bytes] since this process began."""
+        self.operations: dict[int, list[int]] = {}
+        """The same over all entities: operation << 8 | outcome -> [count, bytes]."""
         self.recent: deque[Row] = deque(maxlen=100_000)
         """Rows that are in files already, of the last hour, to be shown."""
         self.file_number: int = 1
@@ -191,20 +230,28 @@ class MeterBook(Recorded):
     def touched(self, meter: Meter) -> None:
         if not self._touched and self._turn is not None:
             self._turn.touch_record(self)
+            self._touched_at = self._turn.clock.steady_ms()
         self._touched.append(meter)
 
     def record(self, now: int) -> None:
         meters, self._touched = self._touched, []
         deltas: list[tuple[int, int, int]] = []
+        assert self._turn is not None
+        answered = _SendsOfTurn(self._turn.clock, self._touched_at)
         for meter in meters:
+            if meter.sends:
+                answered.sends.append((meter, meter.sends))
             deltas.extend(meter.drain())
         if not deltas:
             return
+        if answered.sends:
+            self._journal.when_durable(answered)
         facts.write_metered(self._journal, deltas, now)
         minute = self.pending.setdefault(now // MINUTE_MS, {})
         for slot, count, size in deltas:
             _count(minute, slot, count, size)
             _count(self.totals, slot, count, size)
+            _count(self.operations, slot >> 16 & 0xFFFF, count, size)
 
     # -- roll-up -----------------------------------------------------------------------------
 

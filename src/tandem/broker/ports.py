@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from mypy_extensions import mypyc_attr, trait
 
 from tandem.broker.queue.index import READY, Index
 from tandem.broker.rules.message_view import MessageView, view_of
+from tandem.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.model.errors import BusError
@@ -27,15 +29,19 @@ HELD_BYTES_MAX: Final = 2_097_152
 
 
 class StoreState(Enum):
-    """How a store is; everything but UP and DEGRADED refuses appends."""
+    """How a store is; everything but UP, DEGRADED and SUSPENDED refuses appends."""
 
     UP = "up"
     DEGRADED = "degraded"
     """Works, but slowly, or will not for long (a stalled sync, no room for the next segment)."""
+    SUSPENDED = "suspended"
+    """Its engine does not answer for now: what comes in waits, nothing is delivered."""
     DOWN = "down"
     CORRUPT = "corrupt"
     RECOVERING = "recovering"
     """Not replayed yet."""
+    ELSEWHERE = "elsewhere"
+    """Nothing is wrong with it: another node serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,14 @@ class StoreHealth:
     notes: tuple[str, ...] = ()
     """What was found and done when it was opened last, a line each: a torn tail cut off, an index read anew, messages set aside."""
 
+    def refusal(self) -> str:
+        """What a client is told that comes to an entity of this store."""
+        why = f": {self.cause}" if self.cause else ""
+        return f"The messaging store that holds this entity is {self.state.value}{why}. Try again."
+
+
+IN_SERVICE: Final = (StoreState.UP, StoreState.DEGRADED, StoreState.SUSPENDED)
+"""Appends are taken."""
 
 HEALTHY: Final = StoreHealth(StoreState.UP)
 
@@ -84,52 +98,74 @@ class Tenant(Protocol):
         """Told before any fact by a store that was begun anew in the place of a lost one: entities up to this id had numbers before."""
 
 
-class Journal(Protocol):
-    """An append-only log of facts with group commit. See docs/internals/contracts.md."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Journal:
+    """An append-only log of facts with group commit. See docs/internals/contracts.md.
+
+    A class and no protocol: every message is appended more than once, and compiled that is a call of a C function.
+    """
 
     @property
+    @abstractmethod
     def pending_bytes(self) -> int:
         """Appended and not yet durable."""
-        ...
 
     @property
+    @abstractmethod
     def health(self) -> StoreHealth: ...
 
     @property
+    @abstractmethod
     def short_of_room(self) -> str:
         """Why no new messages should be taken although the store works: the room that is left is for settling. Empty: take them."""
-        ...
 
+    @abstractmethod
     def when_room_changes(self, tell: Callable[[], None]) -> None:
         """`tell` is called on the loop whenever `short_of_room` may have changed: a disk fills up faster than anybody looks."""
-        ...
 
+    @abstractmethod
     def append(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes) -> int: ...
 
+    def append_run(self, kind: int, flags: int, entity: int, seqs: list[int], at: int) -> int:
+        """The same fact, which has neither aux, key nor body, of each of these. Returns how many were taken before the store stopped."""
+        for done, seq in enumerate(seqs):
+            try:
+                self.append(kind, flags, entity, seq, at, 0, b"", b"")
+            except StoreUnavailable:
+                return done
+        return len(seqs)
+
+    @abstractmethod
     def when_durable(self, effect: Effect) -> None: ...
 
+    @abstractmethod
     def flush(self) -> None: ...
 
+    @abstractmethod
     def fetch(self, locations: list[int], effect: FetchEffect) -> None: ...
 
+    @abstractmethod
     def forget(self, location: int) -> None: ...
 
+    @abstractmethod
     def replay(self, tenant: Tenant) -> None: ...
 
+    @abstractmethod
     def step_compaction(self) -> bool: ...
 
+    @abstractmethod
     def reopen(self, tenant: Tenant) -> None:
         """The way back from DOWN: replays again. What was not durable when the store stopped is gone."""
-        ...
 
+    @abstractmethod
     def fail(self, cause: str) -> None:
         """Stop the store as after a failed write: everybody who waits is told."""
-        ...
 
+    @abstractmethod
     def check_stalled(self, stall_ms_max: int) -> None:
         """A commit that has not returned for so long takes the store down, so that nobody waits for it any longer."""
-        ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -148,6 +184,12 @@ class Lock:
         self.session: MessageSession | None = session
         self.deferred: bool = deferred
         self.held: bool = True
+
+    def renew(self, locked_until: int) -> None:
+        self.locked_until = locked_until
+
+    def lose(self) -> None:
+        self.held = False
 
 
 class MessageSession:
@@ -169,6 +211,41 @@ class MessageSession:
         """Messages of this session in the queue, in any state."""
         self.state: bytes | None = None
         self.state_updated_at: int = 0
+
+    def set_state(self, state: bytes | None, at: int) -> None:
+        self.state = state
+        self.state_updated_at = at
+
+    def hold(self, consumer: Consumer | None) -> None:
+        """None: nobody does."""
+        if self.holder is not None:
+            self.holder.take_session(None)
+        self.holder = consumer
+        self.locked_until = 0
+        if consumer is not None:
+            consumer.take_session(self)
+
+    def renew(self, locked_until: int) -> None:
+        """With every lock in its holder's hand."""
+        self.locked_until = locked_until
+        for lock in self.locks.values():
+            lock.renew(locked_until)
+
+    def shift(self, by_ms: int) -> None:
+        if self.holder is not None:
+            self.locked_until += by_ms
+
+    def add_one(self) -> None:
+        """A message of it has come into the queue."""
+        self.total += 1
+
+    def remove(self, seq: int) -> None:
+        """A message of it has left the queue."""
+        self.total -= 1
+        self.locks.pop(seq, None)
+        if self.total == 0:
+            self.ready.clear()  # the row of the last one still stands; without this the session would seem to have more
+            self.returned.clear()
 
     def give_back(self, seq: int) -> None:
         heapq.heappush(self.returned, seq)
@@ -226,6 +303,28 @@ class Consumer:
         self.searching: bool = False
         """There may be more for it among what is there: it is being looked for."""
 
+    def select(self, selector: Selector | None) -> None:
+        self.selector = selector
+
+    def only_look(self) -> None:
+        """It gets copies, of everything that its selector lets through."""
+        self.copies = True
+        self.peek_lock = False
+        self.selector = self.selector or Selector()
+
+    def stand(self) -> None:
+        """It is in line for messages."""
+        self.waiting = True
+
+    def leave_line(self) -> None:
+        self.waiting = False
+
+    def search(self, more: bool) -> None:
+        self.searching = more
+
+    def take_session(self, session: MessageSession | None) -> None:
+        self.session = session
+
     def room(self) -> int:
         """How many messages it can take now."""
         return 0
@@ -258,6 +357,10 @@ class SessionAcceptor:
     def __init__(self, consumer: Consumer, deadline: int) -> None:
         self.consumer: Consumer = consumer
         self.deadline: int = deadline
+
+    def shift(self, by_ms: int) -> None:
+        """The clock was set: it waits as long as before."""
+        self.deadline += by_ms
 
     def accepted(self, session: MessageSession) -> None: ...
 
@@ -311,11 +414,7 @@ class Rewriter:
 
 
 class Pumped:
-    """Something with work to do at the end of a turn, or at an instant: a queue."""
-
-    def __init__(self) -> None:
-        self.dirty: bool = False
-        self.wake_at: int = 0
+    """Something with work to do at the end of a turn, or at an instant: a queue. It asks for that through its slot."""
 
     def pump(self, now: int) -> None:
         """Deliver what can be delivered."""
@@ -329,6 +428,9 @@ class Flushed:
     """Something with bytes to write at the end of a turn: a connection."""
 
     dirty: bool
+
+    def set_dirty(self, dirty: bool) -> None:
+        self.dirty = dirty
 
     def flush(self) -> None:
         """Write them."""

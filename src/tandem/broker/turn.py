@@ -28,13 +28,15 @@ class Turn:
         self._wanted = wanted
         self.scheduled: bool = False
         """A run was asked for, or is under way."""
-        self._queues: list[Pumped] = []
-        self._later: list[Pumped] = []
+        self._queues: list[TurnSlot] = []
+        self._later: list[TurnSlot] = []
         self._connections: list[Flushed] = []
         self._records: list[Recorded] = []
         self._journals: list[Journal] = []
-        self._timers: list[tuple[int, int, Pumped]] = []
+        self._timers: list[tuple[int, int, TurnSlot]] = []
         self._timer_number: int = 0
+        self.guard: Callable[[], None] | None = None
+        """Called whenever an instant begins, before anything is decided."""
 
     def add_journal(self, journal: Journal) -> None:
         self._journals.append(journal)
@@ -42,22 +44,22 @@ class Turn:
     def begin(self) -> int:
         """Every entry into the house (bytes, timer, commit) starts here; returns the instant that holds for all of it."""
         self.now = self.clock.now_ms()
+        if self.guard is not None:
+            self.guard()
         return self.now
 
-    def touch_queue(self, queue: Pumped) -> None:
-        if not queue.dirty:
-            queue.dirty = True
-            self._queues.append(queue)
-            if not self.scheduled:
-                self.schedule()
+    def add_queue(self, queue: TurnSlot) -> None:
+        self._queues.append(queue)
+        if not self.scheduled:
+            self.schedule()
 
-    def touch_later(self, queue: Pumped) -> None:
+    def add_later(self, queue: TurnSlot) -> None:
         """There is more to deliver, but not in this turn."""
         self._later.append(queue)
 
     def touch_connection(self, connection: Flushed) -> None:
         if not connection.dirty:
-            connection.dirty = True
+            connection.set_dirty(True)
             self._connections.append(connection)
             if not self.scheduled:
                 self.schedule()
@@ -72,14 +74,12 @@ class Turn:
             self.scheduled = True
             self._wanted()
 
-    def wake(self, queue: Pumped, at: int) -> None:
-        """Ask for `queue.due` at this instant; an earlier wish stays in force."""
-        if at and (queue.wake_at == 0 or at < queue.wake_at):
-            queue.wake_at = at
-            self._timer_number += 1
-            heapq.heappush(self._timers, (at, self._timer_number, queue))
-            if not self.scheduled and self._timers[0][2] is queue:
-                self.schedule()
+    def add_timer(self, queue: TurnSlot, at: int) -> None:
+        """An earlier wish of the same queue is void."""
+        self._timer_number += 1
+        heapq.heappush(self._timers, (at, self._timer_number, queue))
+        if not self.scheduled and self._timers[0][2] is queue:
+            self.schedule()
 
     def deadline(self) -> int:
         """When to run at the latest; 0 = nothing is planned."""
@@ -108,7 +108,6 @@ class Turn:
             queues.reverse()
             while queues:
                 queue = queues.pop()
-                queue.dirty = False
                 try:
                     queue.pump(now)
                 except Unavailable:
@@ -126,7 +125,7 @@ class Turn:
         connections.reverse()
         while connections:
             connection = connections.pop()
-            connection.dirty = False
+            connection.set_dirty(False)
             try:
                 connection.flush()
             except Exception:
@@ -136,7 +135,7 @@ class Turn:
             later = self._later
             self._later = []
             for queue in later:
-                self.touch_queue(queue)
+                queue.touch()
 
     def _record(self, now: int) -> None:
         records = self._records
@@ -151,30 +150,47 @@ class Turn:
         timers = self._timers
         while timers and timers[0][0] <= now:
             at, _, queue = heapq.heappop(timers)
-            if queue.wake_at == at:
-                queue.wake_at = 0
-                try:
-                    queue.due(now)
-                except Unavailable:
-                    continue  # replayed when the store comes back, timers included
+            try:
+                queue.due(at, now)
+            except Unavailable:
+                continue  # replayed when the store comes back, timers included
 
 
 class TurnSlot:
     """One queue's place in the turns: how its parts ask for attention."""
 
-    __slots__ = ("owner", "turn")
+    __slots__ = ("_dirty", "owner", "turn", "wake_at")
 
     def __init__(self, turn: Turn, owner: Pumped) -> None:
         self.turn: Turn = turn
         self.owner: Pumped = owner
+        self.wake_at: int = 0
+        """When it is due; 0 = it has not asked for that."""
+        self._dirty: bool = False
 
     def touch(self) -> None:
-        self.turn.touch_queue(self.owner)
+        if not self._dirty:
+            self._dirty = True
+            self.turn.add_queue(self)
 
     def touch_later(self) -> None:
-        self.turn.touch_later(self.owner)
+        self.turn.add_later(self)
 
     def wake(self, at: int) -> None:
-        """0: there is no such instant."""
-        if at:
-            self.turn.wake(self.owner, at)
+        """At this instant, or at an earlier one that was asked for before. 0: there is no such instant."""
+        if at and (self.wake_at == 0 or at < self.wake_at):
+            self.wake_at = at
+            self.turn.add_timer(self, at)
+
+    def forget_wakes(self) -> None:
+        self.wake_at = 0
+
+    def pump(self, now: int) -> None:
+        self._dirty = False
+        self.owner.pump(now)
+
+    def due(self, at: int, now: int) -> None:
+        """A timer that was set for `at` goes off."""
+        if self.wake_at == at:
+            self.wake_at = 0
+            self.owner.due(now)

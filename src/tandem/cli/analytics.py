@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from tandem.spark.analytics.availability import Availability, Outage
     from tandem.spark.analytics.bill import Cost
     from tandem.spark.analytics.reconcile import Reconciliation
@@ -68,7 +69,7 @@ def reconcile(
     if as_json:
         print(json.dumps(result.as_dict()))
     else:
-        show_reconciliation(result, Console())
+        show_reconciliation(result, _console())
     if not result.held:
         raise typer.Exit(1)
 
@@ -100,7 +101,7 @@ def cost(
     if as_json:
         print(json.dumps(result.as_dict()))
     else:
-        show_cost(result, Console())
+        show_cost(result, _console())
 
 
 def _counted_cost(
@@ -144,7 +145,7 @@ def availability(events: Events = None, target: Target = 0.999, master: Master =
     if as_json:
         print(json.dumps(result.as_dict()))
     else:
-        show_availability(result, Console())
+        show_availability(result, _console())
     if not result.met:
         raise typer.Exit(1)
 
@@ -209,11 +210,23 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    return Table(*columns, box=None)
+
+
 def show_reconciliation(result: Reconciliation, console: Console) -> None:
     from tandem.spark.analytics.reconcile import PROBLEMS
 
     shown = [one for one in PROBLEMS if one in ("lost", "duplicated") or getattr(result.total, one)]
-    table = Table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in shown], box=None)
+    table = _table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in shown])
     for one in [*result.entities, result.total]:
         name = one.entity or "[bold]all[/bold]"
         table.add_row(name, str(one.sent), str(one.delivered), str(one.diverted), *[_count(getattr(one, p), p) for p in shown])
@@ -233,7 +246,7 @@ def _count(number: int, problem: str) -> str:
 
 def show_cost(result: Cost, console: Console) -> None:
     if result.lines:
-        table = Table("namespace", "entity", "operation", "outcome", "count", "billed", "bytes", box=None)
+        table = _table("namespace", "entity", "operation", "outcome", "count", "billed", "bytes")
         for line in result.lines:
             counts = (f"{line.count:,}", f"{line.billed:,}", f"{line.bytes:,}")
             table.add_row(line.namespace, line.entity, line.operation, line.outcome, *counts)
@@ -254,14 +267,14 @@ def show_cost(result: Cost, console: Console) -> None:
     if result.measured_per_diverted is not None:
         console.print(f"  measured: {result.measured_per_diverted:.2f} for {result.diverted:,} diverted messages", highlight=False)
     console.print(f"in 30 days: {result.basis}", highlight=False)
-    table = Table("in 30 days", "operations", "price", "", box=None)
+    table = _table("in 30 days", "operations", "price", "")
     for one in result.scenarios:
         table.add_row(one.name, f"{one.operations:,.0f}", f"{result.currency} {one.price:,.2f}", one.words)
     console.print(table)
 
 
 def show_availability(result: Availability, console: Console) -> None:
-    table = Table("what", "seen by", "began", "until failover", "until healed", "failed pings", box=None)
+    table = _table("what", "seen by", "began", "until failover", "until healed", "failed pings")
     for one in [*result.outages, *result.stores]:
         table.add_row(one.path, one.who, _instant(one.began_ms), _seconds(one.seconds_to_failover), _healed(one), str(one.pings_failed))
     console.print(table if result.outages or result.stores else "no outages")

@@ -12,6 +12,7 @@ from tandem import __version__
 
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "serve": ("tandem.cli.serve", "serve", "Run a broker."),
+    "cluster": ("tandem.cli.cluster", "application", "Make a cluster, see who serves what, move it."),
     "demo": ("tandem.cli.demo", "demo", "Kill a broker under way and see that nothing is lost."),
     "syphon": ("tandem.cli.pipeline", "syphon", "Carry diverted messages home, on Spark."),
     "reconcile": ("tandem.cli.analytics", "reconcile", "Prove that nothing was lost, doubled or left behind."),
@@ -33,10 +34,14 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "dead-letter": ("tandem.cli.operations.dead_letter", "app", "Look at dead letters, send them again, or drop them."),
     "session": ("tandem.cli.operations.sessions", "app", "Sessions of an entity, and their states."),
     "connection": ("tandem.cli.operations.connections", "app", "Who is connected; close a connection."),
+    "lock": ("tandem.cli.operations.locks", "app", "What is locked and by whom; release a lock."),
     "top": ("tandem.cli.operations.top", "top", "Watch a broker live."),
+    "bench": ("tandem.cli.operations.bench", "bench", "Measure how fast a broker is, ours or another."),
     "context": ("tandem.cli.operations.contexts", "app", "Connection strings under a name."),
     "fault": ("tandem.cli.fault", "app", "Make a store, an entity or the namespace fail on purpose."),
+    "reload": ("tandem.cli.operations.reload", "reload", "Let a running broker read its configuration again."),
     "store": ("tandem.cli.store", "app", "Check, dump or back up messaging stores."),
+    "upgrade": ("tandem.cli.upgrade", "upgrade", "Say what this version would change in a data directory."),
     "keys": ("tandem.cli.keys", "keys", "Show the keys and connection strings of a broker."),
     "issuer": ("tandem.cli.issuer", "app", "Issue tokens to clients that have secrets."),
     "token": ("tandem.cli.token", "token", "Sign a token for programs that speak HTTP."),
@@ -57,6 +62,10 @@ class LazyGroup(TyperGroup):
         self._listing = True
         super().format_help(ctx, formatter)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self._listing = True
+        return super().shell_complete(ctx, incomplete)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
         if entry is None:
@@ -76,7 +85,7 @@ class LazyGroup(TyperGroup):
         return command
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from tandem.cli.operations.broker_pages import call
 from tandem.cli.operations.output import JsonFlag
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, target_of
+from tandem.cli.operations.target import OperationTarget, takes_target
 from tandem.model.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Faults on purpose.")
@@ -27,7 +27,9 @@ def fault() -> None:
 
 
 @app.command(name="inject")
+@takes_target
 def inject(
+    target: OperationTarget,
     kind: Annotated[str, typer.Argument(help="store-down, store-slow, entity-error, black-hole, … (an unknown one lists all).")],
     entity: Annotated[str | None, typer.Option(help="Path of the entity it concerns; without it, every entity.")] = None,
     store: Annotated[int | None, typer.Option(help="Number of the store it concerns.")] = None,
@@ -36,9 +38,6 @@ def inject(
     duration: Annotated[str | None, typer.Option("--for", help="Ends by itself after this: 30s, 5m.")] = None,
     count: Annotated[int | None, typer.Option(help="Ends by itself after so many strikes.")] = None,
     fraction: Annotated[float, typer.Option(help="Part of the occasions it strikes at.")] = 1.0,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Put a fault in force.
@@ -52,26 +51,24 @@ def inject(
         wanted["delay_ms"] = _milliseconds("--delay", delay)
     if duration is not None:
         wanted["for_ms"] = _milliseconds("--for", duration)
-    _show([call(target_of(connection_string, context, ca_file), "POST", "faults", wanted)], as_json)
+    _show([call(target, "POST", "faults", wanted)], as_json)
 
 
 @app.command(name="list")
-def list_faults(
-    connection_string: ConnectionString = None, context: ContextName = None, ca_file: CaFile = None, as_json: JsonFlag = False
-) -> None:
+@takes_target
+def list_faults(target: OperationTarget, as_json: JsonFlag = False) -> None:
     """Show what is in force.
 
     Example: tandem fault list
     """
-    _show(call(target_of(connection_string, context, ca_file), "GET", "faults")["faults"], as_json)
+    _show(call(target, "GET", "faults")["faults"], as_json)
 
 
 @app.command(name="heal")
+@takes_target
 def heal(
+    target: OperationTarget,
     number: Annotated[int | None, typer.Argument(help="One fault; without it, all of them.")] = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """End a fault, or all of them.
@@ -79,7 +76,7 @@ def heal(
     Example: tandem fault heal
     """
     path = "faults" if number is None else f"faults/{number}"
-    _show(call(target_of(connection_string, context, ca_file), "DELETE", path)["healed"], as_json)
+    _show(call(target, "DELETE", path)["healed"], as_json)
 
 
 def _milliseconds(option: str, text: str) -> int:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -60,7 +59,7 @@ def serve(
     """
     from tandem.issuer.settings import IssuerSettings
 
-    listener = _listen(host, port)
+    listener = listen(host, port)
     bound = listener.getsockname()[1]
     settings = IssuerSettings(
         url=(url or f"https://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::', '::1') else host}:{bound}").rstrip("/"),
@@ -162,7 +161,7 @@ def _duration(flag: str, text: str, low: int, high: int) -> int:
         raise ConfigurationError(f'{flag}: found "{text}"; allowed is {kind.allowed}') from None
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=512)
@@ -189,7 +188,8 @@ def _certificates(data: Path, certificate: Path | None, private_key: Path | None
 
 
 async def _serve(settings: Any, data: Path, listener: socket.socket, certificate: Path, private_key: Path, ca: Path | None) -> None:
-    from tandem.cli.running import LINES
+    from tandem.cli.audit_file import FILE_NAME, audit_to
+    from tandem.cli.log_output import LINES
     from tandem.issuer.clients import ClientBook
     from tandem.issuer.endpoint import TokenEndpoint
     from tandem.issuer.server import IssuerServer
@@ -199,7 +199,7 @@ async def _serve(settings: Any, data: Path, listener: socket.socket, certificate
 
     clock = SystemClock()
     keys, book = SigningKeys(data, settings, os.urandom), ClientBook(data)
-    endpoint = TokenEndpoint(settings, keys, book, clock=clock, entropy=os.urandom, audit=audit_file(data / "audit.jsonl", LINES.say))
+    endpoint = TokenEndpoint(settings, keys, book, clock=clock, entropy=os.urandom, audit=audit_to(data / FILE_NAME, LINES.say))
     server = IssuerServer(settings, keys, book, endpoint, clock=clock, note=LINES.say)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -220,17 +220,3 @@ async def _serve(settings: Any, data: Path, listener: socket.socket, certificate
         await stopping.wait()
     finally:
         await server.stop()
-
-
-def audit_file(path: Path, note: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
-    """One line of JSON for each token that was given or refused; never the token, never a secret."""
-
-    def write(event: dict[str, Any]) -> None:
-        line = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}
-        try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            note(f"{path} cannot be written: {error.strerror}; {json.dumps(line)}")
-
-    return write

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Annotated
 
 import typer
 
+from tandem.cli.audit_file import FILE_NAME, audit_to
 from tandem.cli.configuration import keyring
 from tandem.cli.configuration.settings import Configuration, Flags, load
 from tandem.model.entity import AuthorizationRule, HybridConnectionDescription, QueueDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
+from tandem.server.audit import READ_KEYS
 from tandem.server.settings import NamespaceSettings
 
 
@@ -41,6 +44,8 @@ def keys(
     flags = Flags(config=config, data=data, port=(port,) if port is not None else ())
     configuration = load(flags, os.environ, Path.cwd())
     shown = list(list_keys(configuration))
+    if configuration.server.data_dir is not None:
+        _audited(configuration.server.data_dir / FILE_NAME)
     if as_json:
         print(json.dumps([_as_dict(item) for item in shown], indent=2))
         return
@@ -50,6 +55,12 @@ def keys(
         print(f"  primary key        {item.rule.primary_key}")
         print(f"  secondary key      {item.rule.secondary_key}")
         print(f"  connection string  {item.connection_string}")
+
+
+def _audited(path: Path) -> None:
+    """Whoever may read the keys may write there."""
+    who = f"user {os.getuid()} of this machine"
+    audit_to(path, lambda text: print(text, file=sys.stderr))({"action": READ_KEYS, "who": who, "detail": "tandem keys"})
 
 
 def list_keys(configuration: Configuration) -> Iterator[Shown]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
@@ -32,6 +33,7 @@ def _run(arguments: list[str]) -> None:
             from tandem.cli.running import serve_with
 
             return serve_with(flags)
+    os.environ.setdefault("TYPER_USE_RICH", "0")  # boxes around help cost more time than all the rest of it
     from tandem.cli.application import app
 
     app(prog_name="tandem")

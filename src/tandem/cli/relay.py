@@ -11,8 +11,8 @@ from urllib.parse import quote
 import typer
 
 from tandem.cli.operations.broker_pages import call
-from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, target_of
+from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one, tell
+from tandem.cli.operations.target import OperationTarget, takes_target
 from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,88 +62,82 @@ def _rule(text: str) -> dict[str, Any]:
 
 
 @app.command(name="create")
+@takes_target
 def create(
+    target: OperationTarget,
     name: RelayName,
     authorization: Authorization = None,
     metadata: Metadata = None,
     rules: Rules = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a relay.
 
     Example: tandem relay create web --rule service=Listen --rule clients=Send
     """
-    target = target_of(connection_string, context, ca_file)
     if any(one["name"].casefold() == name.casefold() for one in call(target, "GET", "relays")["relays"]):
         raise ConfigurationError(f"there is a relay '{name}' already; change it with: tandem relay update {name}")
     show_one(call(target, "PUT", _path(name), _wish(authorization, metadata, rules)), as_json)
 
 
 @app.command(name="list")
-def list_relays(
-    connection_string: ConnectionString = None, context: ContextName = None, ca_file: CaFile = None, as_json: JsonFlag = False
-) -> None:
+@takes_target
+def list_relays(target: OperationTarget, as_json: JsonFlag = False) -> None:
     """List relays with who listens.
 
     Example: tandem relay list
     """
-    show(call(target_of(connection_string, context, ca_file), "GET", "relays")["relays"], as_json, _COLUMNS)
+    show(call(target, "GET", "relays")["relays"], as_json, _COLUMNS)
 
 
 @app.command(name="show")
+@takes_target
 def show_relay(
+    target: OperationTarget,
     name: RelayName,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show one relay.
 
     Example: tandem relay show web
     """
-    show_one(call(target_of(connection_string, context, ca_file), "GET", _path(name)), as_json)
+    show_one(call(target, "GET", _path(name)), as_json)
 
 
 @app.command(name="update")
+@takes_target
 def update(
+    target: OperationTarget,
     name: RelayName,
     authorization: Authorization = None,
     metadata: Metadata = None,
     rules: Rules = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Change a relay; what is not named stays, and so do those who are connected.
 
     Example: tandem relay update web --no-client-authorization
     """
-    target = target_of(connection_string, context, ca_file)
     call(target, "GET", _path(name))
     show_one(call(target, "PUT", _path(name), _wish(authorization, metadata, rules)), as_json)
 
 
 @app.command(name="delete")
+@takes_target
 def delete(
+    target: OperationTarget,
     name: RelayName,
     yes: Yes = False,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Delete a relay; listeners and senders are cut off.
 
     Example: tandem relay delete web
     """
-    target = target_of(connection_string, context, ca_file)
     found = call(target, "GET", _path(name))
     confirm(f"Delete {found['name']} with {found['listener_count']} listeners and {found['connection_count']} connections?", yes)
     call(target, "DELETE", _path(name))
+    tell(as_json, f"deleted {name}", deleted=name)
 
 
 Relay = Annotated[str, typer.Option("--relay", help="The relay to go through.", metavar="NAME")]
@@ -156,41 +150,37 @@ Events = Annotated[Path | None, typer.Option(help="Write events there, as tandem
 
 
 @app.command(name="bridge")
+@takes_target
 def bridge(
+    target: OperationTarget,
     listen: Annotated[str, typer.Option(help="Where clients connect to: 127.0.0.1:5432; port 0 for any.", metavar="HOST:PORT")],
     relay: Relay,
     secondary: Secondary = None,
     secondary_relay: SecondaryRelay = None,
     prefer: Prefer = None,
     events: Events = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
 ) -> None:
     """Take TCP connections here and carry them to where `tandem relay expose` runs.
 
     Example: tandem relay bridge --listen 127.0.0.1:5432 --relay db
     """
-    target = target_of(connection_string, context, ca_file)
     asyncio.run(_bridge(_address("--listen", listen), target, relay, secondary, secondary_relay, prefer, events))
 
 
 @app.command(name="expose")
+@takes_target
 def expose(
+    target: OperationTarget,
     relay: Relay,
     to: Annotated[str, typer.Option(help="The server to reach: 127.0.0.1:5432.", metavar="HOST:PORT")],
     secondary: Secondary = None,
     secondary_relay: SecondaryRelay = None,
     events: Events = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
 ) -> None:
     """Make a TCP server reachable through a relay, for `tandem relay bridge` elsewhere.
 
     Example: tandem relay expose --relay db --to 127.0.0.1:5432
     """
-    target = target_of(connection_string, context, ca_file)
     asyncio.run(_expose(_address("--to", to), target, relay, secondary, secondary_relay, events))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tandem.amqp import encode_message
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, target_of
+from tandem.cli.operations.target import OperationTarget, takes_target
 from tandem.cli.property_pairs import property_pair
 from tandem.engine_client.blocking import TransportError
 from tandem.model.errors import ConfigurationError
@@ -25,7 +25,9 @@ def rule() -> None:
 
 
 @app.command(name="match")
+@takes_target
 def match(
+    target: OperationTarget,
     topic: Annotated[str, typer.Argument(help="The topic, or topic/Subscriptions/name for one subscription.")],
     properties: Annotated[
         list[str] | None, typer.Option("--property", "-p", help='name=value; numbers, true, false and null are taken as such, "…" as text.')
@@ -38,9 +40,6 @@ def match(
     session_id: Annotated[str | None, typer.Option(help="Session id.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Content type.")] = None,
     body: Annotated[str, typer.Option(help="Body, which no rule looks at.")] = "",
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which rules a message would match, and why not. Nothing is sent. Exit code 1 when no subscription would get it.
@@ -61,7 +60,7 @@ def match(
         application_properties=dict(property_pair(text) for text in properties or []),
         body=body.encode(),
     )
-    subscriptions = _ask(target_of(connection_string, context, ca_file), topic, payload)
+    subscriptions = _ask(target, topic, payload)
     if as_json:
         print(json.dumps(subscriptions, indent=2))
     else:

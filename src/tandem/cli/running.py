@@ -5,26 +5,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import gc
 import json
-import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from tandem.cli.audit_file import FILE_NAME, AuditWriter
 from tandem.cli.configuration import keyring
 from tandem.cli.configuration.keyring import endpoint_host
 from tandem.cli.configuration.settings import Configuration, Flags, load
+from tandem.cli.log_output import LINES, OUTPUT, note
+from tandem.cli.reloading import Reloader
 from tandem.cli.service_manager import ServiceManager
 from tandem.model.errors import BusError, ConfigurationError
-from tandem.server.log_lines import LogHandler, LogLines
+from tandem.model.limits import Limits
+from tandem.server.audit import Audit, no_audit
 from tandem.server.settings import ServerSettings, TlsSettings
+
+if TYPE_CHECKING:  # loaded by the brokers that need it
+    import ssl
+
+    from tandem.cli.issuer_beside import IssuerBeside
+    from tandem.cluster.peers import ClusterNode
+    from tandem.server.reloading import Reloaded
+    from tandem.server.server import Server
+    from tandem.tokens.trust import TrustedIssuer
+    from tandem.tracing import MessageSpans
 
 TLS_PORT: Final = 5671
 STALLS_VARIABLE: Final = "TANDEM_STALLS"
@@ -45,27 +59,59 @@ class RunnableBroker(Protocol):
     ports: list[int]
     """Of every listener, in order, as they were really bound."""
 
+    fetch_keys: Callable[[TrustedIssuer], Awaitable[bytes]] | None
+    """Before `start`: how the keys of issuers are had, if not as their settings say."""
+
     async def start(self) -> None: ...
+
+    on_reload: Callable[[], Awaitable[dict[str, Any]]] | None
+    """How a client with Manage has the configuration read again."""
+
+    async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> Reloaded: ...
+
+    async def drain(self) -> object:
+        """Finish what is under way, for `drain_seconds` at most; what comes back says in words how that went."""
 
     async def stop(self) -> None: ...
 
 
 def serve_with(flags: Flags) -> None:
     """`tandem serve`, once its flags are known."""
-    run(load(flags, os.environ, Path.cwd()))
+    directory = Path.cwd()
+
+    def read() -> Configuration:
+        return load(flags, os.environ, directory)
+
+    run(read(), read=read)
 
 
-def run(configuration: Configuration, make: Callable[[ServerSettings], RunnableBroker] | None = None) -> None:
-    """Everything between the decided settings and the end of the process."""
-    with workplace(configuration) as directory:
+def run(
+    configuration: Configuration,
+    make: Callable[[ServerSettings], RunnableBroker] | None = None,
+    read: Callable[[], Configuration] | None = None,
+) -> None:
+    """Everything between the decided settings and the end of the process. `read`: how to decide them again."""
+    OUTPUT.configure(configuration.log_format, configuration.log_level)
+    with held_workplace(configuration) as (directory, lock):
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
-        _allow_files(settings.limits.connections_max, 3 * settings.limits.relay_connections_max)
+        allow_files(settings.limits)
         keys = "the root key is the one given" if configuration.root_key else _keys_command(configuration, directory)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        if configuration.workers > 1:
+            from tandem.cli.workers import serve_workers
+
+            serve_workers(configuration, settings, keys, lock)
+            return
+        issuer: IssuerBeside | None = None
+        if configuration.issuer is not None:
+            from tandem.cli.issuer_beside import IssuerBeside
+
+            issuer = IssuerBeside(configuration.issuer, settings, directory)
+            settings = issuer.believed_by(settings)
+        with audit_log(settings.data_dir) as audit, asyncio.Runner(loop_factory=loop_factory()) as runner:
             try:
-                runner.run(_serve(settings, make or _make_server, keys))
+                runner.run(_serve(settings, make or functools.partial(make_server, audit), keys, directory, read, issuer))
             except MemoryError:
-                _out_of_memory()
+                out_of_memory()
 
 
 def _keys_command(configuration: Configuration, directory: Path) -> str:
@@ -74,13 +120,13 @@ def _keys_command(configuration: Configuration, directory: Path) -> str:
     return f"tandem keys --data {directory}{f' --config {file}' if file is not None else ''}"
 
 
-def _allow_files(connections_max: int, relay_sockets: int) -> None:
-    """A connection is an open file, and the usual soft limit is a thousand: ask for as many as the system lets us have.
-
-    `relay_sockets`: what relays may need beside, two for each of their connections and some for listeners; nobody is warned for them.
-    """
+def allow_files(limits: Limits) -> None:
+    """A connection is an open file, and the usual soft limit is a thousand: ask for as many as the system lets us have."""
     import resource
 
+    connections_max = limits.connections_max
+    relay_sockets = 3 * limits.relay_connections_max
+    """What relays may need beside, two for each of their connections and some for listeners; nobody is warned for them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _FILES_BESIDE_CONNECTIONS
     most = wanted + relay_sockets
@@ -89,9 +135,7 @@ def _allow_files(connections_max: int, relay_sockets: int) -> None:
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        _note(
-            f"the system allows {allowed} open files, too few for {connections_max} connections (limits.connections_max); raise ulimit -n"
-        )
+        note(f"the system allows {allowed} open files, too few for {connections_max} connections (limits.connections_max); raise ulimit -n")
 
 
 def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSettings:
@@ -102,6 +146,12 @@ def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSe
 
     settings = configuration.server
     ring = keyring.KeyRing(directory / keyring.FILE_NAME)
+    if settings.cluster is not None:
+        from tandem.cli.cluster_node import check_engine, share_keys
+
+        check_engine(settings, lambda: time.time_ns() // 1_000_000, note)
+        keyring.fill(settings.namespaces, ring, configuration.root_key, settings.dev)
+        share_keys(settings, ring)
     namespaces = keyring.fill(settings.namespaces, ring, configuration.root_key, settings.dev)
     tls = settings.tls
     try:
@@ -121,12 +171,19 @@ def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSe
 @contextlib.contextmanager
 def workplace(configuration: Configuration) -> Iterator[Path]:
     """The data directory, held by us alone; or a temporary one for the certificates of a broker in memory."""
+    with held_workplace(configuration) as (directory, _):
+        yield directory
+
+
+@contextlib.contextmanager
+def held_workplace(configuration: Configuration) -> Iterator[tuple[Path, int]]:
+    """The same, and the file descriptor by which it is held: a process that inherits it holds it too. -1: nothing is held."""
     data = configuration.server.data_dir
     if data is None:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="tandem-") as temporary:
-            yield Path(temporary)
+            yield Path(temporary), -1
         return
     import fcntl
 
@@ -145,23 +202,32 @@ def workplace(configuration: Configuration) -> Iterator[Path]:
             raise ConfigurationError(f"data: {data} is in use by another broker (process {holder})") from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))
-        yield data
+        yield data, descriptor
     finally:
         os.close(descriptor)
 
 
-async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], RunnableBroker], keys: str) -> None:
+async def _serve(
+    settings: ServerSettings,
+    make: Callable[[ServerSettings], RunnableBroker],
+    keys: str,
+    directory: Path,
+    read: Callable[[], Configuration] | None,
+    issuer: IssuerBeside | None = None,
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_on_loop_error)
-    threading.excepthook = _on_thread_error
-    logging.getLogger().addHandler(LogHandler(LINES))
+    loop.set_exception_handler(on_loop_error)
+    threading.excepthook = on_thread_error
     manager = ServiceManager(os.environ)
-    beside = [loop.create_task(_tell_what_was_left_out()), loop.create_task(manager.keep_alive())]
+    beside = [loop.create_task(tell_what_was_left_out()), loop.create_task(manager.keep_alive())]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, loop, stopping)
     server = make(settings)
     try:
+        if issuer is not None and settings.tls is not None:
+            server.fetch_keys = issuer.fetch_keys
+            await issuer.start(settings.tls)
         await server.start()
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
@@ -173,43 +239,58 @@ async def _serve(settings: ServerSettings, make: Callable[[ServerSettings], Runn
     except BusError as error:
         raise ConfigurationError(f"the broker cannot start: {error.description}") from error
     try:
-        _settle_garbage_collector()
+        settle_garbage_collector()
+        if read is not None:
+
+            def prepared(configuration: Configuration, now: int) -> ServerSettings:
+                found = prepare(configuration, directory, now)
+                return issuer.believed_by(found) if issuer is not None else found
+
+            reloader = Reloader(read, prepared, server, manager, settings.tls)
+            server.on_reload = reloader.reload
+            if not _at_a_terminal():
+                loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         hosts = (listener.host for listener in settings.listeners)
         with _watched(loop, os.environ.get(STALLS_VARIABLE)):
-            for line in greeting(settings, tuple(zip(hosts, server.ports, strict=True)), keys):
+            said = issuer.greeting() if issuer is not None else []
+            for line in (*said, *greeting(settings, tuple(zip(hosts, server.ports, strict=True)), keys)):
                 print(line)
             sys.stdout.flush()
             manager.ready(line)
             await stopping.wait()
+            manager.stopping("what is under way is finished")
+            note(str(await server.drain()))
     finally:
-        manager.stopping("what is under way is finished")
+        manager.stopping("what was accepted is written down")
         began = loop.time()
+        if issuer is not None:
+            await issuer.stop()
         await server.stop()
         for task in beside:
             task.cancel()
-        _note(f"stopped in {loop.time() - began:.2f} s")
+        note(f"stopped in {loop.time() - began:.2f} s")
         LINES.close()
 
 
-async def _tell_what_was_left_out() -> None:
+async def tell_what_was_left_out() -> None:
     while True:
         await asyncio.sleep(1)
         LINES.look_after()
 
 
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     if isinstance(context.get("exception"), MemoryError):
-        _out_of_memory()
+        out_of_memory()
     loop.default_exception_handler(context)
 
 
-def _on_thread_error(failed: threading.ExceptHookArgs) -> None:
+def on_thread_error(failed: threading.ExceptHookArgs) -> None:
     if isinstance(failed.exc_value, MemoryError):
-        _out_of_memory()
+        out_of_memory()
     threading.__excepthook__(failed)
 
 
-def _out_of_memory() -> NoReturn:
+def out_of_memory() -> NoReturn:
     """Half of something was done and nothing more can be: who supervises us starts a new process, which has what is on disk."""
     os.write(2, _OUT_OF_MEMORY)
     os._exit(EXIT_OUT_OF_MEMORY)
@@ -268,6 +349,11 @@ def greeting(settings: ServerSettings, addresses: tuple[tuple[str, int], ...], k
     return lines
 
 
+def _at_a_terminal() -> bool:
+    """There SIGHUP means that the terminal is gone, and the broker goes with it."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+
+
 def _on_signal(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
     """The first one stops cleanly; a second one does not wait."""
     stopping.set()
@@ -276,7 +362,7 @@ def _on_signal(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None
         signal.signal(number, signal.SIG_DFL)
 
 
-def _settle_garbage_collector() -> None:
+def settle_garbage_collector() -> None:
     """What start-up built lives as long as the process: never look at it again."""
     gc.collect()
     gc.freeze()
@@ -284,7 +370,7 @@ def _settle_garbage_collector() -> None:
     gc.enable()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
@@ -293,7 +379,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _make_server(settings: ServerSettings) -> RunnableBroker:
+@contextlib.contextmanager
+def audit_log(data: Path | None) -> Iterator[Audit]:
+    """A broker in memory leaves none behind."""
+    if data is None:
+        yield no_audit
+        return
+    with contextlib.closing(AuditWriter(data / FILE_NAME, note)) as writer:
+        yield writer
+
+
+def make_server(audit: Audit, settings: ServerSettings, cluster: ClusterNode | None = None) -> Server:
     """The composition root: which clock, which engines, which certificates."""
     from tandem.model.clock import SystemClock
     from tandem.server.server import Server
@@ -301,6 +397,13 @@ def _make_server(settings: ServerSettings) -> RunnableBroker:
     from tandem.stores.settings import LogSettings
     from tandem.wire.tls import server_context
 
+    tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
+    keep = EventFile(settings.data_dir / "events.jsonl" if settings.data_dir else None, settings.node)
+    if settings.cluster is not None:
+        from tandem.cli.cluster_node import make_node_server
+
+        node: Server = make_node_server(settings, note, warn=LINES.warn, audit=audit, on_event=keep, tls=tls, tracing=_tracing(settings))
+        return node
     clock = SystemClock()
     configured = settings.stores
     stores = LogSettings(
@@ -309,13 +412,32 @@ def _make_server(settings: ServerSettings) -> RunnableBroker:
     faults = settings.faults or settings.dev
     isolated = settings.stores.isolation == "process"
     engines = (
-        DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated, note=_note)
-        if settings.data_dir
-        else MemoryEngines()
+        DiskEngines(settings.data_dir, stores, clock, faults=faults, isolated=isolated, note=note) if settings.data_dir else MemoryEngines()
     )
-    tls = server_context(settings.tls.certificate, settings.tls.private_key) if settings.tls else None
-    keep = EventFile(settings.data_dir / "events.jsonl" if settings.data_dir else None, settings.node)
-    return Server(settings, engines, clock=clock, log=_note, on_event=keep, tls=tls)
+    return Server(
+        settings,
+        engines,
+        clock=clock,
+        log=note,
+        warn=LINES.warn,
+        audit=audit,
+        on_event=keep,
+        tls=tls,
+        tracing=_tracing(settings),
+        cluster=cluster,
+    )
+
+
+def _tracing(settings: ServerSettings) -> MessageSpans | None:
+    if not settings.tracing:
+        return None
+    import atexit
+
+    from tandem.tracing import MessageSpans, exporting_provider
+
+    provider = exporting_provider("tandem", settings.node)
+    atexit.register(provider.shutdown)  # what was not sent yet
+    return MessageSpans(provider, **{"tandem.node": settings.node})
 
 
 class EventFile:
@@ -343,17 +465,4 @@ class EventFile:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            _note(f"{self._path} cannot be written: {error.strerror}")
-
-
-def _note(text: str) -> None:
-    """One line for the operator."""
-    LINES.say(text)
-
-
-def _write(text: str) -> None:
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    print(f"{at} {text}", file=sys.stderr, flush=True)
-
-
-LINES: Final = LogLines(_write, time.monotonic)
+            note(f"{self._path} cannot be written: {error.strerror}")

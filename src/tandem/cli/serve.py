@@ -21,6 +21,12 @@ def serve(
     key: Annotated[str | None, typer.Option(help="Primary key of RootManageSharedAccessKey.", envvar=[])] = None,
     config: Annotated[Path | None, typer.Option(help="tandem.toml, or the emulator's Config.json.", metavar="FILE")] = None,
     store_count: Annotated[int | None, typer.Option(help="Messaging stores per namespace. [default: 4]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json. [default: text]")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
+    cluster: Annotated[str | None, typer.Option(help="PostgreSQL that holds the journals of a cluster.", metavar="DSN")] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="What all nodes of the cluster know.", metavar="FILE")] = None,
+    node: Annotated[str | None, typer.Option(help="This node's name in the cluster. [default: the host's]")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes behind the ports, each with some of the stores. [default: 1]")] = None,
 ) -> None:
     """Run one broker until it is told to stop (Ctrl-C or SIGTERM).
 
@@ -38,5 +44,11 @@ def serve(
         faults=faults,
         key=key,
         store_count=store_count,
+        log_format=log_format,
+        log_level=log_level,
+        cluster=cluster,
+        secret_file=secret_file,
+        node=node,
+        workers=workers,
     )
     serve_with(flags)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,6 +26,9 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         self._tell(f"READY=1\nSTATUS={status}\nMAINPID={os.getpid()}")
+
+    def reloading(self) -> None:
+        self._tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
 
     def stopping(self, status: str) -> None:
         self._tell(f"STOPPING=1\nSTATUS={status}")

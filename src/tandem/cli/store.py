@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tandem.cli.data_copy import copy_data, problems_of
+from tandem.cli.operations.output import JsonFlag
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import journal_dump
 from tandem.stores import repair as repairing
@@ -44,7 +45,7 @@ def stores_below(directory: Path) -> list[Path]:
 
 
 @app.command(name="check")
-def check(directory: _Data, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def check(directory: _Data, as_json: JsonFlag = False) -> None:
     """Verify every checksum and invariant. Exit code 1 when anything is wrong.
 
     Example: tandem store check tandem-data
@@ -93,7 +94,9 @@ def dump(directory: _Data) -> None:
 
 @app.command(name="backup")
 def backup(
-    directory: _Data, target: Annotated[Path, typer.Argument(help="A directory that does not exist yet.", metavar="TARGET")]
+    directory: _Data,
+    target: Annotated[Path, typer.Argument(help="A directory that does not exist yet.", metavar="TARGET")],
+    as_json: JsonFlag = False,
 ) -> None:
     """Copy a data directory so that a broker started on the copy is the same broker: messages, entities, keys, certificates, meters.
 
@@ -103,14 +106,16 @@ def backup(
     """
     if target.exists():
         raise ConfigurationError(f"{target} exists already; name a new directory")
-    for line in copy_data(directory, target, stores_below(directory)):
-        print(line)
+    copied = [_told(line, as_json) for line in copy_data(directory, target, stores_below(directory))]
+    if as_json:
+        print(json.dumps({"backup": str(target), "copied": copied}))
 
 
 @app.command(name="restore")
 def restore(
     source: Annotated[Path, typer.Argument(help="What `tandem store backup` made of a data directory.", metavar="BACKUP")],
     data: Annotated[Path, typer.Argument(help="The data directory to be: not there yet, or empty.", metavar="DATA")],
+    as_json: JsonFlag = False,
 ) -> None:
     """Verify a backup and put it where a broker can be started on it. Exit code 1 when the backup is damaged: nothing is written then.
 
@@ -119,16 +124,24 @@ def restore(
     if data.exists() and any(data.iterdir()):
         raise ConfigurationError(f"{data} is not empty; move what is there away, or name another directory")
     problems = problems_of(stores_below(source))
-    for problem in problems:
-        print(problem)
+    copied = [] if problems else [_told(line, as_json) for line in copy_data(source, data, stores_below(source))]
+    if as_json:
+        print(json.dumps({"data": str(data), "problems": problems, "copied": copied}))
+    elif problems:
+        print("\n".join(problems))
     if problems:
         raise typer.Exit(1)
-    for line in copy_data(source, data, stores_below(source)):
+
+
+def _told(line: str, as_json: bool) -> str:
+    """Said at once where a person waits."""
+    if not as_json:
         print(line)
+    return line
 
 
 @app.command(name="repair")
-def repair(directory: _Data, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def repair(directory: _Data, as_json: JsonFlag = False) -> None:
     """Make damaged stores open again, with their broker stopped. What can be proved is kept; every record that is lost is listed.
 
     A lost body leaves its message, which is dead-lettered. Files that are replaced go to damaged/ in the store.
@@ -199,7 +212,7 @@ def recover(
         except Corrupt as error:
             print(f"{path}: a journal is damaged, nothing was written: {error.description}")
             raise typer.Exit(1) from error
-        print(f"{path / METADATA}: rebuilt with {len(found.entities)} entities from {len(found.stores)} stores")
+        print(f"{path / METADATA}: rebuilt with {len(found.entities)} entities from {len(found.stores)} stores, {len(found.relays)} relays")
         for line in described(found):
             print(f"  {line}")
         print("  not known to the journals:")

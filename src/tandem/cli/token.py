@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tandem.cli.operations.output import JsonFlag, tell
 from tandem.cli.operations.target import ConnectionString, ContextName, target_of
 from tandem.engine_client.blocking import Endpoint
 from tandem.model.errors import ConfigurationError
@@ -18,6 +19,7 @@ def token(
     minutes: Annotated[int, typer.Option(help="How long it is good.", min=1, max=525_600)] = 60,
     connection_string: ConnectionString = None,
     context: ContextName = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Print a token for the header Authorization. Whoever has it may do what the key may, until it ends.
 
@@ -30,4 +32,5 @@ def token(
     if endpoint.token:
         raise ConfigurationError("the connection string has a token of its own and no key to sign with")
     expires_at_ms = time.time_ns() // 1_000_000 + minutes * 60_000
-    print(make_token(f"sb://{endpoint.host}/{entity}", endpoint.key_name, endpoint.key, expires_at_ms))
+    made = make_token(f"sb://{endpoint.host}/{entity}", endpoint.key_name, endpoint.key, expires_at_ms)
+    tell(as_json, made, token=made, entity=entity, expires_at_ms=expires_at_ms)

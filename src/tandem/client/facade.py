@@ -91,7 +91,7 @@ def _unwrap(value: Any) -> Any:
 
 def wrap(value: Any) -> Any:
     """Asynchronous objects leave as their stand-ins; everything else as it is."""
-    facade = _FACADES.get(type(value))
+    facade = next((_FACADES[kind] for kind in type(value).__mro__ if kind in _FACADES), None)
     if facade is None:
         return value
     made = facade.__new__(facade)
@@ -103,7 +103,7 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(self: Facade, *args: Any, **kwargs: Any) -> Any:
         async def work() -> Any:
-            result = function(self.aio, *map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
+            result = getattr(self.aio, function.__name__)(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
             return await result if inspect.isawaitable(result) else result
 
         return wrap(_THREAD.run(work()))

@@ -31,6 +31,7 @@ from tandem.model.clock import SystemClock
 
 if TYPE_CHECKING:
     from tandem.client.transport import NamespaceTransport
+    from tandem.tracing import MessageSpans
 
 Duration = datetime.timedelta | float
 _ROLES: weakref.WeakKeyDictionary[ServiceBusClient, str] = weakref.WeakKeyDictionary()
@@ -98,6 +99,7 @@ class PairedNamespaces:
 
     `primary` and `secondary` are connection strings or `azure.servicebus.aio.ServiceBusClient` objects. Options are the fields of
     `PairingOptions`, or one such object as `options`. Only senders made by this object are protected; receivers are the primary's own.
+    With a `tracer_provider` of OpenTelemetry (True: the process's own) sends, diversions, pings and moves are traced.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class PairedNamespaces:
         secondary_administration: ServiceBusAdministrationClient | Administration | None = None,
         unreachable: Callable[[BaseException], bool] = is_unreachable,
         on_event: Callback | None = None,
+        tracer_provider: Any = None,
         sdk_options: dict[str, Any] | None = None,
         now_ms: Callable[[], int] | None = None,
         choose: Callable[[int], int] = secrets.randbelow,
@@ -133,6 +136,11 @@ class PairedNamespaces:
         if on_event is not None:
             self.events.subscribe(on_event)
         self.counters = Counters()
+        self._tracing: MessageSpans | None = None
+        if tracer_provider is not None:
+            from tandem.tracing import MessageSpans
+
+            self._tracing = MessageSpans(tracer_provider if tracer_provider is not True else None)
         self.primary_namespace = self.options.primary_namespace or namespace_label(self.primary.host)
         self.backlog_message_bytes_max = 0
         self.rotation = self._make_rotation([])
@@ -259,7 +267,7 @@ class PairedNamespaces:
         return Rotation(names, self._choose, lambda: asyncio.get_running_loop().time(), self.events.tell)
 
     def _make_syphon(self, administration: Administration | None) -> None:
-        self.syphon = Syphon(
+        self.syphon = self._parts()[2](
             self.primary,
             self.secondary,
             [],
@@ -284,6 +292,14 @@ class PairedNamespaces:
 
         self.events.subscribe(heard)
         self._coupling = Coupling(self.primary, self.secondary, self.syphon.stop, self.events.tell)
+
+    def _parts(self) -> tuple[Callable[..., PairedSender], Callable[..., PathMonitor], Callable[..., Syphon]]:
+        """What makes senders, monitors and syphons: those that trace are loaded only where somebody wants traces."""
+        if self._tracing is None:
+            return PairedSender, PathMonitor, Syphon
+        from tandem.client.traced import TracedMonitor, TracedSender, TracedSyphon
+
+        return partial(TracedSender, self._tracing), partial(TracedMonitor, self._tracing), partial(TracedSyphon, self._tracing)
 
     def _failed_over(self, path: str) -> bool:
         monitor = self._monitors.get(path.casefold())
@@ -314,7 +330,8 @@ class PairedNamespaces:
         if self._closed:
             raise NamespaceClosedError("the pair is closed")
         self.primary.check()
-        sender = PairedSender(self, path, seconds(timeout if timeout is not None else self.options.operation_timeout), sdk_options or {})
+        longest = seconds(timeout if timeout is not None else self.options.operation_timeout)
+        sender = self._parts()[0](self, path, longest, sdk_options or {})
         self._senders.add(sender)
         return sender
 
@@ -341,7 +358,7 @@ class PairedNamespaces:
                 ping_interval=seconds(self.options.ping_primary_interval),
                 ping_timeout=seconds(self.options.ping_timeout),
             )
-            monitor = PathMonitor(path, self.primary, settings, self.events, self.counters, self._new_id, self.unreachable)
+            monitor = self._parts()[1](path, self.primary, settings, self.events, self.counters, self._new_id, self.unreachable)
             self._monitors[key] = monitor
         return monitor
 

@@ -128,7 +128,7 @@ class PairedSender:
         outgoing = self._prepare(messages)
         if outgoing is None:
             return []
-        singles = _flatten(outgoing)
+        singles = flatten(outgoing)
         for single in singles:
             if not isinstance(single, ServiceBusMessage):
                 raise ValueError("only ServiceBusMessage can be scheduled")
@@ -281,7 +281,7 @@ class PairedSender:
         started = self._now()
         cause: BaseException | None = None
         order = self._order if in_order else None
-        behind = order is not None and order.holding and await order.must_divert(sessions_of(_flatten(outgoing)), timeout)
+        behind = order is not None and order.holding and await order.must_divert(sessions_of(flatten(outgoing)), timeout)
         if not self._monitor.health.diverting and not behind:
             number = self._monitor.began(started)
             try:
@@ -333,10 +333,10 @@ class PairedSender:
         """Into one backlog queue after the other, within the caller's time, until one has stored everything."""
         self._pair.secondary.check()
         if not self._primary.message_bytes_max:
-            for single in _flatten(outgoing):
+            for single in flatten(outgoing):
                 self._check_size(annotated(single))
         now_ms = self._pair.now_ms()
-        singles = _flatten(outgoing)
+        singles = flatten(outgoing)
         if self._order is not None:
             await self._divert_in_order(self._order, singles, deadline, cause)
             singles = [single for single in singles if session_of(single) is None]
@@ -468,7 +468,7 @@ def _gone(error: BaseException) -> bool:
     return type(error).__name__ in ("MessagingEntityNotFoundError", "MessagingEntityDisabledError")
 
 
-def _flatten(outgoing: Outgoing) -> list[Single]:
+def flatten(outgoing: Outgoing) -> list[Single]:
     if isinstance(outgoing, ServiceBusMessageBatch):
         return list(outgoing._messages)
     return list(outgoing) if isinstance(outgoing, list) else [outgoing]

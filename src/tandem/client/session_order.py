@@ -78,6 +78,8 @@ class PathOrder:
         """Sends of held sessions wait for the next fence."""
         self._insisting = False
         """… and go on doing so after one has waited in vain: they come faster than the syphon carries them home."""
+        self._took = 0.0
+        """Seconds of the last round; 0 in the first."""
         self._turn = asyncio.Event()
         """Set at the end of every round; each has its own."""
         self._task: asyncio.Task[None] | None = None
@@ -108,7 +110,7 @@ class PathOrder:
     async def must_divert(self, sessions: Collection[str], seconds: float) -> bool:
         """Whether messages of these sessions have to go behind others in the backlog; waits a little if they are nearly home."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(HOLD_SECONDS, seconds / 2)
+        until = loop.time() + min(max(HOLD_SECONDS, 2 * self._took) if self._insisting else HOLD_SECONDS, seconds / 2)
         while self.holds(sessions):
             left = until - loop.time()
             if not self._closing or left <= 0 or self._monitor.health.diverting:
@@ -184,22 +186,22 @@ class PathOrder:
         self._order.events.tell("sessions-held", self.path, f"{told} session(s) are diverted until their backlog is home")
         first = self._round
         now = asyncio.get_running_loop().time
-        before = 0.0
+        self._took = 0.0
+        self._insisting = False
         while self.holding:
             started = now()
             self._round += 1
             covered = {session: (held.moves, set(held.after)) for session, held in self.sessions.items() if not held.under_way}
             queues = {queue for session in covered for queue in self.sessions[session].queues}
             queues.update(queue for queue, since in self.everything.items() if since < self._round)
-            await asyncio.gather(*(self._fence(queue) for queue in sorted(queues)))
+            await self._fences(queues)
             for session, (moves, after) in covered.items():
                 self._passed(session, moves, after)
             self.everything = {queue: since for queue, since in self.everything.items() if since >= self._round}
             # Sends wait for the next fence only if it will not take long, or if they would never let it end.
-            took = now() - started
-            self._insisting = took > before > _SOON_SECONDS or self._round - first > _ROUNDS_MAX
-            before = took
-            self._end_round(closing=took < _SOON_SECONDS or self._insisting)
+            self._took = now() - started
+            self._insisting = self._insisting or self._round - first > _ROUNDS_MAX
+            self._end_round(closing=self._took < _SOON_SECONDS or self._insisting)
             if not queues:
                 await asyncio.sleep(_PAUSE_SECONDS)
         self._insisting = False
@@ -215,6 +217,22 @@ class PathOrder:
             del self.sessions[session]
         elif held.moves == moves:
             held.after -= after  # nothing of it is left there: who carries the next one need not look
+
+    async def _fences(self, queues: Collection[str]) -> None:
+        """Put one into each queue and wait until all have passed. Before them stands what was sent during the last round: if this one takes
+        longer, messages come faster than they are carried home, and from now on they wait."""
+        fences = asyncio.gather(*(self._fence(queue) for queue in sorted(queues)))
+        try:
+            async with asyncio.timeout(max(self._took, _SOON_SECONDS) if self._took else None):
+                await asyncio.shield(fences)
+        except TimeoutError:
+            self._closing = self._insisting = True
+            log.debug("%s: sessions come faster than they are carried home: their sends wait", self.path)
+            await fences
+        except asyncio.CancelledError:
+            fences.cancel()
+            await asyncio.gather(fences, return_exceptions=True)  # or nobody would ever have asked how they ended, and the loop says so
+            raise
 
     async def _fence(self, queue: str) -> None:
         """Put a fence into the queue and wait until it is gone, however long the queue is away."""
@@ -238,7 +256,7 @@ class PathOrder:
             while not await fence.is_gone(receiver, _OPERATION_SECONDS):  # noqa: ASYNC110 - only the queue itself can say so
                 await asyncio.sleep(backoff.next_pause())
         finally:
-            await receiver.close()
+            self._order.run(receiver.close())  # which may take a second, and nobody waits for it
         return True
 
 

@@ -10,12 +10,14 @@ from azure.core.credentials import AccessToken
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from prometheus_client.core import Metric
 
 from tandem.client.backlog import Administration
 from tandem.client.coupling import PairSide
 from tandem.client.dedup import SeenIds
 from tandem.client.events import Callback, Counters, EventHub
 from tandem.client.health import PathState
+from tandem.client.metrics import PairMetrics as AsyncPairMetrics
 from tandem.client.outbox import Outbox as AsyncOutbox
 from tandem.client.outbox import OutboxCounters, OutboxSettings
 from tandem.client.outbox_store import Dead, OutboxEntry, OutboxStore
@@ -53,6 +55,7 @@ class PairedNamespaces:
         secondary_administration: ServiceBusAdministrationClient | Administration | None = ...,
         unreachable: Callable[[BaseException], bool] = ...,
         on_event: Callback | None = ...,
+        tracer_provider: Any = ...,
         sdk_options: dict[str, Any] | None = ...,
         now_ms: Callable[[], int] | None = ...,
         choose: Callable[[int], int] = ...,
@@ -119,6 +122,15 @@ class PairedNamespaces:
     def unreachable(self) -> Callable[[BaseException], bool]: ...
     def __enter__(self) -> PairedNamespaces: ...
     def __exit__(self, *exception: object) -> None: ...
+
+class PairMetrics:
+    """`prometheus_client.REGISTRY.register(PairMetrics(pair))`: nothing is counted for it, it reads what the pair counts …"""
+
+    aio: AsyncPairMetrics
+    def __init__(self, pair: PairedNamespaces) -> None: ...
+    def collect(self) -> Iterator[Metric]: ...
+    def measure(self) -> None:
+        """Ask the secondary what is in the backlog queues."""
 
 class PairedSender:
     """Sends to one queue or topic of the primary namespace. Made by `PairedNamespaces.get_queue_sender` or `get_topic_sender`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
-from tandem.client.backlog_browsing import look_around
+from tandem.client.backlog_browsing import BacklogBrowser
 from tandem.client.batch_budget import BatchBudget
 from tandem.client.destinations import WAIT_SECONDS, Destinations, Fate
 from tandem.client.envelope import NOT_RETRYABLE, EnvelopeError, unwrap_payload
@@ -179,6 +179,7 @@ class Syphon:
         before = self._counters.syphon_moved
         for queue in self.queues:
             receiver = self._secondary.namespace.receiver(queue)
+            browser = BacklogBrowser(self._secondary.namespace, self.queues)
             budget = BatchBudget(self.settings.batch_bytes_max)
             try:
                 while not self._stopping.is_set():
@@ -186,10 +187,11 @@ class Syphon:
                     if not deliveries:
                         break
                     budget.seen(len(delivery.payload) for delivery in deliveries)
-                    outcome = await self._move(receiver, deliveries)
+                    outcome = await self._move(receiver, browser, deliveries)
                     if outcome.blocked:
                         break
             finally:
+                await browser.close()
                 await receiver.close()
         return self._counters.syphon_moved - before
 
@@ -202,13 +204,14 @@ class Syphon:
         budget = BatchBudget(settings.batch_bytes_max)
         while not self._stopping.is_set():
             receiver = self._secondary.namespace.receiver(queue)
+            browser = BacklogBrowser(self._secondary.namespace, self.queues)
             try:
                 while not self._stopping.is_set():
                     deliveries = await self._receive(receiver, budget.count(count))
                     if not deliveries:
                         continue
                     budget.seen(len(delivery.payload) for delivery in deliveries)
-                    outcome = await self._move(receiver, deliveries)
+                    outcome = await self._move(receiver, browser, deliveries)
                     count = self._next_count(count, outcome)
                     if outcome.blocked and not outcome.moved:
                         pause = backoff.next_pause()
@@ -222,6 +225,7 @@ class Syphon:
                 self._events.tell("syphon-waiting", queue, f"trying again in {pause:.3g} s: {describe(error)}", error)
                 await self._rest(pause, set())
             finally:
+                await browser.close()
                 await receiver.close()
 
     async def _receive(self, receiver: Receiver, count: int) -> list[ReceivedDelivery]:
@@ -261,7 +265,7 @@ class Syphon:
 
     # -- one batch -----------------------------------------------------------------------------------------------------
 
-    async def _move(self, receiver: Receiver, deliveries: list[ReceivedDelivery]) -> BatchOutcome:
+    async def _move(self, receiver: Receiver, browser: BacklogBrowser, deliveries: list[ReceivedDelivery]) -> BatchOutcome:
         outcome = BatchOutcome()
         items: list[LockedMessage] = []
         for delivery in sorted(deliveries, key=lambda one: one.sequence_number):
@@ -271,7 +275,7 @@ class Syphon:
                 await self._dead_letter(receiver, delivery, error.reason, error.description, outcome)
                 continue
             items.append(LockedMessage(delivery.sequence_number, delivery.enqueued_ms, unwrapped.destination, unwrapped.payload, delivery))
-        go, wait = await self._divide(receiver, items)
+        go, wait = await self._divide(receiver, browser, items)
         lanes: dict[tuple[str, str | None], list[LockedMessage]] = {}
         for item in go:
             if not item.fence:
@@ -292,11 +296,13 @@ class Syphon:
         self._counters.syphon_returned += outcome.returned
         return outcome
 
-    async def _divide(self, receiver: Receiver, items: list[LockedMessage]) -> tuple[list[LockedMessage], list[LockedMessage]]:
+    async def _divide(
+        self, receiver: Receiver, browser: BacklogBrowser, items: list[LockedMessage]
+    ) -> tuple[list[LockedMessage], list[LockedMessage]]:
         """(those that may go now, those that have to wait)."""
         if not any(item.in_order or item.fence for item in items):
             return items, []
-        earlier, elsewhere = await look_around(self._secondary.namespace, receiver, self.queues, items)
+        earlier, elsewhere = await browser.look_around(receiver, items)
         return Precedence().divide(items, earlier, elsewhere)
 
     async def _pass_fence(self, receiver: Receiver, fence: LockedMessage, outcome: BatchOutcome) -> None:

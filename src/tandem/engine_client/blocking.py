@@ -64,6 +64,8 @@ class Endpoint:
     key: str = ""
     token: str = ""
     ca_file: str | None = None
+    claims: bool = True
+    """The broker wants a token for each entity; else name and key are those of SASL PLAIN, and good for everything."""
 
     @classmethod
     def parse(cls, connection_string: str, ca_file: str | None = None) -> Endpoint:
@@ -110,7 +112,7 @@ class BlockingClient(ConnectionHandler):
                 hostname=endpoint.host,
                 max_frame_size=1_048_576,
                 incoming_window=65_536,
-                sasl=SaslClient(),
+                sasl=SaslClient() if endpoint.claims else SaslClient(endpoint.key_name, endpoint.key),
             ),
             False,
         )
@@ -198,7 +200,7 @@ class BlockingClient(ConnectionHandler):
     def authorize(self, path: str) -> None:
         """Put a token for this entity, unless one with time left was put before."""
         now = self._clock.now_ms()
-        if self._tokens.get(path, 0) > now + _TOKEN_MS // 10:
+        if not self.endpoint.claims or self._tokens.get(path, 0) > now + _TOKEN_MS // 10:
             return
         audience = f"sb://{self.endpoint.host}:{self.endpoint.port}/{path}"
         token = self.endpoint.token or make_token(audience, self.endpoint.key_name, self.endpoint.key, now + _TOKEN_MS)

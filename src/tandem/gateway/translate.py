@@ -74,8 +74,8 @@ _HEADERS: Final = {
 _NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _TOKEN_ALONE: Final = b"\x00\x53\x71\xc1" + bytes((len(_K_TOKEN) + 17, 2)) + _K_TOKEN
 _STAMPS_ALONE: Final = b"\x00\x53\x72\xc1" + bytes((_STAMPED_LOCKED.size + 1, 6)) + _K_ENQUEUED
-_TOKEN: Final = Struct("<IHH8s")
-_USUAL: Final = Struct(f">{len(_TOKEN_ALONE)}sIHH8s{len(_STAMPS_ALONE)}sq{len(_K_SEQUENCE)}sq{len(_K_UNTIL)}sq")
+_unpack_token: Final = Struct("<IHH8s").unpack
+_pack_usual: Final = Struct(f">{len(_TOKEN_ALONE)}sIHH8s{len(_STAMPS_ALONE)}sq{len(_K_SEQUENCE)}sq{len(_K_UNTIL)}sq").pack
 """Both annotation sections of a locked message whose sender set none."""
 
 
@@ -102,89 +102,152 @@ class _Scan:
         self.is_ping: bool = False
         self.body_bytes: int = 0
 
+    def walk(self, payload: bytes) -> bytes:
+        """Returns the bare message: all sections but header and annotations."""
+        s = scan(payload)
+        if s.header_at >= 0:
+            self.header_fields(payload, s.header_value, s.header_end)
+            if not COMPILED and s.header_at == 0:
+                remember_header(payload[s.header_value : s.header_end], self.header, self.ttl_ms)
+        if s.da_at >= 0:
+            self.delivery_annotations(payload, s.da_value, s.da_end)
+        if s.ma_at >= 0:
+            self.message_annotations(payload, s.ma_value, s.ma_end)
+        if s.properties_at >= 0:
+            self.properties(payload, s.properties_value, s.properties_end)
+        self.body_bytes = s.body_end - s.body_at
+        value, end = s.app_properties_value, s.app_properties_end
+        if value >= 0 and payload.find(DECIMAL128, value, end) >= 0:
+            payload = payload[:value] + in_service_layout(payload[value:end], 0) + payload[end:]
+        return s.bare(payload)
 
-def _scan_header(buf: bytes, at: i64, after: i64, found: _Scan) -> None:
-    count, at = elements_of(buf, at)
-    if count == 0:
-        return
-    end: i64 = at
-    if count >= 1:
-        end = skip_value(buf, end)
-    if count >= 2:
-        end = skip_value(buf, end)
-    if end > after:
-        raise DecodeError("header: the fields run past the end of their list")
-    travelling = buf[at:end]
-    if count == 1:
-        travelling += b"\x40"
-    if travelling != b"\x40\x40":
-        if len(travelling) > _TRAVELLING_BYTES_MAX:
-            raise DecodeError("header: durable must be a boolean and priority a ubyte")
-        found.header = travelling
-    if count >= 3:
-        code: i64 = buf[end]
-        if code == 0x70:
-            found.ttl_ms = uint32(buf, end + 1)
-        elif code == 0x52:
-            found.ttl_ms = buf[end + 1]
-        elif code == 0x43:
-            found.ttl_ms = 0
-        elif code != 0x40:
-            raise DecodeError(f"header.ttl: expected uint, found type 0x{code:02x}")
+    def header_fields(self, buf: bytes, at: i64, after: i64) -> None:
+        count, at = elements_of(buf, at)
+        if count == 0:
+            return
+        end: i64 = at
+        if count >= 1:
+            end = skip_value(buf, end)
+        if count >= 2:
+            end = skip_value(buf, end)
+        if end > after:
+            raise DecodeError("header: the fields run past the end of their list")
+        travelling = buf[at:end]
+        if count == 1:
+            travelling += b"\x40"
+        if travelling != b"\x40\x40":
+            if len(travelling) > _TRAVELLING_BYTES_MAX:
+                raise DecodeError("header: durable must be a boolean and priority a ubyte")
+            self.header = travelling
+        if count >= 3:
+            code: i64 = buf[end]
+            if code == 0x70:
+                self.ttl_ms = uint32(buf, end + 1)
+            elif code == 0x52:
+                self.ttl_ms = buf[end + 1]
+            elif code == 0x43:
+                self.ttl_ms = 0
+            elif code != 0x40:
+                raise DecodeError(f"header.ttl: expected uint, found type 0x{code:02x}")
 
-
-def _scan_message_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
-    count, at = elements_of(buf, at)
-    if count & 1:
-        raise DecodeError("message-annotations: odd number of elements")
-    start: i64 = at
-    changed = False
-    kept: list[bytes] = []
-    left: i64 = count
-    while left > 0:
-        key_at: i64 = at
-        at = skip_value(buf, at)
-        value_at: i64 = at
-        at = skip_value(buf, at)
-        left -= 2
-        code: i64 = buf[key_at]
-        if code != 0xA3:
-            if code != 0xB3 and code != 0x80 and code != 0x53 and code != 0x44:
-                raise DecodeError(f"message-annotations: expected symbol as key, found type 0x{code:02x}")
+    def delivery_annotations(self, buf: bytes, at: i64, end: i64) -> None:
+        count, at = elements_of(buf, at)
+        kept: list[bytes] = []
+        left: i64 = count
+        while left > 0:
+            key_at: i64 = at
+            at = skip_value(buf, at)
+            value_at: i64 = at
+            at = skip_value(buf, at)
+            left -= 2
+            if buf[key_at] == 0xA3 and buf[key_at + 2 : value_at] == b"x-opt-lock-token":
+                continue
             kept.append(buf[key_at:at])
-            continue
-        name = buf[key_at + 2 : value_at]
-        if name in _SET_BY_BROKER:
-            changed = True
-            continue
-        if name == _SCHEDULED:
-            found.scheduled_at = milliseconds(buf, value_at, "x-opt-scheduled-enqueue-time")
-            if buf[value_at] != 0x83 and found.scheduled_at:
-                # The JavaScript SDK writes the timestamp of a received message, which it has as a number, as a ulong.
-                kept.append(buf[key_at:value_at] + encode_value(Timestamp(found.scheduled_at)))
+        if at != end:
+            raise DecodeError(f"delivery-annotations: elements end at byte {at}, the section at byte {end}")
+        self.da = b"".join(kept)
+        self.da_count = 2 * len(kept)
+
+    def message_annotations(self, buf: bytes, at: i64, end: i64) -> None:
+        count, at = elements_of(buf, at)
+        if count & 1:
+            raise DecodeError("message-annotations: odd number of elements")
+        start: i64 = at
+        changed = False
+        kept: list[bytes] = []
+        left: i64 = count
+        while left > 0:
+            key_at: i64 = at
+            at = skip_value(buf, at)
+            value_at: i64 = at
+            at = skip_value(buf, at)
+            left -= 2
+            code: i64 = buf[key_at]
+            if code != 0xA3:
+                if code != 0xB3 and code != 0x80 and code != 0x53 and code != 0x44:
+                    raise DecodeError(f"message-annotations: expected symbol as key, found type 0x{code:02x}")
+                kept.append(buf[key_at:at])
+                continue
+            name = buf[key_at + 2 : value_at]
+            if name in _SET_BY_BROKER:
                 changed = True
                 continue
-        elif name == _DELIVERY_TIME:
-            found.scheduled_at = max(found.scheduled_at, milliseconds(buf, value_at, "x-opt-delivery-time"))
-        elif name == _DELIVERY_DELAY:
-            found.delay_ms = milliseconds(buf, value_at, "x-opt-delivery-delay")
-        elif name in _KEYS and buf[value_at] != 0x40:
-            text = _text(buf, value_at, f"annotation {name.decode()}")
-            if name == _PARTITION_KEY:
-                found.partition_key = text
-            if buf[value_at] not in _STRINGS:
-                kept.append(buf[key_at:value_at] + encode_value(text))
-                changed = True
-                continue
-        kept.append(buf[key_at:at])
-    if at != end:
-        raise DecodeError(f"message-annotations: elements end at byte {at}, the section at byte {end}")
-    if changed:
-        found.ma = b"".join(kept)
-        found.ma_count = 2 * len(kept)
-    else:
-        found.ma = buf[start:at]
-        found.ma_count = count
+            if name == _SCHEDULED:
+                self.scheduled_at = milliseconds(buf, value_at, "x-opt-scheduled-enqueue-time")
+                if buf[value_at] != 0x83 and self.scheduled_at:
+                    # The JavaScript SDK writes the timestamp of a received message, which it has as a number, as a ulong.
+                    kept.append(buf[key_at:value_at] + encode_value(Timestamp(self.scheduled_at)))
+                    changed = True
+                    continue
+            elif name == _DELIVERY_TIME:
+                self.scheduled_at = max(self.scheduled_at, milliseconds(buf, value_at, "x-opt-delivery-time"))
+            elif name == _DELIVERY_DELAY:
+                self.delay_ms = milliseconds(buf, value_at, "x-opt-delivery-delay")
+            elif name in _KEYS and buf[value_at] != 0x40:
+                text = _text(buf, value_at, f"annotation {name.decode()}")
+                if name == _PARTITION_KEY:
+                    self.partition_key = text
+                if buf[value_at] not in _STRINGS:
+                    kept.append(buf[key_at:value_at] + encode_value(text))
+                    changed = True
+                    continue
+            kept.append(buf[key_at:at])
+        if at != end:
+            raise DecodeError(f"message-annotations: elements end at byte {at}, the section at byte {end}")
+        if changed:
+            self.ma = b"".join(kept)
+            self.ma_count = 2 * len(kept)
+        else:
+            self.ma = buf[start:at]
+            self.ma_count = count
+
+    def properties(self, buf: bytes, at: i64, section_end: i64) -> None:
+        count, at = elements_of(buf, at)
+        if count == 0:
+            return
+        end: i64 = skip_value(buf, at)
+        if buf[at] != 0x40:
+            self.message_id = buf[at:end]
+            if buf[at] != 0xA1 or end - at > _ID_CHARS_MAX + 2:
+                self.message_id = _comparable_id(self.message_id)
+        field: i64 = 1
+        at = end
+        while field < count:
+            end = skip_value(buf, at)
+            if buf[at] != 0x40:
+                if field == 6:
+                    raw = part(buf, at + 2, end)
+                    if len(raw) == len(_PING) and raw.lower() == _PING:
+                        self.is_ping = True
+                elif field == 10:
+                    value, _ = decode_value(buf, at)
+                    if not isinstance(value, str) or isinstance(value, Symbol):
+                        raise InvalidField(f"The property group-id (SessionId) must be a string, found {type(value).__name__}.")
+                    self.session_id = value
+            at = end
+            field += 1
+        if at != section_end:
+            raise DecodeError(f"properties: {count} fields end at byte {at}, the section at byte {section_end}")
 
 
 def _text(buf: bytes, at: i64, what: str) -> str:
@@ -198,35 +261,6 @@ def _text(buf: bytes, at: i64, what: str) -> str:
     if not isinstance(value, str) or isinstance(value, Symbol):
         raise InvalidField(f"The {what} must be a string, found {type(value).__name__}.")
     return value
-
-
-def _scan_properties(buf: bytes, at: i64, section_end: i64, found: _Scan) -> None:
-    count, at = elements_of(buf, at)
-    if count == 0:
-        return
-    end: i64 = skip_value(buf, at)
-    if buf[at] != 0x40:
-        found.message_id = buf[at:end]
-        if buf[at] != 0xA1 or end - at > _ID_CHARS_MAX + 2:
-            found.message_id = _comparable_id(found.message_id)
-    field: i64 = 1
-    at = end
-    while field < count:
-        end = skip_value(buf, at)
-        if buf[at] != 0x40:
-            if field == 6:
-                raw = part(buf, at + 2, end)
-                if len(raw) == len(_PING) and raw.lower() == _PING:
-                    found.is_ping = True
-            elif field == 10:
-                value, _ = decode_value(buf, at)
-                if not isinstance(value, str) or isinstance(value, Symbol):
-                    raise InvalidField(f"The property group-id (SessionId) must be a string, found {type(value).__name__}.")
-                found.session_id = value
-        at = end
-        field += 1
-    if at != section_end:
-        raise DecodeError(f"properties: {count} fields end at byte {at}, the section at byte {section_end}")
 
 
 class Translator(Rewriter):
@@ -249,18 +283,18 @@ class Translator(Rewriter):
                 return common
         found = _Scan()
         try:
-            bare = self._walk(payload, found)
+            bare = found.walk(payload)
         except (DecodeError, IndexError) as error:
             raise DecodeFailed(f"The message could not be decoded: {str(error) or 'cut short'}.") from error
         header_bytes = len(payload) - found.body_bytes
         if header_bytes > self._header_bytes_max:
             limit = int(self._header_bytes_max)
             raise MessageSizeExceeded(f"Header, annotations and properties have {header_bytes} bytes; at most {limit} are allowed.")
-        if not found.message_id:
-            found.message_id = encode_value(str(self._new_id()))
-            bare = _with_message_id(bare, found.message_id)
-        if found.delay_ms:
-            found.scheduled_at = max(found.scheduled_at, self._now() + found.delay_ms)
+        message_id = found.message_id
+        if not message_id:
+            message_id = encode_value(str(self._new_id()))
+            bare = _with_message_id(bare, message_id)
+        scheduled_at = max(found.scheduled_at, self._now() + found.delay_ms) if found.delay_ms else found.scheduled_at
         session_id = found.session_id
         if session_id is not None:
             if len(session_id) > _ID_CHARS_MAX:
@@ -269,10 +303,10 @@ class Translator(Rewriter):
                 raise NotAllowed("PartitionKey and SessionId must be equal when both are set.")
         return Message(
             bare,
-            found.message_id,
+            message_id,
             session_id,
             found.ttl_ms,
-            found.scheduled_at,
+            scheduled_at,
             found.header,
             found.da_count,
             found.da,
@@ -281,25 +315,6 @@ class Translator(Rewriter):
             found.partition_key,
             found.is_ping,
         )
-
-    def _walk(self, payload: bytes, found: _Scan) -> bytes:
-        """Fills `found`; returns the bare message: all sections but header and annotations."""
-        s = scan(payload)
-        if s.header_at >= 0:
-            _scan_header(payload, s.header_value, s.header_end, found)
-            if not COMPILED and s.header_at == 0:
-                remember_header(payload[s.header_value : s.header_end], found.header, found.ttl_ms)
-        if s.da_at >= 0:
-            _scan_delivery_annotations(payload, s.da_value, s.da_end, found)
-        if s.ma_at >= 0:
-            _scan_message_annotations(payload, s.ma_value, s.ma_end, found)
-        if s.properties_at >= 0:
-            _scan_properties(payload, s.properties_value, s.properties_end, found)
-        found.body_bytes = s.body_end - s.body_at
-        value, end = s.app_properties_value, s.app_properties_end
-        if value >= 0 and payload.find(DECIMAL128, value, end) >= 0:
-            payload = payload[:value] + in_service_layout(payload[value:end], 0) + payload[end:]
-        return s.bare(payload)
 
     # -- out ---------------------------------------------------------------------------------
 
@@ -320,8 +335,8 @@ class Translator(Rewriter):
             # Where nothing expires (dead-letter queue) or not yet (scheduled), the time to live is shown as it was sent.
             header = _encode_header(message.header, expires_at - enqueued_at if expires_at else message.ttl_ms, count)
         if token is not None and not (message.message_annotation_count or message.delivery_annotation_count or state):
-            a, b, c, d = _TOKEN.unpack(token)
-            stamped = _USUAL.pack(_TOKEN_ALONE, a, b, c, d, _STAMPS_ALONE, enqueued_at, _K_SEQUENCE, seq, _K_UNTIL, locked_until)
+            a, b, c, d = _unpack_token(token)
+            stamped = _pack_usual(_TOKEN_ALONE, a, b, c, d, _STAMPS_ALONE, enqueued_at, _K_SEQUENCE, seq, _K_UNTIL, locked_until)
             return b"".join((header, stamped, message.bare))
         if token is None:
             own_da = b""
@@ -394,25 +409,6 @@ class Translator(Rewriter):
         if start < 0:
             start = end = max(s.properties_end, 0)
         return message.with_bare(bare[:start] + section + bare[end:])
-
-
-def _scan_delivery_annotations(buf: bytes, at: i64, end: i64, found: _Scan) -> None:
-    count, at = elements_of(buf, at)
-    kept: list[bytes] = []
-    left: i64 = count
-    while left > 0:
-        key_at: i64 = at
-        at = skip_value(buf, at)
-        value_at: i64 = at
-        at = skip_value(buf, at)
-        left -= 2
-        if buf[key_at] == 0xA3 and buf[key_at + 2 : value_at] == b"x-opt-lock-token":
-            continue
-        kept.append(buf[key_at:at])
-    if at != end:
-        raise DecodeError(f"delivery-annotations: elements end at byte {at}, the section at byte {end}")
-    found.da = b"".join(kept)
-    found.da_count = 2 * len(kept)
 
 
 def _encode_header(travelling: bytes, ttl_ms: int, count: int) -> bytes:

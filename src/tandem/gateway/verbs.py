@@ -33,7 +33,7 @@ NOTHING: Final = Effect()
 def send(entity: Entity, message: Message, now: int) -> Placement:
     """One message. Returns where it went."""
     placed = entity.enqueue(message, now)
-    entity.accessed_at = now
+    entity.access(now)
     return placed
 
 
@@ -41,7 +41,7 @@ def send_all(entity: Entity, messages: list[Message], now: int) -> list[Placemen
     """All of them or none: each is checked, and that they fit together."""
     entity.check_sends(messages)
     placed = [entity.enqueue(message, now) for message in messages]
-    entity.accessed_at = now
+    entity.access(now)
     return placed
 
 
@@ -78,20 +78,21 @@ ABANDONED: Final = SettlementArguments(ABANDON)
 
 def settle(entity: Entity, settlement: SettlementArguments, lock: Lock, now: int, then: Effect) -> None:
     """One message. `then` is done once the disk knows. Raises what stands in the way, with nothing done."""
+    part = entity.part_of(lock.seq)
     kind = settlement.kind
     if kind == COMPLETE:
-        entity.complete(lock, now)
-        entity.when_durable(then)
+        part.settlement.complete(lock, now)
+        part.when_durable(then)
     elif kind == ABANDON:
-        entity.abandon(lock, now, settlement.deliver_at, settlement.properties, then)
+        part.settlement.abandon(lock, now, settlement.deliver_at, settlement.properties, then)
     elif kind == DEFER:
-        entity.defer(lock, now, settlement.properties, then)
+        part.settlement.defer(lock, now, settlement.properties, then)
     elif kind == DEAD_LETTER:
-        entity.dead_letter(lock, settlement.reason, settlement.description, settlement.properties, now, then)
+        part.settlement.dead_letter(lock, settlement.reason, settlement.description, settlement.properties, now, then)
     else:
-        entity.metered(SETTLE, RELEASED)
-        entity.release(lock, now)
-        entity.when_durable(then)
+        part.metered(SETTLE, RELEASED)
+        part.settlement.release(lock, now)
+        part.when_durable(then)
 
 
 def complete_run(entity: Entity, locks: list[Lock], at: int, now: int) -> int:
@@ -99,14 +100,14 @@ def complete_run(entity: Entity, locks: list[Lock], at: int, now: int) -> int:
     count = entity.complete_run(locks, at, now)
     if count:
         return count
-    entity.complete(locks[at], now)
+    entity.part_of(locks[at].seq).settlement.complete(locks[at], now)
     return 1
 
 
 def settle_all(entity: Entity, settlement: SettlementArguments, locks: list[Lock], now: int) -> list[Durable]:
     """All of them or none. Returns what to wait for."""
     for lock in locks:
-        entity.require(lock, now)
+        entity.part_of(lock.seq).settlement.require(lock, now)
     waits = [Durable() for _ in locks]
     for lock, then in zip(locks, waits, strict=True):
         settle(entity, settlement, lock, now, then)
@@ -116,8 +117,8 @@ def settle_all(entity: Entity, settlement: SettlementArguments, locks: list[Lock
 def renew(entity: Entity, locks: list[Lock], now: int) -> list[int]:
     """All of them or none. Returns the instants until which they are held."""
     for lock in locks:
-        entity.require(lock, now)
-    return [entity.renew(lock, now) for lock in locks]
+        entity.part_of(lock.seq).settlement.require(lock, now)
+    return [entity.part_of(lock.seq).settlement.renew(lock, now) for lock in locks]
 
 
 # -- by sequence number ----------------------------------------------------------------------
@@ -127,7 +128,7 @@ async def peek(context: NamespaceContext, address: Address, start: int, most: in
     """Messages from this number on, encoded as deliveries that nobody holds; as many as fit into an answer."""
     while True:
         entity = context.namespace.resolve(address)
-        seqs = entity.peek(start, most, session, context.turn.now)
+        seqs = entity.browsing.peek(start, most, session, context.turn.now)
         found = await _shown(context, entity, seqs)
         if found or not seqs:
             return found
@@ -158,7 +159,7 @@ async def receive_deferred(
     context: NamespaceContext, entity: Entity, seqs: list[int], session: str | None, peek_lock: bool
 ) -> list[tuple[Lock, bytes]]:
     """All of them or none, encoded as deliveries: held under a lock, or removed and gone from the disk."""
-    locks: list[Lock] = entity.receive_deferred(seqs, session, context.turn.now)
+    locks: list[Lock] = entity.browsing.receive_deferred(seqs, session, context.turn.now)
     found: list[tuple[Lock, bytes]] = []
     for lock, message in zip(locks, await messages_of(entity, seqs), strict=True):
         if message is None:
@@ -172,6 +173,6 @@ async def receive_deferred(
     if not peek_lock:
         now = context.turn.begin()
         for lock in locks:
-            entity.complete(lock, now)
+            entity.part_of(lock.seq).settlement.complete(lock, now)
         await durable(entity)
     return found

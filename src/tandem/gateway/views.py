@@ -177,13 +177,12 @@ def forwarded_message(message: Message, seq: int, dead_letter_source: str) -> Me
     """A copy as it leaves for another entity: with its first sequence number, and where it was dead-lettered, if it was."""
     copy = message.with_bare(message.bare)
     if not message.hops:
-        copy.message_annotations += encode_value(_FIRST_NUMBER) + encode_value(seq)
-        copy.message_annotation_count += 2
+        first = encode_value(_FIRST_NUMBER) + encode_value(seq)
+        copy.annotate(copy.message_annotation_count + 2, copy.message_annotations + first)
     if dead_letter_source:
         annotations = annotations_of(copy)
         annotations[_DEAD_LETTER_SOURCE] = dead_letter_source
-        copy.message_annotation_count = 2 * len(annotations)
-        copy.message_annotations = _encode_annotations(annotations)
+        copy.annotate(2 * len(annotations), _encode_annotations(annotations))
     return copy
 
 
@@ -208,5 +207,5 @@ def _rebuilt(message: Message, decoded: DecodedMessage, annotations: dict[object
         message.partition_key,
         message.is_ping,
     )
-    changed.hops = message.hops
+    changed.hop(message.hops)
     return changed

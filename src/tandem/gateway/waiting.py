@@ -111,5 +111,5 @@ async def messages_of(queue: Entity, seqs: list[int]) -> list[Message | None]:
     if not seqs:
         return []
     wanted = _Messages()
-    queue.load(seqs, wanted)
+    queue.browsing.load(seqs, wanted)
     return await wanted.future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -20,10 +21,19 @@ from tandem.issuer.signing_keys import SigningKeys
 from tandem.model.clock import Clock
 from tandem.model.errors import ConfigurationError
 from tandem.tokens.key_set import REVOKED
+from tandem.wire.patience import GuardedHandler
+
+logger: Final = logging.getLogger("tandem.issuer")
 
 _BODY_BYTES_MAX: Final = 16_384
-_BODY_SECONDS_MAX: Final = 10
+_BODY_MS_MAX: Final = 10_000
+_HEADER_MS_MAX: Final = 10_000
+"""A peer that has not finished the header of a request by then is hung up on; as is one that has not begun any."""
+_HANDSHAKE_SECONDS_MAX: Final = 10
+_GRACE_SECONDS: Final = 2.0
+"""For requests under way when it stops."""
 _REQUESTS_MAX: Final = 1_000
+_CONNECTIONS_MAX: Final = 2_000
 _LOOK_SECONDS: Final = 30
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "Tandem"}
 
@@ -40,22 +50,44 @@ class IssuerServer:
         *,
         clock: Clock,
         note: Callable[[str], None],
+        header_ms_max: int = _HEADER_MS_MAX,
+        body_ms_max: int = _BODY_MS_MAX,
+        connections_max: int = _CONNECTIONS_MAX,
     ) -> None:
+        self._header_ms_max = header_ms_max
+        self._body_ms_max = body_ms_max
+        self._connections_max = connections_max
         self._settings = settings
         self._keys = keys
         self._book = book
         self._endpoint = endpoint
         self._clock = clock
         self._note = note
-        self._runner: web.ServerRunner | None = None
+        self._server: web.Server | None = None
+        self._door: asyncio.Server | None = None
         self._looking: asyncio.Task[None] | None = None
         self._under_way = 0
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
         await asyncio.to_thread(self._keys.look_after, self._clock.now_ms())
-        self._runner = web.ServerRunner(web.Server(self._serve, keepalive_timeout=30, access_log=None), handle_signals=False)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener, ssl_context=tls, backlog=512).start()
+        loop = asyncio.get_running_loop()
+        server = self._server = web.Server(self._serve)
+
+        def handler() -> GuardedHandler:
+            return GuardedHandler(
+                server,
+                loop=loop,
+                connections_max=self._connections_max,
+                header_ms_max=self._header_ms_max,
+                keepalive_timeout=30,
+                lingering_time=2.0,
+                access_log=None,
+                logger=logger,
+            )
+
+        self._door = await loop.create_server(
+            handler, sock=listener, ssl=tls, backlog=512, ssl_handshake_timeout=_HANDSHAKE_SECONDS_MAX, ssl_shutdown_timeout=2
+        )
         self._looking = asyncio.create_task(self._look_after_keys())
 
     async def stop(self) -> None:
@@ -63,8 +95,9 @@ class IssuerServer:
             self._looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._looking
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._door is not None and self._server is not None:
+            self._door.close()
+            await self._server.shutdown(_GRACE_SECONDS)
 
     async def _look_after_keys(self) -> None:
         while True:
@@ -80,6 +113,9 @@ class IssuerServer:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if self._under_way >= _REQUESTS_MAX:
             return _json(Answer(503, {"error": "temporarily_unavailable"}, 1))
+        guard = request.protocol
+        assert isinstance(guard, GuardedHandler)
+        guard.request_began()
         self._under_way += 1
         try:
             return _json(await self._routed(request))
@@ -88,6 +124,7 @@ class IssuerServer:
             return _json(Answer(500, {"error": "server_error"}))
         finally:
             self._under_way -= 1
+            guard.request_ended()
 
     async def _routed(self, request: web.BaseRequest) -> Answer:
         tenant, _, rest = request.path.removeprefix("/").partition("/")
@@ -102,7 +139,7 @@ class IssuerServer:
         documents: dict[str, Callable[[], dict[str, Any]]] = {
             "v2.0/.well-known/openid-configuration": self._openid_configuration,
             ".well-known/openid-configuration": self._openid_configuration,
-            "discovery/v2.0/keys": self._key_set,
+            "discovery/v2.0/keys": self.key_set,
         }
         if rest in documents and request.method == "GET":
             return Answer(200, documents[rest]())
@@ -110,7 +147,7 @@ class IssuerServer:
 
     async def _token(self, request: web.BaseRequest) -> Answer:
         try:
-            async with asyncio.timeout(_BODY_SECONDS_MAX):
+            async with asyncio.timeout(self._body_ms_max / 1000):
                 body = await request.content.read(_BODY_BYTES_MAX + 1) if request.can_read_body else b""
                 while len(body) <= _BODY_BYTES_MAX and not request.content.at_eof():
                     body += await request.content.read(_BODY_BYTES_MAX)
@@ -138,7 +175,8 @@ class IssuerServer:
             "id_token_signing_alg_values_supported": ["RS256"],
         }
 
-    def _key_set(self) -> dict[str, Any]:
+    def key_set(self) -> dict[str, Any]:
+        """Public keys, and whose tokens are void."""
         return {"keys": self._keys.published(), REVOKED: self._book.revoked()}
 
 

@@ -19,6 +19,21 @@ class StoredEntity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What other nodes have changed since a revision."""
+
+    revision: int
+    entities: tuple[StoredEntity, ...]
+    """As they are now, topics before their subscriptions."""
+    gone: tuple[int, ...]
+    """Ids."""
+    authorization_rules: tuple[AuthorizationRule, ...]
+    relays: tuple[HybridConnectionDescription, ...]
+    relays_gone: tuple[str, ...]
+    highest_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything, topics before their subscriptions."""
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 JUMP_MS: Final = 500
 """A machine's clock that is farther off than this was set; less is drift, and followed a little at a time."""
 _DRIFT_STEP_MS: Final = 10
@@ -33,13 +35,19 @@ class Clock(Protocol):
         ...
 
 
+def boot_ms() -> int:
+    """For durations that go on while the machine sleeps: how long others may have gone on without us."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC) // 1_000_000
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SystemClock:
     """The machine's."""
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
-        self._ahead_ms = wall_ns() // 1_000_000 - self.steady_ms()
+        self._ahead_ms: int = wall_ns() // 1_000_000 - self.steady_ms()
         """Of the instant over the steady clock."""
 
     def steady_ms(self) -> int:

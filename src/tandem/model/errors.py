@@ -171,6 +171,15 @@ class ServerBusy(Retry):
     status = 503
 
 
+def shutting_down() -> ServerBusy:
+    """What clients of a broker on its way out hear: it makes them try again."""
+    return ServerBusy("The broker is shutting down. Connect again in a moment.")
+
+
+class CatalogBehind(ServerBusy):
+    """Another node has changed the namespace meanwhile; what it is now has to be seen before it can be changed again."""
+
+
 class StoreUnavailable(Unavailable):
     """The messaging store that holds the entity is down; retryable, and confined to its entities."""
 
@@ -180,6 +189,10 @@ class StoreUnavailable(Unavailable):
 
 class StoreMissing(StoreUnavailable):
     """The files of the store are not there, as when its disk is not mounted. Nothing is wrong with it: it is waited for."""
+
+
+class EngineAway(StoreUnavailable):
+    """The engine of a cluster could not be asked. Nothing was changed, or nothing that matters."""
 
 
 class StoreFull(StoreUnavailable):

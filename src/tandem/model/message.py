@@ -10,6 +10,7 @@ DAMAGED_TTL: Final = -(1 << 62)
 """In place of a time to live: the message's body was lost to damage, and `bare` says in words where."""
 
 _FIXED: Final = Struct("<qHHHIIHH")
+_pack_fixed: Final = _FIXED.pack
 """ttl, header bytes (hops above them), annotation counts (delivery, message), annotation bytes (the same), id bytes, session id bytes."""
 
 _NO_SESSION: Final = 0xFFFF
@@ -79,6 +80,21 @@ class Message:
         self.hops: int = 0
         """How often it was forwarded from one entity to another."""
 
+    def live_for(self, ttl_ms: int) -> None:
+        self.ttl_ms = ttl_ms
+
+    def schedule(self, at: int) -> None:
+        self.scheduled_at = at
+
+    def hop(self, hops: int) -> None:
+        """It was forwarded so often by now."""
+        self.hops = hops
+
+    def annotate(self, count: int, annotations: bytes) -> None:
+        """With these and no others."""
+        self.message_annotation_count = count
+        self.message_annotations = annotations
+
     def with_bare(self, bare: bytes) -> Message:
         """The same message with other properties, application properties or body."""
         copy = Message(
@@ -95,7 +111,7 @@ class Message:
             self.partition_key,
             self.is_ping,
         )
-        copy.hops = self.hops
+        copy.hop(self.hops)
         return copy
 
 
@@ -114,7 +130,7 @@ def encode_body(m: Message) -> bytes:
     header = m.header
     return b"".join(
         (
-            _FIXED.pack(
+            _pack_fixed(
                 m.ttl_ms,
                 len(header) | m.hops << _HEADER_BITS,
                 m.delivery_annotation_count,
@@ -157,5 +173,5 @@ def decode_body(body: bytes) -> Message:
     at += ma_len
     message = Message(body[at:], message_id, session_id, ttl, 0, header, da_count, da, ma_count, ma, None, False)
     if hops:
-        message.hops = hops
+        message.hop(hops)
     return message

@@ -45,8 +45,9 @@ class HybridConnection:
         self.listeners.pop(channel, None)
 
     def pick_listener(self, chance: Callable[[], float], but: set[ListenerChannel]) -> ListenerChannel | None:
-        """Any that is there, each as likely as another; `but` have been asked already."""
-        there = [channel for channel in self.listeners if channel.is_open and channel not in but]
+        """Any that takes something, each as likely as another; `but` have been asked already. One that does not read what it was sent
+        before is as good as gone: what is kept for it has a bound."""
+        there = [channel for channel in self.listeners if channel.takes_more and channel not in but]
         return there[int(chance() * len(there))] if there else None
 
     def add_connection(self, connection: RelayedConnection) -> None:
@@ -94,6 +95,12 @@ class Relays:
     def connection_count(self) -> int:
         """Of senders, WebSocket and HTTP."""
         return sum([len(entity.connections) + entity.requests for entity in self.entities.values()])
+
+    def look_at_tokens_again(self) -> None:
+        """Of everybody who listens; connections that are relayed already go on, as when a token expires."""
+        for entity in self.entities.values():
+            for channel in list(entity.listeners):
+                channel.look_at_token_again()
 
     def close(self, reason: str) -> None:
         for entity in self.entities.values():

@@ -17,6 +17,7 @@ from tandem.relay.pulse import Pulse
 from tandem.relay.refusals import Refusals
 from tandem.relay.rendezvous import RendezvousDesk
 from tandem.relay.requests import HttpDoor
+from tandem.relay.share import LoopShare
 from tandem.relay.target import RelayTarget, is_websocket_path, read_target
 from tandem.relay.websockets import Arrival, WebSocketDoor
 
@@ -36,8 +37,9 @@ class RelayFront:
         self._refusals = Refusals(SystemClock().steady_ms)
         self._pulse = Pulse(limits.relay_ping_ms)
         desk: RendezvousDesk[Arrival] = RendezvousDesk(entropy)
-        self._websockets = WebSocketDoor(around, desk, self._pulse)
-        self._http = HttpDoor(around, desk)
+        share = LoopShare()
+        self._websockets = WebSocketDoor(around, desk, self._pulse, share)
+        self._http = HttpDoor(around, desk, share)
 
     async def serve_websocket(self, namespace: RelayNamespace, request: web.BaseRequest) -> web.StreamResponse:
         return await self._late(request, await self._websockets.serve(namespace, request, read_target(request.raw_path)))

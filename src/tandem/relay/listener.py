@@ -30,6 +30,7 @@ class ListenerChannel:
         self._clock = clock
         self._renew = renew
         self._on_end = on_end
+        self._token = ""
         self._expires_at_ms = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._renewing: set[asyncio.Task[None]] = set()
@@ -37,13 +38,14 @@ class ListenerChannel:
         self._answers = AnswerReader(self.exchanges.get, None, self._renew_soon)
         self.socket: RelaySocket
 
-    def start(self, socket: RelaySocket, expires_at_ms: int) -> None:
+    def start(self, socket: RelaySocket, token: str, expires_at_ms: int) -> None:
         self.socket = socket
+        self._token = token
         self._set_expiry(expires_at_ms)
 
     @property
-    def is_open(self) -> bool:
-        return self.socket.is_open
+    def takes_more(self) -> bool:
+        return self.socket.is_open and self.socket.is_writable
 
     def gone(self) -> asyncio.Future[None]:
         """Done when the listener is lost; cancel it when it does not matter any more."""
@@ -76,7 +78,7 @@ class ListenerChannel:
             socket.close(TOO_BIG, str(too_long))
 
     def writing_paused(self, socket: RelaySocket, paused: bool) -> None:
-        """What is sent here is small; who waits for room asks `socket.is_writable`."""
+        """What is sent here is small; nothing new is begun with a listener that does not read (`takes_more`)."""
 
     def peer_closed(self, socket: RelaySocket, code: int, reason: str) -> None:
         self._answers.ended(code == NORMAL)
@@ -111,6 +113,10 @@ class ListenerChannel:
         elif not self.socket.lost:
             self._set_expiry(self._expires_at_ms)
 
+    def look_at_token_again(self) -> None:
+        """Its issuer may have taken it back."""
+        self._renew_soon(self._token)
+
     def _renew_soon(self, token: str) -> None:
         task = asyncio.get_running_loop().create_task(self._renew_with(token))
         self._renewing.add(task)
@@ -120,7 +126,8 @@ class ListenerChannel:
         try:
             expires_at_ms = await self._renew(token)
         except BusError as error:
-            self.close(POLICY_VIOLATION, f"the token cannot be renewed: {error.description}")
+            self.close(POLICY_VIOLATION, f"the token is not good: {error.description}")
             return
         if not self.socket.lost:
+            self._token = token
             self._set_expiry(expires_at_ms)

@@ -32,6 +32,7 @@ from tandem.relay.namespace import (
     token_of,
 )
 from tandem.relay.rendezvous import Rejection, Rendezvous, RendezvousDesk
+from tandem.relay.share import LoopShare
 from tandem.relay.socket import RelaySocket, answer_code
 from tandem.relay.target import Action, RelayTarget, rendezvous_address
 from tandem.relay.websockets import Arrival
@@ -51,6 +52,8 @@ class PendingExchange:
         self._body: Body | None = None
         self.socket: RelaySocket | None = None
         """The rendezvous it has, if it needed one."""
+        self.over = False
+        """Nobody waits any more."""
 
     def response_came(self, response: Response, source: Source | None) -> Body | None:
         if self.head.done():
@@ -120,8 +123,9 @@ class RequestSocket:
 class HttpDoor:
     """Serves `/{relay}/…`."""
 
-    def __init__(self, around: Surroundings, desk: RendezvousDesk[Arrival]) -> None:
+    def __init__(self, around: Surroundings, desk: RendezvousDesk[Arrival], share: LoopShare) -> None:
         self._around = around
+        self._share = share
         self._limits = around.limits
         self._desk = desk
 
@@ -187,7 +191,7 @@ class HttpDoor:
         text = commands.request(address, id_, request.method, requested, headers, has_body, remote_of(request))
         sending: asyncio.Task[None] | None = None
         try:
-            if whole:
+            if whole and len(text) <= self._limits.relay_control_bytes_max:
                 channel.send_request(text, first if has_body else None)
                 rendezvous.arrival.add_done_callback(lambda arrival: self._answered_elsewhere(arrival, exchange))
             else:
@@ -195,16 +199,20 @@ class HttpDoor:
                 meeting = await self._met(rendezvous, channel, exchange)
                 meeting.socket.resume_reading()
                 meeting.socket.send_text(text)
-                sending = asyncio.get_running_loop().create_task(self._send_body(request, first, meeting))
+                if has_body:
+                    sending = asyncio.get_running_loop().create_task(self._send_body(request, first, meeting))
             response, body = await self._head(exchange)
             return await self._answer(namespace, request, response, body)
         finally:
+            exchange.over = True
             channel.exchanges.pop(id_, None)
             self._desk.close(rendezvous)
             if sending is not None:
                 sending.cancel()
             if exchange.socket is not None:
                 exchange.socket.close(NORMAL, "")
+            elif rendezvous.arrival.done() and not isinstance(came := rendezvous.arrival.result(), Rejection):
+                came[0].close(GOING_AWAY, "the request is over")  # it came in the same moment
 
     async def _first_part(self, request: web.BaseRequest, bytes_max: int) -> tuple[bytes, bool]:
         """The beginning of the body, and whether that is all of it."""
@@ -247,7 +255,7 @@ class HttpDoor:
     def _answered_elsewhere(self, arrival: asyncio.Future[Arrival], exchange: PendingExchange) -> None:
         """The request went over the control channel and the response is too large for it."""
         if not arrival.cancelled() and not isinstance(came := arrival.result(), Rejection):
-            if exchange.head.done():
+            if exchange.over or exchange.head.done():
                 came[0].close(GOING_AWAY, "the request is over")
             else:
                 RequestSocket(came[0], exchange).socket.resume_reading()
@@ -257,6 +265,7 @@ class HttpDoor:
         socket = meeting.socket
         opcode = BINARY
         async for chunk in _chunks(request, first):
+            await self._share.turn(len(chunk))
             for at in range(0, len(chunk), PIECE_BYTES_MAX):
                 socket.send([(opcode, False, bytearray(chunk[at : at + PIECE_BYTES_MAX]))])
                 opcode = CONTINUATION

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-ROUND_COST_MAX: Final = 1_048_576
-"""Bytes of one round of the loop, about a millisecond of it."""
+ROUND_COST_MAX: Final = 262_144
+"""Bytes of one round of the loop, a few tenths of a millisecond of it: a queue's work of that round waits no longer."""
 PIECE_COST: Final = 2_048
 """What a frame costs beside its bytes, in bytes."""
 _NOTED_FROM: Final = 65_536
@@ -41,6 +41,15 @@ class LoopShare:
         if not self._scheduled:
             self._schedule()
 
+    async def turn(self, cost: int) -> None:
+        """For those who carry bytes in a task: returns when it is theirs to spend so much."""
+        if self.is_used_up or self._waiting:
+            waiting = _TaskTurn(self, cost)
+            self.wait(waiting)
+            await waiting.came
+        else:
+            self.spend(cost)
+
     def _schedule(self) -> None:
         self._scheduled = True
         asyncio.get_running_loop().call_soon(self._round)
@@ -54,3 +63,15 @@ class LoopShare:
             self._waiting.popleft().take_turn()
         if self._waiting and not self._scheduled:
             self._schedule()
+
+
+class _TaskTurn:
+    def __init__(self, share: LoopShare, cost: int) -> None:
+        self.came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._share = share
+        self._cost = cost
+
+    def take_turn(self) -> None:
+        if not self.came.done():
+            self._share.spend(self._cost)
+            self.came.set_result(None)

@@ -56,12 +56,12 @@ class Undecided:
 class WebSocketDoor:
     """Serves `/$hc/…`."""
 
-    def __init__(self, around: Surroundings, desk: RendezvousDesk[Arrival], pulse: Pulse) -> None:
+    def __init__(self, around: Surroundings, desk: RendezvousDesk[Arrival], pulse: Pulse, share: LoopShare) -> None:
         self._around = around
         self._limits = around.limits
         self._desk = desk
         self._pulse = pulse
-        self._share = LoopShare()
+        self._share = share
 
     async def serve(self, namespace: RelayNamespace, request: web.BaseRequest, target: RelayTarget) -> web.StreamResponse:
         entity_name = target.path[:100]
@@ -101,7 +101,7 @@ class WebSocketDoor:
         entity.add_listener(channel, self._limits.relay_listeners_max)
         socket = self._upgrade(request, handshake, handshake.sub_protocols[0] if handshake.sub_protocols else None)
         socket.owner = channel
-        channel.start(socket, expires_at_ms)
+        channel.start(socket, token or "", expires_at_ms)
         socket.resume_reading()
         await _cancelled()
 
@@ -154,7 +154,11 @@ class WebSocketDoor:
             address = rendezvous_address(
                 channel.base, entity.name, target.suffix(depth), target.user_query, Action.ACCEPT, id_, rendezvous.key
             )
-            channel.send_command(commands.accept(address, id_, headers, remote_of(request)))
+            text = commands.accept(address, id_, headers, remote_of(request))
+            if len(text) > self._limits.relay_control_bytes_max:
+                self._desk.close(rendezvous)
+                raise HeadersTooLarge(f"Address and headers have more than {self._limits.relay_control_bytes_max} bytes as a command.")
+            channel.send_command(text)
             arrival = await self._arrival(rendezvous, channel, deadline)
             if isinstance(arrival, Rejection):
                 raise Rejected(arrival)

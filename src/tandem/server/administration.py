@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 from tandem.broker.entities import administration
 from tandem.broker.entities.queue_entity import QueueEntity
@@ -24,14 +26,17 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.entity_json import EntityDescription
-from tandem.model.errors import EntityAlreadyExists, EntityNotFound
+from tandem.model.errors import CatalogBehind, EntityAlreadyExists, EntityNotFound
+from tandem.model.limits import Limits
 from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
+from tandem.server.catalog_follower import CatalogFollower
 from tandem.server.context import NamespaceContext
 from tandem.server.name_locks import NameLocks
 from tandem.server.relays import RelayAdministration
 from tandem.server.settings import NamespaceSettings
 
 _T = TypeVar("_T")
+_BEHIND_MAX: Final = 20
 
 
 class Catalog(Protocol):
@@ -56,6 +61,24 @@ class Catalog(Protocol):
     def close(self) -> None: ...
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _seeing_all(method: _Method) -> _Method:
+    """A change that another node came before is looked at anew, in the light of what that one has done."""
+
+    @functools.wraps(method)
+    async def again(self: NamespaceAdmin, *arguments: object) -> object:
+        for _ in range(_BEHIND_MAX):
+            try:
+                return await method(self, *arguments)
+            except CatalogBehind:
+                await self.follow()
+        raise CatalogBehind("Other nodes change this namespace all the time. Try again.")
+
+    return again  # type: ignore[return-value]
+
+
 class NamespaceAdmin:
     """Implements `AdminPort`."""
 
@@ -70,6 +93,8 @@ class NamespaceAdmin:
         """Changes to one entity come one after another, subscriptions and rules with their topic; those to others share a sync."""
         self.relays = RelayAdministration(context.relays, catalog, self._locks.hold, self._must_be_new, context.limits, context.turn.begin)
         self._opened_at = context.turn.now
+        self.follower: CatalogFollower | None = None
+        """None: nobody else changes the catalog."""
         self._coming: dict[str, QueueDescription | TopicDescription] = {}
         """What the configuration asks for, while it is being created: entities may name each other in any order."""
 
@@ -92,19 +117,35 @@ class NamespaceAdmin:
         self._coming.update({topic.name.casefold(): topic for topic in wanted.topics})
         for queue in wanted.queues:
             if self._namespace.find(queue.name) is None:
-                await self.create_queue(queue)
+                await self._unless_there(self.create_queue(queue))
         for topic in wanted.topics:
             if self._namespace.find(topic.name) is None:
-                await self.create_topic(topic)
+                await self._unless_there(self.create_topic(topic))
         for subscription in wanted.subscriptions:
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
-                await self.create_subscription(subscription)
+                await self._unless_there(self.create_subscription(subscription))
         self._coming.clear()
         for relay in snapshot.relays:
             self._context.relays.put(relay)
         for relay in wanted.relays:
             if self._context.relays.find(relay.name) is None:
                 await self.relays.create(relay)
+
+    def use_limits(self, limits: Limits) -> None:
+        self._limits = self.relays.limits = limits
+
+    async def _unless_there(self, creation: Coroutine[Any, Any, object]) -> None:
+        """Another node may start with the same configuration at the same time."""
+        try:
+            await creation
+        except EntityAlreadyExists:
+            if self.follower is None:
+                raise
+
+    async def follow(self) -> None:
+        """Everything that other nodes have changed until now is known here."""
+        if self.follower is not None:
+            await self.follower.follow()
 
     def close(self) -> None:
         self._catalog.close()
@@ -122,6 +163,23 @@ class NamespaceAdmin:
         return NamespaceInfo(name=self._namespace.name, created_at_ms=self._opened_at, modified_at_ms=self._opened_at)
 
     # -- queues and topics -------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[None]:
+        """Alone with this entity; whoever follows our metadata is told before the change is answered."""
+        async with self._locks.hold(name):
+            yield
+            await self.announce()
+
+    def _choose_store(self, description: QueueDescription | TopicDescription) -> int:
+        return self._namespace.choose_store()
+
+    def _fragments_of(self, enabled: bool) -> int:
+        """How many an entity gets that is created now, partitioned or not."""
+        return self._fragments if enabled else 0
+
+    async def announce(self) -> None:
+        """Metadata has changed. There is nobody to be told."""
 
     async def _write(self, work: Callable[[], _T]) -> _T:
         """Catalog calls wait for the disk in a thread; the loop goes on."""
@@ -146,11 +204,15 @@ class NamespaceAdmin:
     async def get_entity(self, name: str) -> QueueDescription | TopicDescription:
         found = self._lookup(name)
         if found is None:
+            await self.follow()
+            found = self._lookup(name)
+        if found is None:
             raise self._namespace.not_found(name)
         return found
 
+    @_seeing_all
     async def delete_entity(self, name: str) -> None:
-        async with self._locks.hold(name):
+        async with self._changing(name):
             entity = self._namespace.find(name)
             if entity is None:
                 raise self._namespace.not_found(name)
@@ -160,19 +222,21 @@ class NamespaceAdmin:
             self._namespace.remove(name)
             self._context.turn.schedule()
 
+    @_seeing_all
     async def create_queue(self, description: QueueDescription) -> QueueDescription:
-        async with self._locks.hold(description.name):
+        async with self._changing(description.name):
             now = self._context.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
             self._must_be_new(kept.name)
-            kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
-            store = self._namespace.choose_store()
+            kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept.enable_partitioning))
+            store = self._choose_store(kept)
             stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_queue(stored.id, store, kept)
             return kept
 
+    @_seeing_all
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        async with self._locks.hold(description.name):
+        async with self._changing(description.name):
             entity = self._queue(description.name)
             now = self._context.turn.begin()
             wanted = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
@@ -189,19 +253,21 @@ class NamespaceAdmin:
     async def queue_runtime(self, name: str) -> RuntimeProperties:
         return _runtime(self._queue(name))
 
+    @_seeing_all
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
-        async with self._locks.hold(description.name):
+        async with self._changing(description.name):
             now = self._context.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
             self._must_be_new(kept.name)
-            kept = dataclasses.replace(kept, partition_count=self._fragments if kept.enable_partitioning else 0)
-            store = self._namespace.choose_store()
+            kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept.enable_partitioning))
+            store = self._choose_store(kept)
             stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_topic(stored.id, store, kept)
             return kept
 
+    @_seeing_all
     async def update_topic(self, description: TopicDescription) -> TopicDescription:
-        async with self._locks.hold(description.name):
+        async with self._changing(description.name):
             topic = self._namespace.topic(description.name)
             now = self._context.turn.begin()
             known = topic.topic_description
@@ -232,8 +298,9 @@ class NamespaceAdmin:
 
     # -- subscriptions and rules -------------------------------------------------------------
 
+    @_seeing_all
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        async with self._locks.hold(description.topic):
+        async with self._changing(description.topic):
             now = self._context.turn.begin()
             topic = self._namespace.topic(description.topic)
             kept = administration.validate_subscription(
@@ -245,8 +312,9 @@ class NamespaceAdmin:
             self._namespace.add_subscription(stored.id, kept)
             return kept
 
+    @_seeing_all
     async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        async with self._locks.hold(description.topic):
+        async with self._changing(description.topic):
             now = self._context.turn.begin()
             subscription = self._namespace.subscription(description.topic, description.name)
             wanted = dataclasses.replace(description, name=subscription.description.name)
@@ -264,8 +332,9 @@ class NamespaceAdmin:
     async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
         return self._namespace.subscription(topic, name).description
 
+    @_seeing_all
     async def delete_subscription(self, topic: str, name: str) -> None:
-        async with self._locks.hold(topic):
+        async with self._changing(topic):
             subscription = self._namespace.subscription(topic, name)
             await self._write(lambda: self._catalog.delete_entity(subscription.entity.id))
             self._context.turn.begin()
@@ -284,8 +353,9 @@ class NamespaceAdmin:
     def _check_rule(self, rule: RuleDescription) -> None:
         compile_rule(rule, self._limits)
 
+    @_seeing_all
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        async with self._locks.hold(topic):
+        async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             if administration.find_rule(rules, rule.name) is not None:
@@ -295,8 +365,9 @@ class NamespaceAdmin:
             await self._keep(found, dataclasses.replace(found.description, rules=(*rules, kept)))
             return kept
 
+    @_seeing_all
     async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        async with self._locks.hold(topic):
+        async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
             old = self._rule(found, rule.name)
@@ -314,8 +385,9 @@ class NamespaceAdmin:
     async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
         return self._rule(self._namespace.subscription(topic, subscription), name)
 
+    @_seeing_all
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        async with self._locks.hold(topic):
+        async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             old = self._rule(found, name)
             left = tuple(rule for rule in found.description.rules if rule is not old)

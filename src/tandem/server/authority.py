@@ -48,6 +48,13 @@ class Authority:
                 return grant.expires_at_ms
         raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace}'.")
 
+    def holder_of(self, token: str) -> str:
+        """Whose token it is, for those who have let it pass: the name of a key, or issuer and subject."""
+        if sas.looks_like_sas(token):
+            return sas.parse(token).key_names[0]
+        grants = self.grants(token, "")
+        return grants[0].key_name if grants else ""
+
     def revoked(self, grant: Grant) -> bool:
         """Its issuer has taken back what it stands on."""
         holder = grant.holder

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
+from tandem.model.address import Address
 from tandem.model.clock import Clock
-from tandem.model.entity import AuthorizationRule
+from tandem.model.entity import AuthorizationRule, Right
 from tandem.model.limits import Limits
 from tandem.relay.entity import Relays
 from tandem.server.administration_port import AdminPort
+from tandem.server.audit import Audit, AuditEntry, no_audit
 from tandem.server.authority import Authority
 from tandem.server.fault_points import FaultPoints
 from tandem.server.lease_claims import ClaimedLeases
 from tandem.server.sent_once import SentOnce
 from tandem.server.served_connection import ServedConnection
 from tandem.server.tracking import Tracker
+from tandem.tracing import MessageSpans
+
+
+class CarriesLinks(Protocol):
+    """What continues links to other nodes."""
+
+    def takes(self, connection: Any, link: Any, address: Address, right: Right) -> bool:
+        """Is the entity elsewhere? Then the link will be answered when its owner has."""
+        ...
 
 
 class NamespaceContext:
@@ -43,6 +54,11 @@ class NamespaceContext:
         self.limits = limits
         self.log = log
         """Tells the operator, in one line."""
+        self.warn: Callable[[str], None] = log
+        """The same for what should not be: refusals, and things that did not work."""
+        self.audit: Audit = no_audit
+        self.tracing: MessageSpans | None = None
+        """None: nothing is traced."""
         self.trusts_clock_from: int = 0
         """On the steady clock: until then no connection is cut off because a token seems to have lapsed."""
         self.connection_clock: Clock = connection_clock or turn.clock
@@ -55,6 +71,14 @@ class NamespaceContext:
         """In the order in which they came."""
         self.connection_count: Callable[[], int] = lambda: len(self.connections)
         """AMQP connections of the whole broker."""
+        self.draining: bool = False
+        """On the way out: new links and sends are refused, nothing more is delivered."""
+        self.peer_operations: dict[str, Callable[[dict[object, object]], Awaitable[dict[object, object]]]] = {}
+        """What other nodes may ask of this one, by name."""
+        self.carrier: CarriesLinks | None = None
+        """None: every entity is here."""
+        self.look_again: Callable[[], Awaitable[None]] | None = None
+        """Sees what other nodes have changed in the namespace. None: nobody else does."""
         self.fault_points: FaultPoints | None = None
         """None: no faults may be injected."""
         self.claims = ClaimedLeases()
@@ -68,6 +92,9 @@ class NamespaceContext:
             return self.namespace.authorization_rules.get(key_name)
         relay = self.relays.find(path)
         return self.namespace.entity_rule(path, key_name) if relay is None else relay.authorization_rule(key_name)
+
+    def audited(self, action: str, who: str, peer: str, what: str, detail: str = "") -> None:
+        self.audit(AuditEntry(action, self.namespace.name, who, peer, what, detail))
 
     def forget(self, connection: ServedConnection) -> None:
         self.connections.pop(connection, None)
@@ -83,7 +110,12 @@ class NamespaceContext:
         if not task.cancelled() and isinstance(task.exception(), MemoryError):
             task.get_loop().call_exception_handler({"message": "out of memory in a request", "exception": task.exception()})
         elif not task.cancelled() and task.exception() is not None:
-            self.log(f"a request failed inside the broker: {task.exception()!r}")
+            self.warn(f"a request failed inside the broker: {task.exception()!r}")
+
+    async def finish_requests(self, seconds: float) -> None:
+        """Those under way now have so long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
 
     async def drain(self) -> None:
         """Wait for what is still running; used on the way out."""

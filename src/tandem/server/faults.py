@@ -47,7 +47,9 @@ class FaultKind(enum.Enum):
 
 STORE_KINDS: Final = frozenset({FaultKind.STORE_DOWN, FaultKind.STORE_SLOW, FaultKind.STORE_ERROR, FaultKind.STORE_FULL})
 ONE_SHOT_KINDS: Final = frozenset({FaultKind.FORCE_DETACH, FaultKind.LOSE_LOCKS, FaultKind.EXPIRE_TOKENS})
-_ENTITY_KINDS: Final = frozenset(
+DELAYED_KINDS: Final = frozenset({FaultKind.STORE_SLOW, FaultKind.SLOW_DISPOSITIONS})
+"""Those that need to be told how long."""
+ENTITY_KINDS: Final = frozenset(
     {
         FaultKind.ENTITY_ERROR,
         FaultKind.ENTITY_UNREACHABLE,
@@ -142,13 +144,13 @@ class Faults:
             raise ArgumentRefused(f"{kind.value} needs a store from 0 to {self.stores - 1}, found {request.store}")
         if kind not in STORE_KINDS and request.store is not None:
             raise ArgumentRefused(f"{kind.value} does not concern a store")
-        if request.entity and kind not in _ENTITY_KINDS:
+        if request.entity and kind not in ENTITY_KINDS:
             raise ArgumentRefused(f"{kind.value} does not concern an entity")
         if not 0 < request.fraction <= 1:
             raise ArgumentRefused(f"fraction must be more than 0 and at most 1, found {request.fraction}")
         if request.for_ms < 0 or request.delay_ms < 0 or (request.count is not None and request.count < 1):
             raise ArgumentRefused("durations must not be negative, a count must be 1 or more")
-        if kind in (FaultKind.STORE_SLOW, FaultKind.SLOW_DISPOSITIONS) and request.delay_ms == 0:
+        if kind in DELAYED_KINDS and request.delay_ms == 0:
             raise ArgumentRefused(f"{kind.value} needs delay_ms")
         self.injected += 1
         fault = Fault(

@@ -30,7 +30,10 @@ class IdleEntities:
         if now - self._looked_at < _LOOK_EVERY_MS:
             return
         self._looked_at = now
-        for name, entity in list(self._context.namespace.entities.items()):
+        namespace = self._context.namespace
+        for name, entity in list(namespace.entities.items()):
+            if namespace.is_elsewhere(entity.store):
+                continue  # whoever has it knows when it was used
             if not isinstance(entity, QueueEntity):
                 self._look_at_topic(name, entity, now)
             elif self._is_over(entity.description.auto_delete_on_idle_ms, self.used_at(entity, now), now):
@@ -86,6 +89,6 @@ class IdleEntities:
             else:
                 await admin.delete_subscription(name, subscription)
         except BusError as error:
-            self._context.log(f"'{what}' was idle but could not be deleted: {error.description}")
+            self._context.warn(f"'{what}' was idle but could not be deleted: {error.description}")
             return
         self._context.log(f"'{what}' was not used for as long as its AutoDeleteOnIdle allows, and was deleted")

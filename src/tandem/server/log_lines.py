@@ -24,8 +24,11 @@ def kind_of(text: str) -> str:
 class LogLines:
     """Give it lines with `say`; call `look_after` about once a second. May be used from any thread."""
 
-    def __init__(self, write: Callable[[str], None], seconds: Callable[[], float]) -> None:
+    def __init__(self, write: Callable[[str, int], None], seconds: Callable[[], float]) -> None:
         self._write = write
+        """Given a line and its level, a number of the standard library's logging."""
+        self.level = logging.INFO
+        """Lines of a lower one are not written, and do not count."""
         self._seconds = seconds
         """A clock that nobody sets."""
         self._lock = threading.Lock()
@@ -33,7 +36,12 @@ class LogLines:
         self._said: dict[str, int] = {}
         self._total = 0
 
-    def say(self, text: str, kind: str | None = None) -> None:
+    def warn(self, text: str) -> None:
+        self.say(text, level=logging.WARNING)
+
+    def say(self, text: str, kind: str | None = None, level: int = logging.INFO) -> None:
+        if level < self.level:
+            return
         with self._lock:
             lines = self._next_second()
             key = kind_of(text) if kind is None else kind
@@ -42,23 +50,25 @@ class LogLines:
             count = self._said[key] = self._said.get(key, 0) + 1
             if count <= LINES_PER_KIND_MAX and self._total < LINES_MAX:
                 self._total += 1
-                lines.append(text[:_LINE_CHARS_MAX])
-        for line in lines:
-            self._write(line)
+                lines.append((text[:_LINE_CHARS_MAX], level))
+        self._write_all(lines)
+
+    def _write_all(self, lines: list[tuple[str, int]]) -> None:
+        for line, level in lines:
+            self._write(line, level)
 
     def look_after(self) -> None:
         """Tell what was left out, even if nothing follows it."""
         with self._lock:
             lines = self._next_second()
-        for line in lines:
-            self._write(line)
+        self._write_all(lines)
 
     def close(self) -> None:
         """Tell it now."""
         self._since = 0
         self.look_after()
 
-    def _next_second(self) -> list[str]:
+    def _next_second(self) -> list[tuple[str, int]]:
         """When a second is over: what was left out in it."""
         now = self._seconds()
         if self._since > 0 and now - self._since < 1:
@@ -68,18 +78,18 @@ class LogLines:
         most = max(self._said, key=self._said.__getitem__) if left_out else ""
         self._said.clear()
         self._total = 0
-        return [f"suppressed {left_out} lines of the last second, most of them like: {most}"] if left_out else []
+        return [(f"suppressed {left_out} lines of the last second, most of them like: {most}", logging.WARNING)] if left_out else []
 
 
 class LogHandler(logging.Handler):
     """Records of the standard library's logging, among them tracebacks that reach the event loop, under the same limit."""
 
     def __init__(self, lines: LogLines) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.DEBUG if lines.level <= logging.DEBUG else max(lines.level, logging.WARNING))
         self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.say(self.format(record), f"{record.name} {record.msg}"[:200])
+            self._lines.say(self.format(record), f"{record.name} {record.msg}"[:200], record.levelno)
         except (OSError, ValueError):
             self.handleError(record)

@@ -40,7 +40,7 @@ class RelayAdministration:
         self._catalog = catalog
         self._changing = changing
         self._must_be_new = must_be_new
-        self._limits = limits
+        self.limits = limits
         self._now = now
 
     def find(self, name: str) -> HybridConnectionDescription | None:
@@ -58,11 +58,11 @@ class RelayAdministration:
 
     async def create(self, description: HybridConnectionDescription) -> HybridConnectionDescription:
         async with self._changing(description.name):
-            validate_name(description.name, "relay", self._limits)
+            validate_name(description.name, "relay", self.limits)
             self._check(description)
             self._must_be_new(description.name)
-            if len(self._relays.entities) >= self._limits.relays_max:
-                raise QuotaExceeded(f"The namespace has {self._limits.relays_max} hybrid connections, which is all it may.")
+            if len(self._relays.entities) >= self.limits.relays_max:
+                raise QuotaExceeded(f"The namespace has {self.limits.relays_max} hybrid connections, which is all it may.")
             now = self._now()
             kept = dataclasses.replace(description, created_at_ms=now, updated_at_ms=now)
             await asyncio.to_thread(self._catalog.put_relay, kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tandem.broker.ports import Lock
 from tandem.model.errors import BusError
 
 
@@ -29,6 +30,14 @@ class ServedConnection(Protocol):
     @property
     def peer(self) -> str:
         """Where it comes from: address:port."""
+        ...
+
+    def unsettled_count(self) -> int:
+        """Deliveries that its peer has in hand."""
+        ...
+
+    def held_locks(self, entity: str) -> list[Lock]:
+        """Of messages of this entity that were delivered over it and are not settled."""
         ...
 
     def describe(self, now: int) -> dict[str, object]:

@@ -6,37 +6,56 @@ import asyncio
 import functools
 import importlib
 import os
+import socket
 import ssl
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.ports import Journal
+from tandem.broker.recovery.unplugged import Elsewhere
+from tandem.cluster.peers import ClusterNode
+from tandem.gateway.amqp.attach import attach_here
+from tandem.gateway.amqp.carrier import LinkCarrier
 from tandem.gateway.amqp.faulty import FaultyPump
-from tandem.gateway.amqp.pump import AmqpPump
+from tandem.gateway.amqp.moving import TakingOver
+from tandem.gateway.amqp.peer_requests import PeerChannels
+from tandem.gateway.amqp.pump import AmqpPump, PeerPump
 from tandem.gateway.http.data import DataPlane
 from tandem.gateway.http.types import HttpNamespace, note_refused
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
-from tandem.model.errors import BusError, ServerBusy
+from tandem.model.errors import BusError, shutting_down
 from tandem.server.administration import Catalog, NamespaceAdmin
+from tandem.server.audit import Audit, no_audit
 from tandem.server.authority import Authority
+from tandem.server.catalog_follower import CatalogFollower
+from tandem.server.client_reports import ClientReports
 from tandem.server.context import NamespaceContext
+from tandem.server.draining import Drained, drain
 from tandem.server.fault_points import FaultPoints
 from tandem.server.faults import Faults
+from tandem.server.following import FollowingAdmin, LeadingAdmin
+from tandem.server.history import NamespaceHistory
 from tandem.server.idle_entities import IdleEntities
 from tandem.server.meter_roller import MeterRoller
 from tandem.server.settings import NamespaceSettings, ServerSettings
+from tandem.server.shared_stores import EngineCatalog, SharedStores, TakenStore
 from tandem.server.store_supervisor import StoreSupervisor
 from tandem.server.tracking import Tracker
 from tandem.server.turn_driver import TurnDriver
+from tandem.tracing import MessageSpans
 from tandem.wire.sniff import Doors, SniffProtocol
+from tandem.wire.splice import Splice, SplicedDoor
 
 if TYPE_CHECKING:
+    from tandem.cluster.node import HeldStore, Node
     from tandem.gateway.http.front import HttpFront
+    from tandem.gateway.http.onward import Onward
     from tandem.server.meter_roller import MeterFiles
+    from tandem.server.reloading import Reloaded
     from tandem.tokens.trust import TrustedIssuer
     from tandem.tokens.verifier import TokenVerifier
 
@@ -79,11 +98,20 @@ class Server:
         real_time: bool = True,
         connection_clock: Clock | None = None,
         log: Callable[[str], None] = _no_log,
+        warn: Callable[[str], None] | None = None,
+        audit: Audit = no_audit,
+        tracing: MessageSpans | None = None,
         on_event: Callable[[dict[str, Any]], None] = _no_events,
         tls: ssl.SSLContext | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
+        cluster: ClusterNode | None = None,
+        node: Node | None = None,
     ) -> None:
         self.settings = settings
+        self.node = node
+        """None: its stores are its own, for ever."""
+        self.cluster = cluster
+        """None: this broker is all there is."""
         self._faults_allowed = settings.faults or settings.dev
         self.entropy = entropy
         """n -> n bytes that nobody can foresee."""
@@ -94,6 +122,8 @@ class Server:
         self.ports: list[int] = []
         self.supervisors: list[StoreSupervisor] = []
         self.meters: list[MeterRoller] = []
+        self.histories: list[NamespaceHistory] = []
+        self.reports: list[ClientReports] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=10_000)
         """State changes with their instants, oldest first; `number` only grows."""
         self._event_number = 0
@@ -102,12 +132,18 @@ class Server:
         self._http_namespaces: list[HttpNamespace] = []
         self._engines = engines
         self._log = log
+        self._warn = warn or log
+        self._audit = audit
+        self._tracing = tracing
         self._on_event = on_event
         self._tls = tls
         self._tokens: TokenVerifier | None = None
         self.fetch_keys: Callable[[TrustedIssuer], Awaitable[bytes]] | None = None
         """Before `start`: how the keys of a trusted issuer are had, if not by HTTP or from a file."""
+        self.on_reload: Callable[[], Awaitable[dict[str, Any]]] | None = None
+        """Whoever started us: reads the configuration again and calls `reload`."""
         self._listeners: list[asyncio.Server] = []
+        self._taking_over: TakingOver | None = None
         self._lobby: set[SniffProtocol] = set()
         self.driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
         self.turn = self.driver.turn
@@ -128,19 +164,81 @@ class Server:
             await self._tokens.start()
         for namespace in self.settings.namespaces:
             await self._open_namespace(namespace)
+        if self.node is not None:
+            self.node.start(self.driver.hand_over)
+            self.turn.guard = self.node.check
+            for supervisor in self.supervisors:
+                await supervisor.open_ours()
         for listener in self.settings.listeners:
             server = await loop.create_server(self._sniffer, listener.host, listener.port, backlog=4096)
             self._listeners.append(server)
             self.ports.append(server.sockets[0].getsockname()[1])
+        if self.cluster is not None:
+            self._listeners += await self._listen_for_peers(self.cluster)
         self._record_event("broker", "started", "")
         self.driver.start_housekeeping(self.settings.housekeeping_ms / 1000)
         self._loading = loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http.front")
 
-    async def stop(self) -> None:
+    async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> Reloaded:
+        """Take over what can be changed while it runs."""
+        from tandem.server.reloading import Reloaded, reload_namespace, split_settings
+
+        old, told = self.settings, Reloaded()
+        self.settings = settings = split_settings(old, settings, told)
+        self._tls = tls
+        for context, admin in zip(self.contexts, self.admins, strict=True):
+            context.limits = context.namespace.limits = settings.limits
+            admin.use_limits(settings.limits)
+        if self._front is not None:
+            self._front.use_limits(settings.limits)
+        for number, (context, admin) in enumerate(zip(self.contexts, self.admins, strict=True)):
+            await reload_namespace(context, admin, old.namespaces[number], settings.namespaces[number], told)
+        return told
+
+    async def drain(self) -> Drained:
+        """Before `stop`: what clients have in hand is finished, for `drain_seconds` at most, and nothing new begins."""
+        self._stop_listening()
+        self._record_event("broker", "draining", "")
+        return await drain(self.contexts, self.driver.journals, self.driver.run_turn, self.settings.drain_seconds)
+
+    def _stop_listening(self) -> None:
         for listener in self._listeners:
             listener.close()
+        if self._taking_over is not None:
+            self._taking_over.close()
+            self._taking_over = None
+
+    async def _listen_for_peers(self, cluster: ClusterNode) -> list[asyncio.Server]:
+        loop = asyncio.get_running_loop()
+
+        def pump() -> PeerPump:
+            return PeerPump(self._context_named, cluster.config_from(self.settings.limits, self.entropy), self.driver.backpressure)
+
+        def sniffer() -> SniffProtocol:
+            return SniffProtocol(Doors(amqp=pump, http=lambda: self._http().protocol_factory()))
+
+        listening: list[asyncio.Server] = []
+        if cluster.listen.startswith("unix:"):
+            listening.append(await loop.create_unix_server(sniffer, cluster.listen.removeprefix("unix:"), backlog=4096))
+        else:
+            host, _, port = cluster.listen.rpartition(":")
+            listening.append(await loop.create_server(sniffer, host.strip("[]"), int(port), backlog=4096))
+        if cluster.http and cluster.administers:
+            door = functools.partial(SplicedDoor, lambda: self._http().protocol_factory())
+            listening.append(await loop.create_unix_server(door, cluster.http, backlog=4096))
+        if cluster.moving:
+            path = f"{cluster.moving}/{cluster.node}.move"
+            self._taking_over = TakingOver(path, lambda: self._pump(False), self.driver.run_turn)
+        return listening
+
+    async def take(self, accepted: socket.socket) -> None:
+        """A connection that somebody else accepted for us."""
+        await asyncio.get_running_loop().connect_accepted_socket(self._sniffer, accepted)
+
+    async def stop(self) -> None:
+        self._stop_listening()
         self._record_event("broker", "stopped", "")
-        leaving = ServerBusy("The broker is shutting down. Connect again in a moment.")
+        leaving = shutting_down()
         for context in self.contexts:
             for client in list(context.connections):
                 client.close(leaving)
@@ -160,17 +258,26 @@ class Server:
             journal.close()  # on the loop: what still waits for the disk is answered from here
         for admin in self.admins:
             admin.close()
+        if self.node is not None:
+            self.node.stop()
 
     async def _open_namespace(self, wanted: NamespaceSettings) -> None:
         settings = self.settings
+        cluster = self.cluster
+        ownership = cluster.ownership(wanted.name) if cluster is not None else None
         translator = Translator(self._new_uuid, settings.limits.header_bytes_max, lambda: self.turn.now)
         namespace = Namespace(wanted.name, self.turn, settings.limits, translator, lambda: int.from_bytes(self.entropy(8), "big"))
         catalog = self._engines.open_catalog(wanted.name, settings.stores.count)
         namespace.locks_outlive_connections = wanted.locks_outlive_connections
+        journals: list[Journal] = []
         for index in range(settings.stores.count):
+            if self.node is None and ownership is not None and not ownership.here(index):
+                namespace.attach_store(Elsewhere("another node serves it")).available = False
+                continue
             journal = self._engines.open_journal(wanted.name, index, self.driver.hand_over)
             namespace.attach_store(journal)
             self.driver.add_journal(journal)
+            journals.append(journal)
         context = NamespaceContext(
             namespace,
             self.turn,
@@ -180,28 +287,63 @@ class Server:
             self._log,
             self._connection_clock,
         )
+        context.warn = self._warn
+        context.audit = self._audit
+        context.tracing = self._tracing
         admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
+        if cluster is not None and ownership is not None and cluster.administrator:
+            made = LeadingAdmin if cluster.administers else FollowingAdmin
+            ask = PeerChannels(context, cluster, ownership, self.entropy).ask
+            admin = made(context, catalog, settings.stores.fragments, cluster, ownership, ask)
         context.admin = admin
         context.authority = Authority(wanted.name, context.rule_lookup, self._connection_clock, self._tokens)
         context.connection_count = self.connection_count
+        if cluster is not None and ownership is not None:
+            context.carrier = LinkCarrier(context, cluster, ownership, self.driver.backpressure, self.entropy, attach_here)
+        keeper = self._share(context, admin, catalog, journals)
         await admin.load(wanted)
         namespace.replay()
         self.contexts.append(context)
         self.admins.append(admin)
         self._data.append(DataPlane(context, admin))
-        supervisor = StoreSupervisor(context, settings.stores.stall_deadline_ms, self._record_event)
+        stall_ms = settings.cluster.stall_deadline_ms if settings.cluster is not None else settings.stores.stall_deadline_ms
+        supervisor = StoreSupervisor(context, stall_ms, self._record_event, keeper)
         supervisor.tell_opening()
         self.supervisors.append(supervisor)
         files = [self._engines.open_meters(wanted.name, index) for index in range(settings.stores.count)]
-        meters = MeterRoller(namespace, files, context.spawn, self._log)
+        meters = MeterRoller(namespace, files, context.spawn, self._warn)
         self.meters.append(meters)
+        history = NamespaceHistory(context, settings.data_dir, self.loop_lag)
+        self.histories.append(history)
+        self.reports.append(ClientReports())
         if self._faults_allowed:
             faults = Faults(self._chance, settings.stores.count)
             apply_store_faults = functools.partial(supervisor.apply_faults, faults, self._engines.set_faults)
             context.fault_points = FaultPoints(namespace, faults, context.connections, self._log, apply_store_faults)
             self.driver.chores.append(context.fault_points)
         self.driver.contexts.append(context)
-        self.driver.chores += [supervisor, meters, IdleEntities(context)]
+        self.driver.chores += [supervisor, meters, IdleEntities(context), history]
+
+    def _share(self, context: NamespaceContext, admin: NamespaceAdmin, catalog: Catalog, journals: list[Journal]) -> SharedStores | None:
+        """In a cluster: other nodes change the catalog too, and a journal is opened when it is this node's turn."""
+        node = self.node
+        if node is None:
+            return None
+        name = context.namespace.name
+        shared = cast("EngineCatalog", catalog)
+        follower = admin.follower = CatalogFollower(context, shared)
+        node.stores.update({(name, index): cast("HeldStore", journal) for index, journal in enumerate(journals)})
+
+        context.look_again = admin.follow
+
+        def beaten() -> None:
+            shared.give_up_after(node.lease_ms)
+            if node.membership.view.revisions.get(name, 0) != follower.revision:
+                context.spawn(admin.follow())
+
+        node.on_beat.append(beaten)
+        node.on_notice.append(lambda: context.spawn(admin.follow()))
+        return SharedStores(node, name, cast("list[TakenStore]", journals), follower)
 
     def _new_uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.entropy(16), version=4)
@@ -224,19 +366,27 @@ class Server:
         )
 
     def _amqp_pump(self) -> asyncio.Protocol:
+        return self._pump(self.cluster is not None and bool(self.cluster.moving))
+
+    def _pump(self, movable: bool) -> AmqpPump:
         pump = FaultyPump if self._faults_allowed else AmqpPump
-        return pump(self._context_of, f"tandem-{self.settings.node}", self.driver.backpressure)
+        known_as = self.cluster.broker if self.cluster is not None and self.cluster.broker else self.settings.node
+        return pump(self._context_of, f"tandem-{known_as}", self.driver.backpressure, movable)
 
     def _http_peer(self) -> asyncio.Protocol:
-        return self._http().protocol_factory()
+        cluster = self.cluster
+        return Splice(cluster.http) if cluster is not None and not cluster.administers else self._http().protocol_factory()
 
     def _http(self) -> HttpFront:
         """Made with the first HTTP connection: what it needs is loaded after `ready`, beside the first turns."""
         if self._front is None:
+            from tandem.gateway.http.api.front import ConsoleApi
             from tandem.gateway.http.front import HttpFront
+            from tandem.gateway.http.joined_pages import JoinedPages
             from tandem.gateway.http.pages import OperatorPages
 
             self._http_namespaces = [self._open_to_http(number) for number in range(len(self.contexts))]
+            onward = self._onward()
             self._front = HttpFront(
                 namespace_for=self._http_namespace,
                 amqp=self._amqp_pump,
@@ -244,9 +394,22 @@ class Server:
                 clock=self.clock,
                 entropy=self.entropy,
                 known_hosts=self._known_hosts() if self.settings.dev else None,
+                onward=onward,
             )
-            OperatorPages(self).install(self._front)
+            if onward is not None and self.cluster is not None and self.cluster.others:
+                JoinedPages(self, onward, self.cluster.node).install(self._front)
+            else:
+                OperatorPages(self).install(self._front)
+            ConsoleApi(self).install(self._front)
         return self._front
+
+    def _onward(self) -> Onward | None:
+        cluster = self.cluster
+        if cluster is None:
+            return None
+        from tandem.gateway.http.onward import Onward
+
+        return Onward(self.contexts, self.namespace_of, cluster.ownership, cluster.others)
 
     def _known_hosts(self) -> frozenset[str]:
         """Under which a development broker may be reached over HTTP."""
@@ -256,6 +419,10 @@ class Server:
 
     def _context_of(self, host: str) -> NamespaceContext:
         return self.contexts[self.namespace_of(host)]
+
+    def _context_named(self, name: str) -> NamespaceContext:
+        """By the namespace's own name: other nodes know it."""
+        return next((context for context in self.contexts if context.namespace.name == name), self.contexts[0])
 
     def _http_namespace(self, host: str) -> HttpNamespace | None:
         return self._http_namespaces[self.namespace_of(host)]
@@ -276,7 +443,13 @@ class Server:
             describe=describe,
             note_refused=note_refused,
         )
-        return HttpNamespace(admin=admin, data=self._data[number], tracker=context.tracker, relay=relay, relays=admin.relays)
+
+        def audited(action: str, token: str, peer: str, what: str, detail: str) -> None:
+            context.audited(action, context.authority.holder_of(token), peer, what, detail)
+
+        return HttpNamespace(
+            admin=admin, data=self._data[number], tracker=context.tracker, relay=relay, relays=admin.relays, audited=audited
+        )
 
     def namespace_of(self, host: str) -> int:
         """Which namespace a host name leads to: the one that claims it, else the first."""
@@ -314,3 +487,4 @@ class Server:
         for context in self.contexts:
             for connection in list(context.connections):
                 connection.drop_revoked()
+            context.relays.look_at_tokens_again()

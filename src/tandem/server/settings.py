@@ -58,6 +58,30 @@ class StoresSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Several nodes that serve the same namespaces, with their journals in one PostgreSQL."""
+
+    engine: str
+    """Connection string of PostgreSQL, with all its hosts."""
+    node: str
+    """This node's name: no other running one has it."""
+    secret_file: Path
+    """What all nodes of the cluster know, and nobody else."""
+    listen: str = ""
+    """`host:port` where the other nodes connect to; empty: they do not."""
+    advertise: str = ""
+    """Where the others reach that; empty: `listen` as it is."""
+    lease_ms: int = 5_000
+    """A node of which nothing was heard for so long is believed to be dead: others take its stores over."""
+    durability: str = "quorum"
+    """`quorum`: start only if the engine commits on two machines. `assumed`: for services that do not show it."""
+    stall_deadline_ms: int = 15_000
+    """An engine that has not answered for so long takes the stores down; until then they are suspended."""
+    engine_bytes_max: int = 0
+    """With a database larger than this no new messages are taken; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
     """Certificate files to serve TLS with; `ca` is what clients must trust, None when they already do."""
 
@@ -88,5 +112,11 @@ class ServerSettings:
     """Whose tokens are accepted beside self-signed ones."""
     housekeeping_ms: int = 250
     """How often stores, silent peers and idle entities are looked after."""
+    drain_seconds: int = 10
+    """When it is told to stop: how long receivers may take to settle what they have in hand."""
+    tracing: bool = False
+    """Spans of OpenTelemetry for messages that carry a trace context."""
     node: str = "G0"
     """Names this broker in tracking ids."""
+    cluster: ClusterSettings | None = None
+    """None: this broker is all there is, and keeps its journals in files."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tandem.broker.ports import StoreHealth, StoreState
-from tandem.model.errors import BusError, Corrupt, StoreUnavailable
+from tandem.broker.ports import IN_SERVICE, StoreHealth, StoreState
+from tandem.model.errors import BusError, Corrupt, StoreMissing, StoreUnavailable
 from tandem.server.context import NamespaceContext
 from tandem.server.faults import FaultKind, Faults
 
@@ -17,18 +17,30 @@ _STEADY_MS: Final = 30_000
 """Up for so long, a store has recovered."""
 _CORRUPT_PAUSE_MS: Final = 60_000
 """A damaged store is looked at again now and then: somebody may have put its files right."""
-_USABLE: Final = (StoreState.UP, StoreState.DEGRADED)
 
 
 class SetFaults(Protocol):
     def __call__(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
 
 
+class Keeper(Protocol):
+    """Says which stores of a namespace this node may open, where several nodes share them."""
+
+    def should_open(self, store: int) -> bool: ...
+
+    async def acquire(self, store: int) -> None:
+        """The store is this node's from now on, and everything that it may speak of is known. BusError if it cannot be had."""
+
+
 class StoreSupervisor:
     """One per namespace. `look_after` is called a few times a second."""
 
-    def __init__(self, context: NamespaceContext, stall_ms_max: int, note_event: Callable[[str, str, str], None]) -> None:
+    def __init__(
+        self, context: NamespaceContext, stall_ms_max: int, note_event: Callable[[str, str, str], None], keeper: Keeper | None = None
+    ) -> None:
         self._context = context
+        self._keeper = keeper
+        """None: all stores are ours alone."""
         self._stall_ms_max = stall_ms_max
         self._record_event = note_event
         """(store name, state, cause)."""
@@ -83,6 +95,11 @@ class StoreSupervisor:
     def _look_at_room(self) -> None:
         for tenant in self._context.namespace.stores:
             tenant.backing.short_of_room = tenant.journal.short_of_room
+            suspended = tenant.journal.health.state is StoreState.SUSPENDED
+            if suspended is not tenant.backing.suspended:
+                tenant.backing.suspended = suspended
+                for queue in () if suspended else tenant.queues.values():
+                    queue.slot.touch()
 
     def clock_jumped(self, by_ms: int) -> None:
         for kept in (self._retry_at, self._up_since):
@@ -94,6 +111,8 @@ class StoreSupervisor:
         for index, tenant in enumerate(self._context.namespace.stores):
             if index in self._reopening:
                 continue
+            if self._keeper is None and tenant.elsewhere:
+                continue
             journal = tenant.journal
             journal.check_stalled(self._stall_ms_max)
             health = journal.health
@@ -101,16 +120,27 @@ class StoreSupervisor:
                 self._tell_notes(index, health)
             if health.state is not self._states[index]:
                 self._changed(index, health)
-            if health.state not in _USABLE and now >= self._retry_at.get(index, 0):
+            if health.state not in IN_SERVICE and now >= self._retry_at.get(index, 0) and self._may_open(index):
                 self._reopening.add(index)
                 self._context.spawn(self._reopen(index))
+
+    def _may_open(self, index: int) -> bool:
+        return self._keeper is None or self._keeper.should_open(index)
+
+    async def open_ours(self) -> None:
+        """Before serving: what is ours to open is open when this returns, or is being tried."""
+        for index in range(len(self._states)):
+            idle = self._context.namespace.stores[index].journal.health.state not in IN_SERVICE
+            if idle and index not in self._reopening and self._may_open(index):
+                self._reopening.add(index)
+                await self._reopen(index)
 
     def _tell_notes(self, index: int, health: StoreHealth) -> None:
         """What a store did to its files while it was opened is news, whatever its state: each note is an event and a line."""
         for note in health.notes:
             if note not in self._told[index]:
                 self._record_event(f"store-{index}", "recovered", note)
-                self._context.log(f"{self._context.namespace.name} store-{index} has found and put in order: {note}")
+                self._context.warn(f"{self._context.namespace.name} store-{index} has found and put in order: {note}")
         self._told[index] = health.notes
 
     def _changed(self, index: int, health: StoreHealth) -> None:
@@ -118,7 +148,7 @@ class StoreSupervisor:
         name = f"store-{index}"
         self._record_event(name, health.state.value, health.cause)
         self._context.log(f"{self._context.namespace.name} {name} is {health.state.value}" + (f": {health.cause}" if health.cause else ""))
-        if health.state not in _USABLE and was in _USABLE:
+        if health.state not in IN_SERVICE and was in IN_SERVICE:
             self._take_down(index, health)
             now = self._context.turn.now
             if health.state is StoreState.CORRUPT:
@@ -132,7 +162,7 @@ class StoreSupervisor:
         """Whoever receives from an entity of this store is told at once, senders with their next message; nobody else notices."""
         tenant = self._context.namespace.stores[index]
         tenant.take_out_of_service()
-        error = StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
+        error = StoreUnavailable(health.refusal())
         for queue in list(tenant.queues.values()):
             queue.tell_all(error)
 
@@ -145,15 +175,19 @@ class StoreSupervisor:
         namespace = self._context.namespace
         old = namespace.stores[index]
         try:
+            if self._keeper is not None:
+                await self._keeper.acquire(index)
             fresh = namespace.blank_tenant(index)
             await asyncio.to_thread(old.journal.reopen, fresh)
         except (BusError, OSError) as error:
             damaged = isinstance(error, Corrupt)
             pause = _CORRUPT_PAUSE_MS if damaged else self._longer_pause(index)
             self._retry_at[index] = self._context.turn.begin() + pause
-            if str(error) != self._refused.get(index) and (not damaged or self._states[index] is not StoreState.CORRUPT):
+            if isinstance(error, StoreMissing) and self._keeper is not None:
+                self._retry_at[index] = self._context.turn.now  # somebody else was faster: whoever counts beats says when to look again
+            elif str(error) != self._refused.get(index) and (not damaged or self._states[index] is not StoreState.CORRUPT):
                 self._refused[index] = str(error)  # once: it may go on for days
-                self._context.log(f"{namespace.name} store-{index} could not be reopened ({error}); it is tried again until it can")
+                self._context.warn(f"{namespace.name} store-{index} could not be reopened ({error}); it is tried again until it can")
         else:
             self._context.turn.begin()
             namespace.swap(index, fresh)

@@ -163,10 +163,16 @@ class PowerCut(Exception):
     """The machine is off. Every later call to the disk raises it too, until it is restarted."""
 
 
+class Stall(Protocol):
+    @property
+    def stalled_until(self) -> float: ...
+
+
 class Busy(Protocol):
     """A disk that takes its time."""
 
-    stalled_until: float
+    @property
+    def faults(self) -> Stall: ...
 
     @property
     def latency(self) -> Callable[[], float]: ...
@@ -188,12 +194,12 @@ class SimWorker:
     def _plan(self) -> None:
         if not self._planned and self._jobs:
             self._planned = True
-            at = max(self._agenda.time() + self._disk.latency(), self._disk.stalled_until)
+            at = max(self._agenda.time() + self._disk.latency(), self._disk.faults.stalled_until)
             self._agenda.call_at(at, self._run)
 
     def _run(self) -> None:
         self._planned = False
-        if self._disk.stalled_until > self._agenda.time():
+        if self._disk.faults.stalled_until > self._agenda.time():
             self._plan()
             return
         if self._jobs:
@@ -205,7 +211,7 @@ class SimWorker:
 
     def stop(self, timeout_seconds: float) -> bool:
         """The caller waits, so what is left is done now; a stalled disk keeps everybody waiting."""
-        if self._disk.stalled_until > self._agenda.time() and self._jobs:
+        if self._disk.faults.stalled_until > self._agenda.time() and self._jobs:
             return False
         while self._jobs:
             self._jobs.popleft()()

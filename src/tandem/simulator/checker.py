@@ -61,6 +61,34 @@ class _Fate:
     damaged: bool = False
     """Its body rotted on the disk, and that was told."""
 
+    def accept(self) -> None:
+        self.accepted = True
+
+    def refuse(self) -> None:
+        self.refused = True
+
+    def deliver(self, number: int) -> None:
+        self.settling = False
+        self.number = number
+        self.seen += 1
+
+    def recover(self) -> None:
+        self.recovered = True
+
+    def ask_to_settle(self) -> None:
+        self.settling = True
+
+    def settle(self) -> None:
+        self.settled = True
+
+    def move(self) -> None:
+        """Its next number is another one."""
+        self.number = 0
+
+    def damage(self) -> None:
+        self.damaged = True
+        self.number = 0
+
 
 @dataclass(slots=True)
 class Checker:
@@ -88,11 +116,11 @@ class Checker:
         self._fates.setdefault(key, _Fate(self._life))
 
     def accepted(self, key: str) -> None:
-        self._fates[key].accepted = True
+        self._fates[key].accept()
 
     def refused(self, key: str) -> None:
         """The broker said no: it must never be seen."""
-        self._fates[key].refused = True
+        self._fates[key].refuse()
 
     def delivered(self, key: str, number: int) -> None:
         """Seen by a receiver, under this sequence number."""
@@ -107,31 +135,28 @@ class Checker:
             self._duplicate(f"{key} was settled and confirmed, and is delivered again")
         elif fate.number and fate.number != number:
             self._duplicate(f"{key} is there twice, as {fate.number} and {number}")
-        fate.settling = False
-        fate.number = number
-        fate.seen += 1
+        fate.deliver(number)
         if fate.sent_in < self._life and not fate.recovered:
-            fate.recovered = True
+            fate.recover()
             self._recovered += 1
 
     def settling(self, key: str) -> None:
         """Asked to remove it: from now on it may be gone."""
-        self._fates[key].settling = True
+        self._fates[key].ask_to_settle()
 
     def settled(self, key: str) -> None:
         """Confirmed: it must never be seen again."""
-        self._fates[key].settled = True
+        self._fates[key].settle()
 
     def moved(self, key: str) -> None:
         """It will have another sequence number when it is seen next: moved to another queue, or activated."""
-        self._fates[key].number = 0
+        self._fates[key].move()
 
     def damaged(self, key: str) -> None:
         """It was told that its body is lost: it need not come any more, and if it does it is a dead letter."""
         fate = self._fates.get(key)
         if fate is not None:
-            fate.damaged = True
-            fate.number = 0
+            fate.damage()
 
     def crashed(self) -> None:
         self._life += 1

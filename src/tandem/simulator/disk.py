@@ -211,6 +211,8 @@ class SimDisk(Disk):
         return self._next_descriptor
 
     def close(self, descriptor: int) -> None:
+        if self.dead:
+            return  # with the machine went what it had open; who is cleared away after it has nothing to close
         self._called("close", self._open[descriptor][1])
         del self._open[descriptor]
 

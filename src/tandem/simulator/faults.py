@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from tandem.simulator.stores import flip_a_bit
+
 if TYPE_CHECKING:
     from tandem.simulator.world import SimBroker, World
 
@@ -54,14 +56,14 @@ class FaultSchedule:
             name = self._dice.choices(names, weights)[0]
             self._world.trace.happened(f"{broker.host}: {name}")
             self.counts[name] = self.counts.get(name, 0) + 1
-            broker.in_trouble = True
+            broker.set_trouble(True)
             if not await self._clock_is_right(broker):
                 return
-            broker.disturbed_at = self._world.loop.time()
+            broker.disturb()
             await by_name[name](broker)
-            broker.disturbed_at = self._world.loop.time()
+            broker.disturb()
             await self._bring_up(broker)
-            broker.in_trouble = False
+            broker.set_trouble(False)
 
     async def set_clocks(self, broker: SimBroker) -> None:
         """Somebody sets the clock of this machine, ahead or back, a little or by hours, and right again before another fault comes:
@@ -69,7 +71,7 @@ class FaultSchedule:
         dice = self._clock_dice
         while True:
             await asyncio.sleep(dice.uniform(2.0, 40.0))
-            if broker.in_trouble or not broker.ready or any(disk.calls_left >= 0 for disk in broker.engines.disks):
+            if broker.in_trouble or not broker.ready or any(disk.faults.power_is_short for disk in broker.engines.disks):
                 continue
             ahead_ms = dice.choice((-1, 1)) * dice.choice((700, 5_000, 90_000, 7_200_000, 86_400_000))
             self._world.trace.happened(f"{broker.host}: the clock is set to be off by {ahead_ms} ms")
@@ -90,14 +92,14 @@ class FaultSchedule:
     async def clear(self, brokers: list[SimBroker]) -> None:
         """Everything works again; a broker that met damage is restarted after the repair."""
         self.over = True
-        self._world.slow = 1.0
-        self._world.net.delay_range = (0.000_2, 0.002)
+        self._world.slow_disks(1.0)
+        self._world.net.slow(False)
         self._world.net.dark.clear()
         for broker in brokers:
             broker.set_clock(0)
             for disk in broker.engines.disks:
-                disk.heal()
-                disk.calls_left = -1
+                disk.faults.heal()
+                disk.mount()
             if broker.rot:
                 await self._repair(broker)
             await self._bring_up(broker)
@@ -105,10 +107,10 @@ class FaultSchedule:
     async def _bring_up(self, broker: SimBroker) -> None:
         """Restarted until it lives: it may lose power again while it starts."""
         while not broker.ready:
-            broker.disturbed_at = self._world.loop.time()
+            broker.disturb()
             if not self.over and self._dice.random() < 0.2:
                 disk = self._dice.choice(broker.engines.disks)
-                disk.calls_left = self._dice.randint(0, 60)
+                disk.faults.cut_power_after(self._dice.randint(0, 60))
             await asyncio.sleep(0.05)
             await broker.start()
 
@@ -132,12 +134,12 @@ class FaultSchedule:
 
     async def _power_cut_in_a_call(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
-        disk.calls_left = self._dice.randint(0, 40)
+        disk.faults.cut_power_after(self._dice.randint(0, 40))
         for _ in range(60):
             if not broker.machine.alive or self.over:
                 break
             await asyncio.sleep(1.0)
-        disk.calls_left = -1
+        disk.faults.cut_power_after(-1)
         if not broker.machine.alive:
             await self._pause(0.5, 30.0)
 
@@ -149,40 +151,40 @@ class FaultSchedule:
 
     async def _sync_errors(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
-        disk.failing = True
+        disk.faults.fail_syncs(True)
         await self._pause(0.1, 40.0)
-        disk.failing = False
+        disk.faults.fail_syncs(False)
 
     async def _full_disk(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
-        disk.free = self._dice.choice((0, 0, 5_000, 60_000))
+        disk.faults.fill(self._dice.choice((0, 0, 5_000, 60_000)))
         await self._pause(5.0, 90.0)
         if self._dice.random() < 0.3:  # started again on the full disk, it is to be emptied as before
             broker.die(told=True, power=False)
             await asyncio.sleep(0.05)
             await broker.start()
             await self._pause(5.0, 30.0)
-        disk.free = None
+        disk.faults.fill(None)
 
     async def _short_stall(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
-        disk.stalled_until = self._world.loop.time() + self._dice.uniform(0.5, 4.0)
+        disk.faults.stall(self._world.loop.time() + self._dice.uniform(0.5, 4.0))
         await self._pause(4.0, 5.0)
 
     async def _long_stall(self, broker: SimBroker) -> None:
         disk = self._dice.choice(broker.engines.disks)
         length = self._dice.uniform(6.0, 30.0)
-        disk.stalled_until = self._world.loop.time() + length
+        disk.faults.stall(self._world.loop.time() + length)
         await self._pause(length, length + 1.0)
 
     async def _slow_disks(self, broker: SimBroker) -> None:
-        self._world.slow = self._dice.uniform(5.0, 60.0)
+        self._world.slow_disks(self._dice.uniform(5.0, 60.0))
         await self._pause(5.0, 30.0)
-        self._world.slow = 1.0
+        self._world.slow_disks(1.0)
 
     async def _rot(self, broker: SimBroker) -> None:
         """A bit flips in a complete file. Found at once or not: it is put right before anything else happens to this broker."""
-        rot = self._dice.choice(broker.engines.disks).rot(self._dice)
+        rot = flip_a_bit(self._dice.choice(broker.engines.disks), self._dice)
         if rot is None:
             return
         self._world.trace.happened(f"{broker.host}: bit {rot.bit} of {rot.path} at {rot.offset} in {rot.disk.name}")
@@ -246,6 +248,6 @@ class FaultSchedule:
         net.dark.discard(broker.host)
 
     async def _slow_network(self, broker: SimBroker) -> None:
-        self._world.net.delay_range = (0.05, 0.8)
+        self._world.net.slow(True)
         await self._pause(5.0, 30.0)
-        self._world.net.delay_range = (0.000_2, 0.002)
+        self._world.net.slow(False)

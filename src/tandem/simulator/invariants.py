@@ -63,7 +63,7 @@ def check_queue(queue: Queue) -> Iterator[str]:
 
 def _check_locks(queue: Queue, counted: list[int]) -> Iterator[str]:
     held: dict[int, int] = {}
-    for lock in queue.locks.by_token.values():
+    for lock in queue.locks.by_seq.values():
         held[lock.seq] = held.get(lock.seq, 0) + 1
         if not lock.held:
             yield f"a lock on {lock.seq} is in the table and not held"

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from tandem.simulator.agenda import MACHINE, Agenda, Machine
@@ -109,6 +109,10 @@ class SimConnection:
             self.protocol.connection_lost(None)
 
 
+_DELAYS: Final = (0.000_2, 0.002)
+_SLOW_DELAYS: Final = (0.05, 0.8)
+
+
 class SimNet:
     """`delay` is drawn per write; `down` hosts refuse, `dark` hosts answer nothing."""
 
@@ -119,8 +123,12 @@ class SimNet:
         self.listeners: dict[tuple[str, int], _Listener] = {}
         self.lines: dict[SimConnection, None] = {}
         self.dark: set[str] = set()
-        self.delay_range = (0.000_2, 0.002)
+        self._delay_range = _DELAYS
         self._number = 0
+
+    def slow(self, slow: bool) -> None:
+        """Everything takes as long as over a poor line."""
+        self._delay_range = _SLOW_DELAYS if slow else _DELAYS
 
     def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> _Listener:
         listener = _Listener(self, (host, port), factory)
@@ -149,7 +157,7 @@ class SimNet:
         return client, client.protocol
 
     def _delay(self) -> float:
-        shortest, longest = self.delay_range
+        shortest, longest = self._delay_range
         return shortest + (longest - shortest) * self.dice.random()
 
     def send(self, line: SimConnection, data: bytes | None) -> None:

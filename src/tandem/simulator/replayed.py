@@ -79,4 +79,4 @@ def _sessions(rows: Rows) -> dict[str, tuple[bytes | None, int]]:
 
 
 def _leases(rows: Rows) -> dict[str, tuple[int, list[int]]]:
-    return {lease.id: (lease.expires_at, [seq for seq in lease.seqs if seq]) for lease in rows.leases.values()}
+    return {lease.id: (lease.expires_at, list(filter(None, lease.journaled()))) for lease in rows.leases.values()}

@@ -47,90 +47,124 @@ class Rot:
         return True
 
 
+class DiskFaults:
+    """What is wrong with a disk at the moment."""
+
+    def __init__(self) -> None:
+        self.free: int | None = None
+        """Bytes that still fit on a full disk; None: as many as you like."""
+        self.syncs_fail = False
+        self.stalled_until = 0.0
+        self._calls_left = -1
+        """Disk calls until the power fails; -1: it does not."""
+
+    def heal(self) -> None:
+        self.free = None
+        self.syncs_fail = False
+        self.stalled_until = 0.0
+        self._calls_left = -1
+
+    def fill(self, free: int | None) -> None:
+        self.free = free
+
+    def fail_syncs(self, fail: bool) -> None:
+        self.syncs_fail = fail
+
+    def stall(self, until: float) -> None:
+        self.stalled_until = until
+
+    def cut_power_after(self, calls: int) -> None:
+        """-1: not at all."""
+        self._calls_left = calls
+
+    @property
+    def power_is_short(self) -> bool:
+        """It fails some calls from now."""
+        return self._calls_left >= 0
+
+    def cuts_power(self) -> bool:
+        """Now, in one more call?"""
+        if self._calls_left < 0:
+            return False
+        self._calls_left -= 1
+        return self._calls_left < 0
+
+    def grow(self, more: int) -> None:
+        """A file gets longer by so much, or shorter."""
+        if self.free is None:
+            return
+        if more > self.free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.free -= more
+
+
 class StoreDisk(SimDisk):
     """Faults are switched on and off by the world; a power cut takes the whole machine."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.free: int | None = None
-        """Bytes that still fit on a full disk; None: as many as you like."""
-        self.failing = False
-        """Syncs fail."""
+        self.faults = DiskFaults()
         self.latency: Callable[[], float] = lambda: 0.000_1
-        self.stalled_until = 0.0
-        self.calls_left = -1
-        """Disk calls until the power fails; -1: it does not."""
         self.power_fails: Callable[[], None] = lambda: None
 
-    def heal(self) -> None:
-        self.free = None
-        self.failing = False
-        self.stalled_until = 0.0
-        self.mount()
+    def live_in(self, latency: Callable[[], float], power_fails: Callable[[], None]) -> None:
+        """How long a call takes there, and who is told when the power fails in one."""
+        self.latency = latency
+        self.power_fails = power_fails
 
     def _called(self, name: str, path: str) -> int | None:
         if self.dead:
             raise PowerCut(f"{name} {path}")
-        if self.calls_left >= 0:
-            self.calls_left -= 1
-            if self.calls_left < 0:
-                self.power_fails()
-                raise PowerCut(f"{name} {path}")
+        if self.faults.cuts_power():
+            self.power_fails()
+            raise PowerCut(f"{name} {path}")
         return None
 
     def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
-        self._grow(descriptor, offset + sum(map(len, buffers)))
+        self.faults.grow(max(offset + sum(map(len, buffers)) - self.size(descriptor), 0))
         return super().pwritev(descriptor, buffers, offset)
 
     def fallocate(self, descriptor: int, size: int) -> bool:
-        self._grow(descriptor, size)
+        self.faults.grow(max(size - self.size(descriptor), 0))
         return super().fallocate(descriptor, size)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        if self.free is not None:
-            self.free += max(self.size(descriptor) - size, 0)
+        self.faults.grow(min(size - self.size(descriptor), 0))
         super().truncate(descriptor, size)
 
     def unlink(self, path: str) -> None:
-        if self.free is not None and path in self._names:
-            self.free += len(self._names[path].content)
+        if path in self._names:
+            self.faults.grow(-len(self._names[path].content))
         super().unlink(path)
 
     def rename(self, source: str, target: str) -> None:
-        if self.free is not None and target in self._names:
-            self.free += len(self._names[target].content)
+        if target in self._names:
+            self.faults.grow(-len(self._names[target].content))
         super().rename(source, target)
 
-    def _grow(self, descriptor: int, end: int) -> None:
-        more = end - self.size(descriptor)
-        if self.free is None or more <= 0:
-            return
-        if more > self.free:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.free -= more
-
     def _sync(self, name: str, descriptor: int) -> None:
-        if self.failing:
+        if self.faults.syncs_fail:
             self._open[descriptor][0].pending.clear()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super()._sync(name, descriptor)
 
     def free_bytes(self, path: str) -> int:
-        return 1 << 40 if self.free is None else self.free
+        return 1 << 40 if self.faults.free is None else self.faults.free
 
-    def rot(self, dice: Random) -> Rot | None:
-        """Flip a bit of a file that is complete: a sealed segment, an index, the manifest."""
-        segments = [path for path in self.paths() if path.endswith(".seg") and "/audit/" not in path]
-        sealed = [path for path in segments if path[:-4] + ".idx" in self._names]
-        candidates = sealed + [path for path in self.paths() if path.endswith((".idx", "store.json"))]
-        candidates = [path for path in candidates if self.content(path)]
-        if not candidates:
-            return None
-        path = dice.choice(sealed if sealed and dice.random() < 0.7 else candidates)
-        rot = Rot(self, path, dice.randrange(len(self.content(path))), dice.randrange(8))
-        self.flip(rot.path, rot.offset, rot.bit)
-        return rot
+
+def flip_a_bit(disk: StoreDisk, dice: Random) -> Rot | None:
+    """Flip a bit of a file that is complete: a sealed segment, an index, the manifest."""
+    segments = [path for path in disk.paths() if path.endswith(".seg") and "/audit/" not in path]
+    sealed = [path for path in segments if path[:-4] + ".idx" in disk.paths()]
+    candidates = sealed + [path for path in disk.paths() if path.endswith((".idx", "store.json"))]
+    candidates = [path for path in candidates if disk.content(path)]
+    if not candidates:
+        return None
+    path = dice.choice(sealed if sealed and dice.random() < 0.7 else candidates)
+    rot = Rot(disk, path, dice.randrange(len(disk.content(path))), dice.randrange(8))
+    disk.flip(rot.path, rot.offset, rot.bit)
+    return rot
 
 
 class _SurvivingMetadata(Metadata):

@@ -82,8 +82,7 @@ class SimBroker:
         """A fault of the schedule is at work."""
         self.engines = SimEngines(world.loop.agenda, host, STORES, settings, self.clock, world.dice)
         for disk in self.engines.disks:
-            disk.latency = world.disk_latency
-            disk.power_fails = self._power_failed
+            disk.live_in(world.disk_latency, self._power_failed)
 
     def _settings(self) -> ServerSettings:
         rights = frozenset(Right)
@@ -147,6 +146,13 @@ class SimBroker:
         if " is down" in text and os.strerror(errno.ENOSPC) in text:
             self.world.broken(f"{self.host}: a full disk degrades a store, it does not take it down: {text}")
 
+    def disturb(self) -> None:
+        """A fault has to do with it now."""
+        self.disturbed_at = self.world.loop.time()
+
+    def set_trouble(self, in_trouble: bool) -> None:
+        self.in_trouble = in_trouble
+
     def _power_failed(self) -> None:
         """A disk call found no power: everything on this machine stops between two instructions."""
         self.world.trace.happened(f"{self.host} loses power in a disk call")
@@ -167,7 +173,7 @@ class SimBroker:
         world.net.machine_died(self.machine, told)
         for disk in self.engines.disks:
             disk.dead = True
-            disk.calls_left = -1
+            disk.faults.cut_power_after(-1)
         world.loop.call_soon(self._restart_disks, power, context=world.outside.copy())
         world.died(self)
 
@@ -243,6 +249,9 @@ class World:
 
     def entropy(self, count: int) -> bytes:
         return self.dice.randbytes(count)
+
+    def slow_disks(self, factor: float) -> None:
+        self.slow = factor
 
     def disk_latency(self) -> float:
         return (0.000_2 + (0.004 - 0.000_2) * self.dice.random()) * self.slow

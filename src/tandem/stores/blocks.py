@@ -109,6 +109,14 @@ class SegmentHeader:
         self.allocated: int = allocated
 
 
+def segment_version(raw: bytes) -> int | None:
+    """The format that a segment's header names, whoever wrote it; None: it has no header yet."""
+    if len(raw) < SEGMENT_HEADER_BYTES or not raw.startswith(SEGMENT_MAGIC):
+        return None
+    version: int = _SEGMENT.unpack(raw[: SEGMENT_HEADER_BYTES - 4])[1]
+    return version
+
+
 def parse_segment_header(raw: bytes, path: str) -> SegmentHeader:
     if len(raw) < SEGMENT_HEADER_BYTES:
         raise Corrupt(f"{path}: offset 0: {len(raw)} bytes, too short for a segment's header")

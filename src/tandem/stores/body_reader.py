@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from contextlib import closing
 from typing import Final
 
 from tandem.model.errors import Corrupt
@@ -72,19 +73,20 @@ class BodyReader:
 
     def _restored(self, segment: int, offset: int, damaged: list[str]) -> bytes:
         """The record's head may be what is damaged: its block is looked for, and what proves it. Damage is rare, so this may take time."""
-        for block_at, block in walk_segment(self._files, segment):
-            at = offset - block_at - BLOCK_BYTES
-            if not 0 <= at < len(block.payload):
-                continue
-            kind, _, entity, seq, _, _, key_bytes, body_bytes, _ = RECORD.unpack_from(block.payload, at)
-            body_at = at + RECORD_BYTES + key_bytes
-            if at not in block.damaged:
-                damaged += [block.told] if block.told else []
-                return block.payload[body_at : body_at + body_bytes]
-            key = block.payload[at + RECORD_BYTES : body_at]
-            where = f"{self._files.path(segment)}: offset {offset}"
-            damaged.append(lost_body(where, kind, entity, seq, key))
-            return substitute(kind, key, where)
+        with closing(walk_segment(self._files, segment)) as blocks:
+            for block_at, block in blocks:
+                at = offset - block_at - BLOCK_BYTES
+                if not 0 <= at < len(block.payload):
+                    continue
+                kind, _, entity, seq, _, _, key_bytes, body_bytes, _ = RECORD.unpack_from(block.payload, at)
+                body_at = at + RECORD_BYTES + key_bytes
+                if at not in block.damaged:
+                    damaged += [block.told] if block.told else []
+                    return block.payload[body_at : body_at + body_bytes]
+                key = block.payload[at + RECORD_BYTES : body_at]
+                where = f"{self._files.path(segment)}: offset {offset}"
+                damaged.append(lost_body(where, kind, entity, seq, key))
+                return substitute(kind, key, where)
         raise Corrupt(f"{self._files.path(segment)}: offset {offset}: no record. {REPAIR}")
 
     def _descriptor(self, segment: int) -> int:

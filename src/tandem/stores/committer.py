@@ -45,6 +45,35 @@ class Group:
         return BLOCK_BYTES + self.bytes + len(head) + len(body)
 
 
+class SealedBlock:
+    """The bytes of a group's block, and what its segment and its index have to know of it."""
+
+    __slots__ = ("_bodies", "_body_bytes", "_heads", "_keys", "count", "crc", "end", "header", "payload")
+
+    def __init__(self, group: Group, seed: int) -> None:
+        parts = group.parts
+        payload = b"".join(parts)
+        self._heads = b"".join(parts[::3])
+        self._keys = b"".join(parts[1::3])
+        count = len(parts) // 3
+        self._bodies: int = count - parts[2::3].count(b"") - 1  # the guard's is nobody's
+        self._body_bytes: int = len(payload) - count * RECORD_BYTES - len(self._keys) - len(parts[-1])
+        self.count: int = count
+        self.payload = payload
+        self.end: int = group.offset + BLOCK_BYTES + len(payload)
+        """Offset behind it."""
+        if self.end > OFFSET_MAX:
+            raise StoreUnavailable(f"a group of {len(payload)} bytes does not fit in a segment")
+        self.header = pack_block_header(seed, group.segment, group.number, count, payload)
+        self.crc: int = int.from_bytes(self.header[4:8], "little")
+
+    def count_in(self, totals: SegmentTotals, group: Group) -> None:
+        totals.add(group.number, group.offset, self.end, self.crc, self.count, self._bodies, self._body_bytes)
+
+    def entry(self, group: Group) -> bytes:
+        return pack_entry(group.number, group.offset, self.count, len(self.payload), self.crc, self._heads, self._keys)
+
+
 class BlockWriter:
     """Runs on the committer's thread only. After an error it never touches the descriptor again."""
 
@@ -97,28 +126,17 @@ class BlockWriter:
             self._keep(group, entry, totals)
 
     def _write(self, group: Group, totals: SegmentTotals) -> bytes:
-        parts = group.parts
-        payload = b"".join(parts)
-        heads = b"".join(parts[::3])
-        keys = b"".join(parts[1::3])
-        count = len(parts) // 3
-        bodies = count - parts[2::3].count(b"") - 1  # the guard's is nobody's
-        end = group.offset + BLOCK_BYTES + len(payload)
-        if end > OFFSET_MAX:
-            raise StoreUnavailable(f"a group of {len(payload)} bytes does not fit in a segment")
-        header = pack_block_header(self._files.seed, group.segment, group.number, count, payload)
+        block = SealedBlock(group, self._files.seed)
         if group.segment != self._segment:
             self._descriptor = self._files.take(group.segment)
             self._segment = group.segment
             self._entries = []
             self._entry_bytes = 0
-        self._put(header, payload, group.offset)
+        self._put(block.header, block.payload, group.offset)
         self.syncs += 1
         self._disk.fdatasync(self._descriptor)
-        crc = int.from_bytes(header[4:8], "little")
-        body_bytes = len(payload) - count * RECORD_BYTES - len(keys) - len(parts[-1])
-        totals.add(group.number, group.offset, end, crc, count, bodies, body_bytes)
-        return pack_entry(group.number, group.offset, count, len(payload), crc, heads, keys)
+        block.count_in(totals, group)
+        return block.entry(group)
 
     def _put(self, header: bytes, payload: bytes, offset: int) -> None:
         disk, descriptor = self._disk, self._descriptor

@@ -9,9 +9,9 @@ from tandem.broker.facts import SETTLED
 from tandem.broker.ports import Effect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, GUARD, RECORD, RECORD_BYTES
-from tandem.stores.maintenance import Blocks, Maintenance
 from tandem.stores.salvage import Salvaged, lost_body, substitute
 from tandem.stores.settings import LogSettings
+from tandem.stores.upkeep import Blocks, Upkeep
 
 STEP_RECORDS_MAX: Final = 2_048
 """Looked at in one turn at the most: a few milliseconds of the loop's time."""
@@ -48,7 +48,7 @@ class Compaction:
     for durability likewise. Turns grow with the backlog, so that compaction keeps up with a store under full load.
     """
 
-    def __init__(self, host: Host, maintenance: Maintenance, tenant: Tenant, settings: LogSettings) -> None:
+    def __init__(self, host: Host, maintenance: Upkeep, tenant: Tenant, settings: LogSettings) -> None:
         self._host = host
         self._maintenance = maintenance
         self._tenant = tenant

@@ -8,11 +8,14 @@ from typing import Final
 
 from tandem.broker.ports import Journal
 from tandem.model.clock import Clock
+from tandem.model.errors import StoreUnavailable
 from tandem.stores.disk import Disk, LocalDisk, make_directory
 from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.metadata import Beside, Metadata
 from tandem.stores.meter_files import CsvMeterFiles, NoMeterFiles
+from tandem.stores.migrations import ADDED, MIGRATIONS
+from tandem.stores.relay_copy import RelayCopy
 from tandem.stores.remote_disk import RemoteDisk
 from tandem.stores.segment import SegmentStore
 from tandem.stores.segment_files import MANIFEST
@@ -65,6 +68,13 @@ class DiskEngines:
         directory = self._directory(namespace)
         make_directory(LocalDisk(), str(directory))
         catalog = Metadata(directory / METADATA, look_beside=lambda: Beside(found=stores_in(directory), count=store_count))
+        if 0 < catalog.schema_found < len(MIGRATIONS):
+            added = ", ".join(ADDED[catalog.schema_found :])
+            self._note(f"{directory / METADATA}: brought from schema {catalog.schema_found} to {len(MIGRATIONS)}, which keeps {added}")
+        try:
+            catalog.copy_relays(RelayCopy(directory))
+        except StoreUnavailable as error:
+            self._note(f"relays are kept only once until the next start: {error.description}")
         self._catalogs[namespace] = catalog
         return catalog
 

@@ -38,8 +38,9 @@ class FaultDisk(Disk):
         return self._inner.lock(path)
 
     def pwritev(self, descriptor: int, buffers: list[bytes], offset: int) -> int:
-        self._check()
-        self._check_room(descriptor, offset + sum(map(len, buffers)))
+        if self.down or self.full:
+            self._check()
+            self._check_room(descriptor, offset + sum(map(len, buffers)))
         return self._inner.pwritev(descriptor, buffers, offset)
 
     def fallocate(self, descriptor: int, size: int) -> bool:
@@ -56,7 +57,8 @@ class FaultDisk(Disk):
     def fdatasync(self, descriptor: int) -> None:
         if self.sync_delay_ms:
             self._never.wait(self.sync_delay_ms / 1000)
-        self._check()
+        if self.down:
+            self._check()
         if self.failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO) + " (injected)")
         self._inner.fdatasync(descriptor)

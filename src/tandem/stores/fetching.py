@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from tandem.broker.ports import FetchEffect
-from tandem.model.errors import Corrupt
-from tandem.stores.body_reader import BodyReader
+from tandem.model.errors import BusError
+
+
+class BodySource(Protocol):
+    def read(self, locations: list[int], damaged: list[str]) -> list[bytes]:
+        """In the order asked for. One that fails its checksum is replaced by what says so, and a line is added to `damaged`."""
+        ...
 
 
 class Fetch:
@@ -25,11 +31,11 @@ class Fetch:
         """A line for each body that fails its checksum."""
         self.error: Exception | None = None
 
-    def read(self, reader: BodyReader) -> None:
+    def read(self, reader: BodySource) -> None:
         """On the reader's thread."""
         try:
             self.bodies = reader.read(self.wanted, self.damaged)
-        except (OSError, Corrupt) as error:
+        except (OSError, BusError) as error:
             self.error = error
 
     def deliver(self) -> None:

@@ -19,16 +19,44 @@ _MAGIC: Final = b"TGRD"
 _FOOT: Final = Struct("<4sIIQIIIII")
 """magic, CRC of the guard's body without these eight bytes, segment, block number, records of the block without this one, bytes of the
 payload with it, groups, bytes of the parity of groups 0, 2, 4 …, of groups 1, 3, 5 …"""
+_U32: Final = Struct("<I")
 _FOOT_BYTES: Final = 40
 _CRC_AT: Final = 8
 """Bytes of the foot that its CRC does not cover."""
 
 
+class _Parity:
+    """Groups, one upon the other; short ones end in zeros. A single one is its own parity."""
+
+    __slots__ = ("_length", "_only", "_sum")
+
+    def __init__(self) -> None:
+        self._only: bytes = b""
+        self._sum: int = 0
+        self._length: int = 0
+
+    def add(self, raw: bytes) -> None:
+        if not self._length:
+            self._only = raw
+        else:
+            if self._only:
+                self._sum = int.from_bytes(self._only, "little")
+                self._only = b""
+            self._sum ^= int.from_bytes(raw, "little")
+        if len(raw) > self._length:
+            self._length = len(raw)
+
+    def packed(self) -> bytes:
+        if self._only or not self._length:
+            return self._only
+        return self._sum.to_bytes(self._length, "little")
+
+
 def guard_of(seed: int, segment: int, number: int, parts: list[bytes]) -> tuple[bytes, bytes]:
     """Head and body of the record that guards the others. `parts` are head, key and body of each, in turn."""
     table: list[bytes] = []
-    parities = [0, 0]
-    lengths = [0, 0]
+    even = _Parity()
+    odd = _Parity()
     guarded: list[bytes] = []
     size = count = begin = at = 0
     last = len(parts) - 3
@@ -52,20 +80,18 @@ def guard_of(seed: int, segment: int, number: int, parts: list[bytes]) -> tuple[
                 size += len(body)
         if size >= _GROUP_BYTES or i == last:
             raw = b"".join(guarded)
-            side = len(table) & 1
-            parities[side] ^= int.from_bytes(raw, "little")
-            lengths[side] = max(lengths[side], size)
+            (odd if len(table) & 1 else even).add(raw)
             table.append(_GROUP.pack(begin, size, count, crc32(raw)))
             guarded = []
             size = count = 0
             begin = at
-    even, odd = parities[0].to_bytes(lengths[0], "little"), parities[1].to_bytes(lengths[1], "little")
-    content = b"".join(table) + even + odd
+    even_bytes, odd_bytes = even.packed(), odd.packed()
+    content = b"".join([*table, even_bytes, odd_bytes])
     body_bytes = len(content) + _FOOT_BYTES
     payload_bytes = at + RECORD_BYTES + body_bytes
-    foot = _FOOT.pack(_MAGIC, 0, segment, number, len(parts) // 3, payload_bytes, len(table), lengths[0], lengths[1])[_CRC_AT:]
+    foot = _FOOT.pack(_MAGIC, 0, segment, number, len(parts) // 3, payload_bytes, len(table), len(even_bytes), len(odd_bytes))[_CRC_AT:]
     crc = crc32(foot, crc32(content, seed))
-    body = content + _MAGIC + crc.to_bytes(4, "little") + foot
+    body = b"".join((content, _MAGIC, _U32.pack(crc), foot))
     return _head_of(number, body), body
 
 

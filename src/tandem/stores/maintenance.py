@@ -1,22 +1,20 @@
-"""What a log needs besides its committer: a thread that reads, one that maintains segments, their troubles, and when to compact."""
+"""Upkeep of a log in files: bodies are read, segments made, indexed and removed, and the disk is looked at, on threads of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from tandem.broker.ports import StoreHealth, StoreState
 from tandem.model.clock import Clock
-from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.model.errors import Corrupt
 from tandem.stores.body_reader import BodyReader
 from tandem.stores.fetching import Fetch
 from tandem.stores.maintenance_jobs import MaintenanceJobs
-from tandem.stores.recovery import TOLD_MAX, SegmentStats
-from tandem.stores.relocated_bytes import RelocatedBytes
-from tandem.stores.salvage import Salvaged
+from tandem.stores.recovery import SegmentStats
 from tandem.stores.segment_files import MANIFEST, SegmentFiles
 from tandem.stores.segment_index import SegmentTotals
 from tandem.stores.settings import LogSettings
+from tandem.stores.upkeep import Blocks, Upkeep
 from tandem.stores.worker import Worker
 
 CHUNK_BYTES: Final = 1_048_576
@@ -25,11 +23,9 @@ CHUNK_BYTES: Final = 1_048_576
 _WORTH_IT: Final = 4
 """When no room could be reserved any more, compaction begins as soon as this part of a segment can be won by it."""
 
-Blocks = list[tuple[int, Salvaged]]
 
-
-class Maintenance:
-    """Methods are called on the loop unless they say otherwise; `stop` is called back when damage is found."""
+class Maintenance(Upkeep):
+    """Of one directory."""
 
     def __init__(
         self,
@@ -41,36 +37,12 @@ class Maintenance:
         new_worker: Callable[[str], Worker],
         stop: Callable[[Exception], None],
     ) -> None:
+        super().__init__(stats, settings, clock, loop_call, new_worker, stop)
         self._files = files
-        self._stats = stats
-        self._settings = settings
-        self._clock = clock
-        self._loop_call = loop_call
-        self._stop = stop
-        self._reading = new_worker("tandem-reader")
-        self._maintaining = new_worker("tandem-maintenance")
         self.reader = BodyReader(files, settings)
         self._jobs = MaintenanceJobs(files, self.report)
-        self._checked_at = 0
         files.tell = self.tell_later
         self._directory = files.disk.identity(files.directory)
-        self.relocated = RelocatedBytes()
-        self.troubles: dict[str, str] = {}
-        """What does not work at the moment, and why; a store with troubles is DEGRADED."""
-        self.healthy = StoreHealth(StoreState.UP)
-        """With what there is to tell about the files."""
-        self.room_changed: Callable[[], None] | None = None
-
-    def tell(self, lines: Sequence[str]) -> None:
-        """What was found in the files is part of the store's health until it is opened again; each line once."""
-        notes = self.healthy.notes
-        fresh = [line for line in dict.fromkeys(lines) if line not in notes][: TOLD_MAX - len(notes)]
-        if fresh:
-            self.healthy = StoreHealth(StoreState.UP, "", (*notes, *fresh))
-
-    def tell_later(self, line: str) -> None:
-        """On any thread."""
-        self._loop_call(lambda: self.tell((line,)))
 
     def fetch(self, fetch: Fetch) -> None:
         def read() -> None:
@@ -101,22 +73,8 @@ class Maintenance:
         self.prepare(segment + 2)
         self.seal(segment, entries, totals)
 
-    def head_to_compact(self, active: int) -> tuple[int, int]:
-        """The oldest segment, once more bytes are dead than live plus two segments, and by how many segments more; 0 before."""
-        head = self._files.manifest.first
-        if len(self._stats) <= 2 or head >= active or head not in self._stats:
-            return 0, 0
-        total = live = 0
-        for stats in self._stats.values():
-            total += stats.totals.segment_bytes
-            live += stats.live_bytes()
-        live += self.relocated.total
-        excess = total - 2 * live - 2 * self._settings.segment_bytes
-        if excess > 0:
-            return head, excess // self._settings.segment_bytes
-        if self.short_of_room and self._worth_it(head, active):
-            return head, 0
-        return 0, 0
+    def _first_segment(self) -> int:
+        return self._files.manifest.first
 
     def _worth_it(self, head: int, active: int) -> bool:
         """Short of room, what was written since is won back again and again, so that settling never ends; but what still matters of the
@@ -127,20 +85,6 @@ class Maintenance:
             return False
         left = max(self._files.bytes_of(active) - self._stats[active].totals.segment_bytes, 0) if active in self._stats else 0
         return self._wanted_bytes(head) <= left + self._files.reserved_bytes(active)
-
-    def _wanted_bytes(self, segment: int) -> int:
-        """Bodies, and the heads and keys that go with them or were carried here, with their part of the blocks around them."""
-        stats = self._stats[segment]
-        totals = stats.totals
-        around = totals.segment_bytes - totals.body_bytes
-        heads = around * max(totals.bodies - stats.forgotten, 0) // max(totals.records, 1)
-        relocated = self.relocated.of(segment)
-        return min(totals.segment_bytes, stats.live_bytes() + max(heads, relocated + relocated // 8))
-
-    @property
-    def short_of_room(self) -> str:
-        """Why what is left should be kept for settling."""
-        return self.troubles.get("room") or self.troubles.get("space") or ""
 
     def read_blocks(self, segment: int, begin: bool, done: Callable[[Blocks, Exception | None], None]) -> None:
         """`done` is called on the maintenance thread."""
@@ -226,27 +170,6 @@ class Maintenance:
         else:
             self.report("audit", "")
 
-    def report(self, what: str, why: str) -> None:
-        """On any thread."""
-        if why or what in self.troubles:
-            self._loop_call(lambda: self._note(what, why))
-
-    def _note(self, what: str, why: str) -> None:
-        if what == "damage":
-            self._stop(Corrupt(why))
-        elif what == "gone":
-            self._stop(StoreUnavailable(why))
-        elif why:
-            self.troubles[what] = why
-        else:
-            self.troubles.pop(what, None)
-        if what in ("room", "space") and self.room_changed is not None:
-            self.room_changed()
-
-    def end(self, timeout_seconds: float) -> bool:
-        """False if a call to the disk did not return in time."""
-        if not self._reading.stop(timeout_seconds) or not self._maintaining.stop(timeout_seconds):
-            return False
+    def _close(self) -> None:
         self._jobs.close()
         self.reader.close()
-        return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES
@@ -29,7 +30,7 @@ class MaintenanceJobs:
         """The segment whose index lacks entries because of an error; it is read instead once it is full."""
         self._lacking = False
         """Not even the next segment and the spare could be reserved: what is left is not for indexes."""
-        self._walk: Iterator[tuple[int, Salvaged]] | None = None
+        self._walk: Generator[tuple[int, Salvaged], None, None] | None = None
 
     def prepare(self, segment: int) -> None:
         """Makes the segment that will be needed next, while there is time."""
@@ -99,10 +100,11 @@ class MaintenanceJobs:
         writer = IndexWriter(self._disk, self._files.index_path(segment), segment, self._files.manifest.store_id)
         number = totals.first_number
         try:
-            for offset, block in walk_segment(self._files, segment, number):
-                heads, keys, _, _ = columns_of(block.payload, block.count)
-                writer.add([pack_entry(number, offset, block.count, len(block.payload), block.crc, heads, keys)])
-                number += 1
+            with closing(walk_segment(self._files, segment, number)) as blocks:
+                for offset, block in blocks:
+                    heads, keys, _, _ = columns_of(block.payload, block.count)
+                    writer.add([pack_entry(number, offset, block.count, len(block.payload), block.crc, heads, keys)])
+                    number += 1
             writer.finish(totals)
         except ValueError as error:
             raise Corrupt(f"{self._files.path(segment)}: {error}") from error
@@ -129,7 +131,9 @@ class MaintenanceJobs:
 
     def end_walk(self) -> None:
         """A walk that is given up closes its file."""
-        self._walk = None
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            walk.close()
 
     def close(self) -> None:
         self.end_walk()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
 from tandem.model.errors import Corrupt, StoreUnavailable
 from tandem.stores.effects import run_effects
 from tandem.stores.relocated_bytes import RelocatedBytes
@@ -41,7 +41,7 @@ class Shelf:
         self.bodies: dict[int, bytes] = {}
 
 
-class MemoryStore:
+class MemoryStore(Journal):
     """For tests and `--memory`. Bodies go when they are forgotten, facts when their segment is compacted."""
 
     def __init__(

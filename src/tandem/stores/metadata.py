@@ -37,6 +37,7 @@ from tandem.model.entity_json import (
 from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, QuotaExceeded, StoreUnavailable
 from tandem.stores.disk import sync_name
 from tandem.stores.migrations import MIGRATIONS, statements
+from tandem.stores.relay_copy import RelayCopy
 
 _T = TypeVar("_T")
 
@@ -95,13 +96,16 @@ class Metadata:
         self._lock = threading.Lock()
         self._waiting_lock = threading.Lock()
         self._waiting: list[_Change] = []
+        self._relay_copy: RelayCopy | None = None
         if path is not None:
             if not path.exists():
                 self._must_be_alone()  # before the file is made
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds keys: nobody else's to read
         self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
         try:
-            if self._open(migrations) == 0 and path is not None:
+            self.schema_found = self._open(migrations)
+            """Of the file as it was found; 0 if it was begun just now."""
+            if self.schema_found == 0 and path is not None:
                 sync_name(path)
             self.identity = self._load_identity()
         except BaseException:
@@ -127,15 +131,11 @@ class Metadata:
             for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM authorization_rules ORDER BY name"):
                 self._verify(checksum, f"authorization rule {name}", name, text)
                 authorization_rules.append(load_authorization_rule(text))
-            relays: list[HybridConnectionDescription] = []
-            for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM relays ORDER BY name"):
-                self._verify(checksum, f"relay {name}", name, text)
-                relays.append(load_relay(text))
             return Snapshot(
                 entities=tuple(entities),
                 authorization_rules=tuple(authorization_rules),
                 highest_id=self._highest_id(),
-                relays=tuple(relays),
+                relays=tuple(self._load_relays()),
             )
 
     def put_entity(self, description: EntityDescription, *, store: int) -> StoredEntity:
@@ -178,10 +178,34 @@ class Metadata:
         """Insert, or replace the one of the same name."""
         name, text = description.name.casefold(), dump_relay(description)
         sql = "INSERT INTO relays VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3"
-        self._write(lambda: self._db.execute(sql, (name, text, _checksum(name, text))))
+
+        def put() -> None:
+            self._db.execute(sql, (name, text, _checksum(name, text)))
+            if self._relay_copy is not None:
+                self._relay_copy.put(description)
+
+        self._write(put)
 
     def delete_relay(self, name: str) -> None:
-        self._delete("relays WHERE name = ?", (name.casefold(),), f"there is no relay {name!r}")
+        def delete() -> None:
+            if self._db.execute("DELETE FROM relays WHERE name = ?", (name.casefold(),)).rowcount != 1:
+                raise EntityNotFound(f"there is no relay {name!r}")
+            if self._relay_copy is not None:
+                self._relay_copy.gone(name)
+
+        self._write(delete)
+
+    def copy_relays(self, copy: RelayCopy) -> None:
+        """From now on they are kept there too. Raises StoreUnavailable, and keeps them here only."""
+        with self._lock, self._reading():
+            relays = list(self._load_relays())
+        copy.begin(relays)
+        self._relay_copy = copy
+
+    def _load_relays(self) -> Iterator[HybridConnectionDescription]:
+        for name, text, checksum in self._db.execute("SELECT name, description, checksum FROM relays ORDER BY name"):
+            self._verify(checksum, f"relay {name}", name, text)
+            yield load_relay(text)
 
     def close(self) -> None:
         with self._lock:
@@ -324,7 +348,8 @@ class Metadata:
                 raise ConfigurationError(f"{self._where}: a database, but not one of ours (application id {application:#x})")
             if version > len(migrations):
                 raise ConfigurationError(
-                    f"{self._where}: written by a newer version (schema {version}); this one knows schemas up to {len(migrations)}"
+                    f"{self._where}: written by a newer version (schema {version}; this one knows schemas up to {len(migrations)}). "
+                    "Start that one again, or restore a backup; nothing was changed"
                 )
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")

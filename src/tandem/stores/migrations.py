@@ -58,6 +58,9 @@ CREATE TABLE relays (
 MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3)
 """One script per version, run in order, each with its version number in one transaction. Never edit one that was released."""
 
+ADDED: Final = ("entities, rules and authorization rules", "which stores belong to it", "relays")
+"""What each version keeps that those before it did not."""
+
 
 def statements(script: str) -> Iterator[str]:
     """`executescript` would commit on its own: run the script's statements one by one inside our transaction."""

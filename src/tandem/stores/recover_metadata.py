@@ -9,13 +9,15 @@ from typing import Final
 
 from tandem.broker import facts
 from tandem.model.catalog import StoredEntity
-from tandem.model.entity import RuleDescription, SubscriptionDescription
+from tandem.model.entity import HybridConnectionDescription, RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, kind_of, load_rule, load_without_keys, path_of
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import RECORD, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk, sync_name
 from tandem.stores.engines import METADATA, stores_in
 from tandem.stores.metadata import Metadata
+from tandem.stores.relay_copy import FILE_NAME as RELAYS
+from tandem.stores.relay_copy import CopiedRelays, RelayCopy
 from tandem.stores.segment_files import LOCK, segment_name
 from tandem.stores.segment_reader import SegmentReader, read_manifest
 
@@ -41,6 +43,8 @@ class Found:
     stores: dict[int, bytes] = field(default_factory=dict)
     entities: dict[int, FoundEntity] = field(default_factory=dict)
     highest_id: int = 0
+    relays: tuple[HybridConnectionDescription, ...] = ()
+    """From the copy beside the metadata: no journal knows them."""
     unknown: list[str] = field(default_factory=list)
     """What could not be known, one line each."""
 
@@ -204,7 +208,8 @@ def recover_metadata(directory: Path) -> Found:
         for _, place in places.values():
             locks.append(_lock(disk, place))
         found = read_journals(places)
-        if not found.entities:
+        _read_relays(RelayCopy(directory).read(), found)
+        if not found.entities and not found.relays:
             raise ConfigurationError(
                 f"{directory}: its journals name no entity. Journals of earlier versions do not, until a broker of this version has opened "
                 "them with their metadata: only a backup of metadata.sqlite helps"
@@ -214,6 +219,17 @@ def recover_metadata(directory: Path) -> Found:
         for descriptor in locks:
             disk.unlock(descriptor)
     return found
+
+
+def _read_relays(copied: CopiedRelays, found: Found) -> None:
+    """A name that a queue or topic has by now is theirs."""
+    taken = {path_of(one.description).casefold() for one in found.entities.values()}
+    found.relays = tuple(relay for name, relay in copied.relays.items() if name not in taken)
+    for relay in found.relays:
+        if rules := copied.keys_of[relay.name.casefold()]:
+            found.unknown.append(f"relay '{relay.name}': its authorization rules {', '.join(rules)}; make them anew")
+    if copied.unreadable:
+        found.unknown.append(f"{copied.unreadable} relays, or changes of them, whose lines in {RELAYS} are damaged")
 
 
 def _lock(disk: Disk, place: str) -> int:
@@ -235,6 +251,8 @@ def _write(directory: Path, found: Found) -> None:
     metadata = Metadata(unfinished, new_identity=lambda: bytes.fromhex(found.identity))
     try:
         metadata.rebuild(found.stored(), found.stores, found.highest_id)
+        for relay in found.relays:
+            metadata.put_relay(relay)
     finally:
         metadata.close()
     os.replace(unfinished, target)
@@ -243,4 +261,6 @@ def _write(directory: Path, found: Found) -> None:
 
 def described(found: Found) -> list[str]:
     """One line for each entity."""
-    return [f"{kind_of(row.description).value} '{path_of(row.description)}' (number {row.id}, store-{row.store})" for row in found.stored()]
+    return [
+        f"{kind_of(row.description).value} '{path_of(row.description)}' (number {row.id}, store-{row.store})" for row in found.stored()
+    ] + [f"relay '{relay.name}'" for relay in found.relays]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from struct import error as StructError
 from typing import Final
 
@@ -146,8 +146,11 @@ def _rebuilt(raw: bytes, heads: bytes, keys: bytes, end: int) -> Salvaged:
     return Salvaged(b"".join(parts), len(heads) // RECORD_BYTES, 0, damaged, end)
 
 
-def walk_segment(files: SegmentFiles, segment: int, beginning: int = 0) -> Iterator[tuple[int, Salvaged]]:
-    """(offset, block) of each block of a segment; Corrupt where even salvage ends. With number 0 whichever comes first."""
+def walk_segment(files: SegmentFiles, segment: int, beginning: int = 0) -> Generator[tuple[int, Salvaged], None, None]:
+    """(offset, block) of each block of a segment; Corrupt where even salvage ends. With number 0 whichever comes first.
+
+    Who gives it up before its end closes it: its file stays open until then.
+    """
     descriptor = files.open_segment(segment, os.O_RDONLY)
     try:
         offset, number = SEGMENT_HEADER_BYTES, beginning or first_number(files, descriptor, segment)

@@ -33,6 +33,8 @@ class LogSettings:
     """Segments kept open for reading."""
     compaction_records_per_step: int = 256
     """Records looked at by one `step_compaction`."""
+    engine_bytes_max: int = 0
+    """In an engine: with a database larger than this the store says that it is short of room; 0 looks at nothing."""
     index_spill_bytes: int = 1_048_576
     """Index entries of the growing segment held in memory before they go to its index file."""
 

@@ -35,6 +35,7 @@ from tandem.stores.settings import LogSettings
 from tandem.testing.clock import ManualClock, ShiftedClock
 from tandem.testing.entity_arguments import describe
 from tandem.testing.idle_engines import WatchedEngines
+from tandem.tracing import MessageSpans
 
 KEY_NAME: Final = "RootManageSharedAccessKey"
 KEY: Final = "SAS_KEY_VALUE"
@@ -75,7 +76,10 @@ class Bus:
         port: int = 0,
         store_count: int = 1,
         limits: Limits | None = None,
+        tracer_provider: Any = None,
     ) -> None:
+        """`tracer_provider`: of OpenTelemetry; messages that carry a trace context are traced with it."""
+        self._tracing = MessageSpans(tracer_provider) if tracer_provider is not None else None
         self.notes: list[str] = []
         """What the broker would have told its operator."""
         self._real_time = real_time
@@ -242,6 +246,7 @@ class Bus:
             real_time=self._real_time,
             connection_clock=None if self._real_time else self._connection_clock,
             log=self.notes.append,
+            tracing=self._tracing,
         )
         try:
             await server.start()
@@ -348,9 +353,9 @@ class Bus:
                         end = waiting.get(waiter) or loop.time() + (waiter.deadline - now) / 1000
                         seen[waiter] = end
                         if loop.time() >= end:
-                            waiter.deadline = now
+                            waiter.shift(now - waiter.deadline)
                             sessions.expect(waiter)
-                            server.turn.wake(queue, now)
+                            queue.slot.wake(now)
                             server.turn.schedule()
             waiting = seen
 

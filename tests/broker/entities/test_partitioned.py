@@ -132,9 +132,9 @@ def test_counts_and_peeks_are_those_of_the_whole() -> None:
     spread.send(*"abcd")
     counts = spread.front.counts()
     assert (counts.active, counts.total, counts.incomplete) == (4, 4, False)
-    numbers = spread.front.peek(0, 10, None, spread.now)
+    numbers = spread.front.browsing.peek(0, 10, None, spread.now)
     texts = Texts()
-    spread.front.load(numbers, texts)
+    spread.front.browsing.load(numbers, texts)
     spread.run()
     assert sorted(texts.found) == list("abcd")
 
@@ -144,11 +144,11 @@ def test_deferred_messages_are_received_by_number_wherever_they_are() -> None:
     spread.send("a", "b", "c")
     hand = spread.receive(3)
     for lock in hand.locks:
-        spread.front.part_of(lock.seq).defer(spread.front.find_lock(lock.token), spread.now, None, None)
+        spread.front.part_of(lock.seq).settlement.defer(spread.front.find_lock(lock.token), spread.now, None, None)
     spread.run()
-    assert sorted(lock.seq for lock in spread.front.receive_deferred(hand.seqs, None, spread.now)) == sorted(hand.seqs)
+    assert sorted(lock.seq for lock in spread.front.browsing.receive_deferred(hand.seqs, None, spread.now)) == sorted(hand.seqs)
     with pytest.raises(MessageNotFound):
-        spread.front.receive_deferred([1 << 52], None, spread.now)
+        spread.front.browsing.receive_deferred([1 << 52], None, spread.now)
 
 
 def test_the_front_is_durable_when_every_fragment_is() -> None:

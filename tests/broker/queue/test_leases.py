@@ -127,6 +127,58 @@ def test_parts_are_settled_returned_and_dead_lettered_and_the_rest_stays() -> No
     assert desk.queue().index.state(d) == 0
 
 
+def cold_lease(texts: str) -> tuple[Desk, list[int]]:
+    """Of messages that are in the store only."""
+    desk = Desk(PLAIN)
+    desk.send(*texts)
+    desk.restart()
+    return desk, desk.queue().leases.lease("batch", len(texts), MANY, MINUTE, desk.now).seqs.copy()
+
+
+def test_a_part_that_cannot_be_read_to_be_dead_lettered_stays_in_the_lease_and_is_there_after_a_restart() -> None:
+    desk, (a, b) = cold_lease("ab")
+    leases, done = desk.queue().leases, Done()
+    kept = desk.shelf.bodies.pop(desk.queue().index.location(b))
+    assert leases.dead_letter_part("batch", b, "bad", "very", desk.now, done)
+    assert leases.complete_part("batch", [b], desk.now) == 0, "it is on its way"
+    desk.shelf.bodies[desk.queue().index.location(b)] = kept
+    desk.run()
+    assert len(done.errors) == 1 and done.errors[0] is not None
+    assert (desk.queue().index.state(b), leases.find("batch", desk.now).seqs) == (LEASED, [a, b])
+    again = Done()
+    desk.restart()
+    assert desk.queue().leases.dead_letter_part("batch", b, "bad", "very", desk.now, again)
+    desk.run()
+    assert (again.errors, desk.texts(sub_queue=SubQueue.DEAD_LETTER)) == ([None], ["b"])
+
+
+@pytest.mark.parametrize("others", ["", "a"])
+def test_a_part_that_is_on_its_way_when_the_lease_is_completed_does_not_leave_with_it(others: str) -> None:
+    desk, seqs = cold_lease(others + "b")
+    leases, done = desk.queue().leases, Done()
+    desk.shelf.bodies.pop(desk.queue().index.location(seqs[-1]))
+    assert leases.dead_letter_part("batch", seqs[-1], "bad", "very", desk.now, done)
+    assert leases.complete("batch", desk.now) == len(others)
+    desk.run()
+    assert len(done.errors) == 1 and done.errors[0] is not None
+    assert desk.queue().index.state(seqs[-1]) == READY
+    desk.restart()
+    assert (desk.queue().index.state(seqs[-1]), desk.queue().index.total) == (READY, 1)
+
+
+def test_a_leased_dead_letter_that_is_dead_lettered_stays_and_is_out_of_the_lease_after_a_restart_too() -> None:
+    desk, (a,) = cold_lease("a")
+    desk.queue().leases.dead_letter_part("batch", a, "bad", "very", desk.now, Done())
+    desk.run()
+    dead, done = desk.dead().leases, Done()
+    (seq,) = dead.lease("again", 1, MANY, MINUTE, desk.now).seqs
+    assert dead.dead_letter_part("again", seq, "bad", "very", desk.now, done)
+    desk.run()
+    assert (done.errors, desk.dead().index.state(seq)) == ([None], READY)
+    desk.restart()
+    assert desk.dead().index.state(seq) == READY
+
+
 @pytest.mark.compiled_too
 def test_a_lease_settled_in_part_is_the_same_after_a_restart() -> None:
     desk = Desk(PLAIN)
@@ -188,7 +240,7 @@ def test_what_was_delivered_too_often_is_dead_lettered_instead_of_leased() -> No
     desk.send("bad", "good")
     for _ in range(2):
         lock = desk.receive(1).locks[0]
-        desk.queue().abandon(lock, desk.now, 0, None, None)
+        desk.queue().settlement.abandon(lock, desk.now, 0, None, None)
     desk.receive(1)
     desk.restart()  # the third delivery was under way
     lease = desk.queue().leases.lease("batch", 5, MANY, MINUTE, desk.now)

@@ -64,3 +64,22 @@ def test_locks_of_sessions_end_with_their_session_and_not_by_themselves() -> Non
     assert table.next_end() == 0
     assert table.ended(9999) == []
     assert table.find(lock.token) is lock
+
+
+def test_locks_that_were_dropped_are_not_kept_in_line_while_others_stand() -> None:
+    table = LockTable(7)
+    for seq in range(1, 5_001):
+        lock = table.take(seq, 1000 + seq, 0, None, False)
+        if seq % 100:
+            table.drop(lock)
+        assert table.next_end() == (1100 if seq >= 100 else 0)
+    assert [lock.seq for lock in table.ended(9_999)] == list(range(100, 5_001, 100))
+    assert table.next_end() == 0
+
+
+def test_a_token_of_another_length_or_another_lock_of_the_same_message_finds_nothing() -> None:
+    table = LockTable(7)
+    first = table.take(1, 1000, 0, None, False)
+    table.drop(first)
+    second = table.take(1, 1000, 0, None, False)
+    assert [table.find(token) for token in (b"", b"abc", first.token, second.token)] == [None, None, None, second]

@@ -23,7 +23,7 @@ def test_nobody_sees_a_message_before_the_disk_does() -> None:
     desk.queue().enqueue(message("x"), desk.now)
     desk.turn.run()
     assert hand.got == []
-    assert desk.queue().peek(0, 10, None, desk.now) == []
+    assert desk.queue().browsing.peek(0, 10, None, desk.now) == []
     desk.loop.run_ready()
     desk.run()
     assert hand.got == [("x", 0)]
@@ -46,7 +46,7 @@ def test_what_comes_back_comes_in_front_in_its_old_order() -> None:
     desk.send(*"abcdef")
     hand = desk.receive(4)
     for lock in (hand.locks[2], hand.locks[0]):
-        desk.queue().abandon(lock, desk.now, 0, None, None)
+        desk.queue().settlement.abandon(lock, desk.now, 0, None, None)
     assert desk.receive(4).got == [("a", 1), ("c", 1), ("e", 0), ("f", 0)]
 
 
@@ -56,13 +56,13 @@ def test_expired_locks_come_back_in_order_too() -> None:
     first = desk.receive(1)
     desk.wait(1000)
     second = desk.receive(1)
-    desk.queue().renew(first.locks[0], desk.now)
+    desk.queue().settlement.renew(first.locks[0], desk.now)
     desk.wait(30_000)
     assert not first.locks[0].held
     assert not second.locks[0].held
     assert desk.receive(3).got == [("a", 1), ("b", 1), ("c", 0)]
     with pytest.raises(MessageLockLost):
-        desk.queue().complete(first.locks[0], desk.now)
+        desk.queue().settlement.complete(first.locks[0], desk.now)
 
 
 def test_a_lock_is_worth_nothing_from_the_instant_it_ends() -> None:
@@ -71,7 +71,7 @@ def test_a_lock_is_worth_nothing_from_the_instant_it_ends() -> None:
     [lock] = desk.receive().locks
     desk.clock.now += 30_000
     with pytest.raises(MessageLockLost):
-        desk.queue().complete(lock, desk.now)
+        desk.queue().settlement.complete(lock, desk.now)
     assert desk.queue().index.state(1) == LOCKED, "the timer has not run yet, and the answer is the same"
 
 
@@ -81,7 +81,7 @@ def test_too_many_deliveries_lead_to_the_dead_letter_queue_in_one_fact() -> None
     for count in range(3):
         hand = desk.receive()
         assert hand.got == [("a", count)]
-        desk.queue().abandon(hand.locks[0], desk.now, 0, None, None)
+        desk.queue().settlement.abandon(hand.locks[0], desk.now, 0, None, None)
         desk.run()
     assert (desk.queue().index.total, desk.dead().index.total) == (0, 1)
     assert desk.receive(sub_queue=SubQueue.DEAD_LETTER).got == [("a", 3)]
@@ -93,10 +93,10 @@ def test_too_many_deliveries_lead_to_the_dead_letter_queue_in_one_fact() -> None
 def test_a_dead_letter_queue_that_dead_letters_keeps_its_message() -> None:
     desk = Desk(PLAIN)
     desk.send("a")
-    desk.queue().dead_letter(desk.receive().locks[0], "r", "d", {}, desk.now, None)
+    desk.queue().settlement.dead_letter(desk.receive().locks[0], "r", "d", {}, desk.now, None)
     desk.run()
     done = Done()
-    desk.dead().dead_letter(desk.receive(sub_queue=SubQueue.DEAD_LETTER).locks[0], "again", "", {}, desk.now, done)
+    desk.dead().settlement.dead_letter(desk.receive(sub_queue=SubQueue.DEAD_LETTER).locks[0], "again", "", {}, desk.now, done)
     desk.run()
     assert done.errors == [None]
     assert desk.texts(sub_queue=SubQueue.DEAD_LETTER) == ["a"]
@@ -128,9 +128,9 @@ def test_cancelling_is_all_or_nothing() -> None:
     desk = Desk(PLAIN)
     numbers = desk.send("a", "b", scheduled_at=desk.now + 5000)
     with pytest.raises(MessageNotFound):
-        desk.queue().cancel_scheduled([numbers[0], 99], desk.now)
+        desk.queue().browsing.cancel_scheduled([numbers[0], 99], desk.now)
     assert desk.texts(state=SCHEDULED) == ["a", "b"]
-    desk.queue().cancel_scheduled([numbers[0], numbers[0]], desk.now)
+    desk.queue().browsing.cancel_scheduled([numbers[0], numbers[0]], desk.now)
     assert desk.texts(state=SCHEDULED) == ["b"]
 
 
@@ -138,7 +138,7 @@ def test_a_delay_keeps_a_message_away_and_outlives_a_restart() -> None:
     desk = Desk(PLAIN)
     desk.send("a", "b")
     [lock] = desk.receive(1).locks
-    desk.queue().abandon(lock, desk.now, desk.now + 60_000, None, None)
+    desk.queue().settlement.abandon(lock, desk.now, desk.now + 60_000, None, None)
     desk.run()
     desk.restart()
     assert desk.texts(state=DELAYED) == ["a"]
@@ -151,8 +151,8 @@ def test_messages_expire_where_they_lie_but_not_in_hand() -> None:
     desk = Desk(PLAIN)
     desk.send("lies", "held", "deferred", ttl_ms=10_000)
     hand = desk.receive(3)
-    desk.queue().release(hand.locks[0], desk.now)
-    desk.queue().defer(hand.locks[2], desk.now, None, None)
+    desk.queue().settlement.release(hand.locks[0], desk.now)
+    desk.queue().settlement.defer(hand.locks[2], desk.now, None, None)
     desk.wait(11_000)
     assert desk.texts(state=READY) == []
     assert (desk.texts(state=LOCKED), desk.texts(state=DEFERRED)) == (["held"], ["deferred"])
@@ -229,9 +229,9 @@ def test_purge_takes_what_is_free_and_old_enough() -> None:
     before = desk.now
     desk.wait(10)
     desk.send("young")
-    assert desk.queue().purge(before, 10, desk.now) == 1
+    assert desk.queue().browsing.purge(before, 10, desk.now) == 1
     assert desk.texts(state=READY) == ["young"]
-    assert desk.queue().purge(desk.now, 0, desk.now) == 0
+    assert desk.queue().browsing.purge(desk.now, 0, desk.now) == 0
 
 
 def test_a_deleted_queue_survives_everything_that_was_under_way() -> None:
@@ -254,14 +254,14 @@ def test_settled_deferred_and_fetched_again() -> None:
     desk.send("a", "b")
     hand = desk.receive(2)
     for lock in hand.locks:
-        desk.queue().defer(lock, desk.now, None, None)
+        desk.queue().settlement.defer(lock, desk.now, None, None)
     with pytest.raises(MessageNotFound):
-        desk.queue().receive_deferred([1, 3], None, desk.now)
+        desk.queue().browsing.receive_deferred([1, 3], None, desk.now)
     with pytest.raises(MessageNotFound):
-        desk.queue().receive_deferred([], None, desk.now)
-    locks = desk.queue().receive_deferred([2, 1], None, desk.now)
+        desk.queue().browsing.receive_deferred([], None, desk.now)
+    locks = desk.queue().browsing.receive_deferred([2, 1], None, desk.now)
     assert [lock.seq for lock in locks] == [2, 1]
-    desk.queue().complete(locks[0], desk.now)
+    desk.queue().settlement.complete(locks[0], desk.now)
     desk.wait(30_000)
     assert desk.texts(state=DEFERRED) == ["a"]
     assert desk.queue().index.count(1) == 2
@@ -285,8 +285,8 @@ def test_a_message_that_comes_back_while_others_are_read_from_disk_is_still_show
     waiting: list[tuple[list[int], object]] = []
     queue.rows.backing.journal = _Slow(queue.rows.backing.journal, waiting)
     seen = _Seen()
-    queue.load([1, 2], seen)
-    queue.abandon(hand.locks[0], desk.now, 0, None, None)
+    queue.browsing.load([1, 2], seen)
+    queue.settlement.abandon(hand.locks[0], desk.now, 0, None, None)
     queue.rows.drop_hot(1)
     ((locations, effect),) = waiting
     queue.rows.backing.journal.real.fetch(locations, effect)

@@ -111,7 +111,7 @@ def test_renewal_moves_the_locks_of_the_sessions_messages_too() -> None:
     until = desk.queue().sessions.renew("s", desk.now)
     assert [lock.locked_until for lock in hand.locks] == [until]
     desk.wait(20_000)
-    desk.queue().complete(hand.locks[0], desk.now)
+    desk.queue().settlement.complete(hand.locks[0], desk.now)
     assert desk.queue().index.total == 0
 
 
@@ -132,7 +132,7 @@ def test_sessions_whose_messages_expire_or_are_purged_leave_nothing_behind() -> 
     desk = Desk(SESSIONS)
     desk.send("x", session="expires", ttl_ms=1000)
     desk.send("x", session="purged")
-    desk.queue().purge(desk.now, 10, desk.now)
+    desk.queue().browsing.purge(desk.now, 10, desk.now)
     desk.wait(2500)
     sessions = desk.queue().sessions.table
     assert sessions is not None

@@ -88,47 +88,49 @@ class Story:
 
     def _complete(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).complete(lock, self.desk.now)
+            self.desk.queue(name).settlement.complete(lock, self.desk.now)
 
     def _abandon(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).abandon(lock, self.desk.now, 0, None, Done())
+            self.desk.queue(name).settlement.abandon(lock, self.desk.now, 0, None, Done())
 
     def _modify(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).abandon(lock, self.desk.now, 0, {"tried": f"{a} times", "more": "x" * (b % 60)}, Done())
+            self.desk.queue(name).settlement.abandon(lock, self.desk.now, 0, {"tried": f"{a} times", "more": "x" * (b % 60)}, Done())
 
     def _delay(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
             changes: dict[str, object] = {"late": a} if b % 2 else {}
-            self.desk.queue(name).abandon(lock, self.desk.now, self.desk.now + 500 * (a + 1), changes, Done())
+            self.desk.queue(name).settlement.abandon(lock, self.desk.now, self.desk.now + 500 * (a + 1), changes, Done())
 
     def _release(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).release(lock, self.desk.now)
+            self.desk.queue(name).settlement.release(lock, self.desk.now)
 
     def _defer(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).defer(lock, self.desk.now, None, Done())
+            self.desk.queue(name).settlement.defer(lock, self.desk.now, None, Done())
 
     def _modify_defer(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).defer(lock, self.desk.now, {"aside": True}, Done())
+            self.desk.queue(name).settlement.defer(lock, self.desk.now, {"aside": True}, Done())
 
     def _dead_letter(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).dead_letter(lock, "why", "words", {}, self.desk.now, Done())
+            self.desk.queue(name).settlement.dead_letter(lock, "why", "words", {}, self.desk.now, Done())
 
     def _fetch(self, name: str, a: int, b: int) -> None:
         queue = self.desk.queue(name)
         deferred = [seq for seq in queue.index.seqs_from(0, 10_000) if queue.index.state(seq) == DEFERRED]
         if deferred:
             session = queue.rows.session_of(deferred[b % len(deferred)])
-            self.locks[name] += queue.receive_deferred([deferred[b % len(deferred)]], session.id if session else None, self.desk.now)
+            self.locks[name] += queue.browsing.receive_deferred(
+                [deferred[b % len(deferred)]], session.id if session else None, self.desk.now
+            )
 
     def _renew(self, name: str, a: int, b: int) -> None:
         if lock := self._lock(name, b):
-            self.desk.queue(name).renew(lock, self.desk.now)
+            self.desk.queue(name).settlement.renew(lock, self.desk.now)
 
     def _advance(self, name: str, a: int, b: int) -> None:
         self.desk.wait(a * b * 20)
@@ -137,10 +139,10 @@ class Story:
         queue = self.desk.queue(name)
         waiting = [seq for seq in queue.index.seqs_from(0, 10_000) if queue.index.state(seq) == SCHEDULED]
         if waiting:
-            queue.cancel_scheduled([waiting[b % len(waiting)]], self.desk.now)
+            queue.browsing.cancel_scheduled([waiting[b % len(waiting)]], self.desk.now)
 
     def _purge(self, name: str, a: int, b: int) -> None:
-        self.desk.queue(name).purge(self.desk.now - b * 50, a % 3 + 1, self.desk.now)
+        self.desk.queue(name).browsing.purge(self.desk.now - b * 50, a % 3 + 1, self.desk.now)
 
     def _accept(self, name: str, a: int, b: int) -> None:
         hand = Hand()
@@ -170,9 +172,9 @@ class Story:
         places = [(name, sub_queue) for name in ("plain", "sessions") for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)]
         for place in places:
             queue = desk.queue(*place)
-            for lock in list(queue.locks.by_token.values()):
+            for lock in list(queue.locks.by_seq.values()):
                 if 0 < queue.index.expires_at(lock.seq) <= desk.clock.now and not lock.deferred:
-                    queue.release(lock, desk.now)  # in hand it outlives its time; a restart takes it out of that hand
+                    queue.settlement.release(lock, desk.now)  # in hand it outlives its time; a restart takes it out of that hand
             desk.sweep(queue)
         before = {place: as_after_a_restart(desk, desk.queue(*place)) for place in places}
         seen = _remembered(desk)
@@ -205,7 +207,7 @@ def _check_books(queue: Any) -> None:
     assert index.size_bytes == sum(index.size(seq) for seq in seqs)
     states = [index.state(seq) for seq in seqs]
     assert [states.count(n) for n in range(len(index.by_state))] == index.by_state
-    held = sorted(lock.seq for lock in queue.locks.by_token.values())
+    held = sorted(lock.seq for lock in queue.locks.by_seq.values())
     assert held == sorted(seq for seq in seqs if index.state(seq) in (2, 9))
     if queue.sessions.table is not None:
         for session in queue.sessions.table.by_id.values():

@@ -136,9 +136,9 @@ def test_settling_what_a_replaced_fragment_delivered_is_refused_and_breaks_nothi
     again = sorted(text for (text, _), seq in zip(hand.got, hand.seqs, strict=True) if seq >> 48 == 1)
     for lock in mine:
         with pytest.raises(BusError):
-            front.complete(lock, house.now)
+            front.part_of(lock.seq).settlement.complete(lock, house.now)
     for lock in (lock for lock in hand.locks if lock.seq >> 48 == 0):
-        front.complete(lock, house.now)
+        front.part_of(lock.seq).settlement.complete(lock, house.now)
     house.run()
     hand.credit = 4
     front.consumer_ready(hand)

@@ -50,6 +50,8 @@ def test_comments_trailing_commas_and_byte_order_mark_are_forgiven() -> None:
         ('["a\nb"]', 1, "double quotes"),
         ("[1] x", 1, "nothing may follow"),
         ("[nul]", 1, "a value is expected"),
+        ("00", 1, "nothing may follow"),
+        ("[\u0661]", 1, "a value is expected"),
         ("[,]", 1, "a value is expected"),
         ("[" * 100, 1, "nested deeper"),
         ("[" + "1" * 5000 + "]", 1, "a value is expected"),

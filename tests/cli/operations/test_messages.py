@@ -47,7 +47,7 @@ def test_what_peek_prints_can_be_sent_again_elsewhere(tandem: Tandem, tmp_path: 
     again = lines(tandem("peek", "copies", "--count", "1000", "--json").stdout)
     wanted = ("message_id", "body", "body_base64")
     assert [[one.get(name) for name in wanted] for one in again] == [[one.get(name) for name in wanted] for one in lines(exported)]
-    assert "dropped 301" in tandem("purge", "copies", "--yes").stdout
+    assert json.loads(tandem("purge", "copies", "--yes", "--json").stdout) == {"entity": "copies", "dropped": 301}
     assert "line 2" in tandem("send", "copies", "--lines", "-", stdin='{"body": "x"}\n{"colour": 1}\n', expect=2).stderr
 
 

@@ -286,6 +286,26 @@ def test_one_attempt_at_a_time_works_on_a_lease(broker: Broker, client: Blocking
         claim(client, queue, "a")
 
 
+def test_one_attempt_at_a_time_works_at_a_task_and_one_that_nobody_knows_is_free(client: BlockingClient, queue: str) -> None:
+    def ask(attempt: str, milliseconds: int = 30_000, task: str = "one") -> str:
+        body: dict[str, object] = {"task": task, "attempt": attempt, "duration-ms": milliseconds}
+        answer = client.request(queue, "com.tandem:claim-task", body)
+        assert answer is not None
+        return str(answer["attempt"])
+
+    assert ask("a") == "a"
+    assert ask("b") == "a"
+    assert ask("b", task="two") == "b"
+    assert ask("a", 0) == "", "given back"
+    assert ask("b", 50) == "b"
+    threading.Event().wait(0.1)
+    assert ask("a") == "a", "b was not heard of any more"
+    with pytest.raises(TransportError, match="lasts up to"):
+        ask("a", 3_600_000)
+    with pytest.raises(TransportError, match="'task' has 1 to"):
+        ask("a", task="")
+
+
 def test_after_a_restart_only_the_attempt_that_had_a_lease_goes_on_with_it(mortal: Broker) -> None:
     create_queue(mortal, "orders")
     send(mortal, "orders", [encode_row(b"x", "1")])

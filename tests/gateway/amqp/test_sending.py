@@ -120,3 +120,29 @@ def test_attaching_without_a_right_or_to_nothing_is_refused_with_its_condition()
 def test_a_batch_without_messages_is_no_batch(broken: bytes) -> None:
     with pytest.raises(DecodeFailed):
         split_batch(broken)
+
+
+def test_a_broker_on_its_way_out_refuses_sends_and_links_so_that_clients_try_again_and_delivers_nothing() -> None:
+    both = Connected()
+    link, notes = both.sender()
+    link.send(payload("before"), b"a", False, None)
+    both.exchange()
+    both.context.draining = True
+    link.send(payload("after"), b"b", False, None)
+    _, refused = both.receiver()
+    both.settle()
+    assert sorted(outcomes(notes)) == [([0], ACCEPTED_CODE, ""), ([1], REJECTED_CODE, "com.microsoft:server-busy")]
+    assert [error.condition for error in refused.detached if error is not None] == ["com.microsoft:server-busy"]
+    assert both.desk.texts() == ["before"]
+
+
+def test_a_receiver_keeps_what_it_has_and_gets_no_more_from_a_broker_on_its_way_out() -> None:
+    both = Connected()
+    link, _ = both.sender()
+    _, received = both.receiver(credit=10)
+    link.send(payload("before"), b"a", False, None)
+    both.settle()
+    link.send(payload("in between"), b"b", False, None)
+    both.context.draining = True
+    both.settle()
+    assert both.peer.unsettled_count() == len(received.transfers) == 1

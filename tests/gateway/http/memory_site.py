@@ -55,6 +55,7 @@ class MemoryNamespace:
         self.arrived = asyncio.Event()
         self.lock_ms = 60_000
         self._next_sequence = 1
+        self.refused_sends = 0
 
     def site(self, entropy: Entropy) -> HttpNamespace:
         return HttpNamespace(admin=self, data=self, tracker=Tracker("memory", "G0", entropy))
@@ -226,6 +227,9 @@ class MemoryNamespace:
             self._next_sequence += 1
             self.messages.setdefault(address.path.casefold(), []).append(received)
         self.arrived.set()
+
+    def count_refused_send(self, address: Address) -> None:
+        self.refused_sends += 1
 
     async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
         await self.get_entity(address.entity)

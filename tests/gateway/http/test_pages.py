@@ -53,8 +53,9 @@ def test_metrics_count_messages_per_entity_and_state(bus: Bus) -> None:
 def test_the_console_is_served_with_its_files_and_nothing_else(bus: Bus) -> None:
     status, kind, text = get(bus, "$tandem/console/")
     assert (status, kind.split(";")[0]) == (200, "text/html")
-    assert "app.js" in text
-    assert get(bus, "$tandem/console/app.js")[1].startswith("text/javascript")
+    assert "js/app.js" in text
+    assert get(bus, "$tandem/console/js/app.js")[1].startswith("text/javascript")
+    assert get(bus, "$tandem/console/vendor/LICENSE-preact.txt")[0] == 200
     assert get(bus, "$tandem/console/__init__.py")[0] == 404
     assert get(bus, "$tandem/console/..%2f..%2fversion.py")[0] == 404
 
@@ -120,7 +121,7 @@ def test_health_says_up_to_anybody_and_no_more(strict: BrokerProcess) -> None:
         assert (status, json.loads(text)) == (200, {"status": "up"})
 
 
-@pytest.mark.parametrize("path", ["/$tandem/metrics", "/$tandem/console/", "/$tandem/console/app.js", "/$tandem/events", "/$tandem/meters"])
+@pytest.mark.parametrize("path", ["/$tandem/metrics", "/$tandem/events", "/$tandem/meters"])
 def test_details_need_a_key(strict: BrokerProcess, path: str) -> None:
     for given in (
         {},
@@ -147,7 +148,15 @@ def test_a_key_with_listen_reads_details_of_its_own_namespace(strict: BrokerProc
         assert 'entity="orders"' in text and "secret-of-the-west" not in text
         status, _, text = ask(strict.port, "/$tandem/health", Authorization=given)
         assert [space["name"] for space in json.loads(text)["namespaces"]] == ["east"]
-        assert ask(strict.port, "/$tandem/console/", Authorization=given)[0] == 200
+
+
+def test_the_console_is_the_same_for_everybody_and_runs_nothing_but_its_files(strict: BrokerProcess) -> None:
+    status, headers, text = ask(strict.port, "/$tandem/console/")
+    assert status == 200 and "orders" not in text and "east" not in text
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy and "unsafe" not in policy
+    assert "<script>" not in text and "style=" not in text and "onclick" not in text
+    assert ask(strict.port, "/$tandem/console/", If_None_Match=headers["etag"])[0] == 304
 
 
 def test_a_user_name_and_password_change_nothing(strict: BrokerProcess) -> None:

@@ -47,6 +47,11 @@ def test_a_story_without_messages_can_be_told() -> None:
     assert "No messages in this period." in render(OutageStory("Quiet", NOON, nothing, Series()))
 
 
+def test_outages_are_shown_where_no_message_was_sent_as_those_of_relays() -> None:
+    page = render(OutageStory("Relays only", NOON, Reconciliation(EntityCounts(""), (), ()), Series(), OUTAGES))
+    assert "<td>orders</td><td>web-1</td>" in page and "Timeline of the outage" in page
+
+
 def test_numbers_are_short_and_axes_end_on_round_ones() -> None:
     assert [short(value) for value in (7, 1234, 56_700, 2_500_000)] == ["7", "1,234", "56.7 k", "2.5 M"]
     assert [nice_ceiling(value) for value in (0, 3, 7, 26, 130)] == [1, 5, 10, 50, 200]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import threading
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructField, StructType
 
 from tandem.engine_client.blocking import TransportError
+from tandem.spark.connector.claims import Claims
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError, sink_options
 from tandem.spark.connector.sink import RowsRefused, Written, _Task, check_schema
@@ -32,7 +35,7 @@ def no_connection_outlives_its_test() -> Iterator[None]:
 
 def write(broker: Broker, rows: pa.RecordBatch, job: str = "job", partition: int = 0, **options: str) -> Written:
     parsed = sink_options({"connectionString": broker.connection_string, **options})
-    return _Task(parsed, rows.schema.names, job, partition).run(iter([rows.slice(0, 7), rows.slice(7)]))
+    return _Task(parsed, rows.schema.names, job, partition, uuid.uuid4().hex).run(iter([rows.slice(0, 7), rows.slice(7)]))
 
 
 def bodies(count: int, **columns: list[Any]) -> pa.RecordBatch:
@@ -82,6 +85,84 @@ def test_ids_follow_from_job_partition_and_row_so_a_repeat_vanishes(west: Broker
     write(west, bodies(50), job="job", partition=4, queue=name)
     found = ids(take_all(west, name))
     assert sorted(found) == sorted(f"job-{partition}-{n + 1}" for partition in (3, 4) for n in range(50))
+
+
+class Attempts:
+    """Attempts of one task, each on a connection of its own as in processes of their own."""
+
+    def __init__(self, broker: Broker, queue: str) -> None:
+        self._words = {"connectionString": broker.connection_string, "queue": queue, "messagesPerTransfer": "1"}
+        self.rows = bodies(10)
+        self.go_on = threading.Event()
+        self.under_way = threading.Event()
+
+    def attempt(self, number: int, claim_ms: int = 30_000) -> _Task:
+        options = sink_options({**self._words, "operationTimeoutSeconds": f"{60 + number}"})
+        return _Task(options, self.rows.schema.names, "job", 0, "run", claim_ms)
+
+    def stalling(self) -> Iterator[pa.RecordBatch]:
+        """Four rows; the others when told to go on."""
+        yield self.rows.slice(0, 4)
+        self.under_way.set()
+        assert self.go_on.wait(60)
+        yield self.rows.slice(4)
+
+
+@pytest.fixture
+def attempts(west: Broker, name: str) -> Attempts:
+    create_queue(west, name)
+    return Attempts(west, name)
+
+
+class Killed(BaseException):
+    """What Spark does to an attempt when another one has finished."""
+
+
+def test_a_second_attempt_waits_for_the_first_and_sends_nothing_when_that_has_finished(
+    west: Broker, name: str, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.spark.connector.claims._LOOK_SECONDS", 0.02)
+    finished = threading.Event()
+    looked = threading.Semaphore(0)
+    ask = Claims._ask
+
+    def asking(self: Claims, task: str, held: bool) -> str:
+        holder = ask(self, task, held)
+        if holder != self.attempt:
+            looked.release()
+            if finished.is_set():
+                raise Killed
+        return holder
+
+    monkeypatch.setattr(Claims, "_ask", asking)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(attempts.attempt(1).run, attempts.stalling())
+        assert attempts.under_way.wait(60)
+        second = pool.submit(attempts.attempt(2).run, iter([attempts.rows]))
+        for _ in range(3):
+            assert looked.acquire(timeout=60)
+        attempts.go_on.set()
+        assert first.result(60).accepted == 10
+        for _ in range(3):
+            assert looked.acquire(timeout=60)
+        finished.set()
+        with pytest.raises(Killed):
+            second.result(60)
+    assert sorted(ids(take_all(west, name))) == sorted(f"job-0-{n + 1}" for n in range(10))
+
+
+def test_an_attempt_that_is_not_heard_of_is_taken_over_from_and_sends_nothing_more(west: Broker, name: str, attempts: Attempts) -> None:
+    stalled = attempts.attempt(1, claim_ms=500)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(stalled.run, attempts.stalling())
+        assert attempts.under_way.wait(60)
+        assert stalled._claims is not None
+        stalled._claims._done.set()  # a stopped process keeps nothing
+        assert attempts.attempt(2).run(iter([attempts.rows])).accepted == 10
+        attempts.go_on.set()
+        with pytest.raises(TransportError, match="in the hands of attempt"):
+            first.result(30)  # long before an operation's time is over: there is nothing to wait for
+    assert len(ids(take_all(west, name))) <= 14, "what the first had sent, and all of the second"
 
 
 def test_each_row_may_name_its_destination(west: Broker, name: str) -> None:

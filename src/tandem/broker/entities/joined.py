@@ -1,4 +1,4 @@
-"""One answer from several fragments: when all have committed, when all have read, when one has a session, what all have leased."""
+"""One answer from several fragments: when all have committed, when all have read, when one has a session, what all have leased or hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker.ports import Effect, Loaded, SessionAcceptor
-from tandem.broker.queue.entity import LeaseVerbs, SessionVerbs
+from tandem.broker.queue.entity import BrowsingVerbs, LeaseVerbs, SessionVerbs
 from tandem.broker.queue.lease import Lease
 from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.sessions import MessageSession
@@ -14,6 +14,7 @@ from tandem.model.errors import BusError, MessageNotFound, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Consumer, LeaseWaiter
+    from tandem.broker.queue.locks import Lock
     from tandem.model.message import Message
 
 FRAGMENT_SHIFT: Final = 48
@@ -271,3 +272,49 @@ class JoinedLeases(LeaseVerbs):
     def forget_waiter(self, waiter: LeaseWaiter) -> None:
         for part in self._fragments.queues:
             part.lending.forget_waiter(waiter)
+
+
+class JoinedBrowsing(BrowsingVerbs):
+    """Each number names its fragment."""
+
+    def __init__(self, fragments: Fragments) -> None:
+        self._fragments: Fragments = fragments
+
+    def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
+        found: list[int] = []
+        for number, part in enumerate(self._fragments.queues):
+            if len(found) >= most or part.terms.out_of_service:
+                continue
+            base = number << FRAGMENT_SHIFT
+            if start < base + (1 << FRAGMENT_SHIFT):
+                found.extend(part.lookup.peek(max(start, base), most - len(found), session_id, now))
+        return found
+
+    def load(self, seqs: list[int], then: Loaded) -> None:
+        groups = self._fragments.by_fragment(seqs)
+        if not groups:
+            then.loaded([], None)
+            return
+        joined = JoinedLoad(seqs, len(groups), then)
+        for part, some in groups.items():
+            part.bodies.load(some, FragmentLoad(joined, some))
+
+    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
+        groups = self._fragments.by_fragment(seqs)
+        for part, some in groups.items():
+            part.lookup.check_deferred(some, session_id, now)
+        locks: dict[int, Lock] = {}
+        for part, some in groups.items():
+            for lock in part.lookup.receive_deferred(some, session_id, now):
+                locks[lock.seq] = lock
+        return [locks[seq] for seq in seqs]
+
+    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
+        for part, some in self._fragments.by_fragment(seqs).items():
+            part.lookup.cancel_scheduled(some, now)
+
+    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
+        removed = 0
+        for part in self._fragments.usable():
+            removed += part.lookup.purge(before, most - removed, now, session_id)
+        return removed

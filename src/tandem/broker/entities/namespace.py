@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tandem.broker.entities.joined import FRAGMENT_SHIFT
 from tandem.broker.entities.partitioned import PARTITIONED, AnyTopic, PartitionedQueue, PartitionedTopic
@@ -101,10 +101,15 @@ class Namespace(Stores):
         settle_transfers(self)
         resolve(self)
 
-    def choose_store(self) -> int:
-        """Where a new entity will live: the store with the fewest queues, of those that are up."""
-        sizes = [(not tenant.available, len(tenant.queues)) for tenant in self.stores]
-        return sizes.index(min(sizes))
+    def choose_store(self, among: Sequence[int] = ()) -> int:
+        """Where a new entity will live: the store with the fewest queues, of those that are up; `among`: of these only."""
+        stores = among or range(len(self.stores))
+
+        def rank(store: int) -> tuple[bool, int]:
+            tenant = self.stores[store]
+            return not tenant.available and not tenant.elsewhere, len(tenant.queues)
+
+        return min(stores, key=rank)
 
     def clock_jumped(self, by_ms: int) -> None:
         """The machine's clock was set, and the turn's instant with it."""
@@ -266,9 +271,9 @@ class Namespace(Stores):
             queue = Queue(number, terms, tenant.backing, meter, self.turn, self.rewriter, self._forwarders, self._new_nonce(), base)
             queues[sub_queue] = queue
             tenant.add(queue)
-        queues[SubQueue.MAIN].moves.dead_letters = queues[SubQueue.DEAD_LETTER].intake
-        queues[SubQueue.MAIN].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
-        queues[SubQueue.DEAD_LETTER].transfer_dead_letters = queues[SubQueue.TRANSFER_DEAD_LETTER]
+        transfers = queues[SubQueue.TRANSFER_DEAD_LETTER]
+        queues[SubQueue.MAIN].set_aside_into(queues[SubQueue.DEAD_LETTER], transfers)
+        queues[SubQueue.DEAD_LETTER].set_aside_into(None, transfers)
         return queues
 
     def add_topic(self, id_: int, store: int, description: TopicDescription) -> AnyTopic:
@@ -291,9 +296,7 @@ class Namespace(Stores):
         number = fragment << FRAGMENT_BITS | 4 * id_
         meter = tenant.meters.meter(number, description.name, self.turn)
         base = fragment << FRAGMENT_SHIFT
-        topic = Topic(number, description, tenant.backing, meter, self.turn, self.rewriter, self._new_nonce(), base, limit)
-        topic.id = id_
-        topic.store = store
+        topic = Topic(number, id_, store, description, tenant.backing, meter, self.turn, self.rewriter, self._new_nonce(), base, limit)
         tenant.add(topic)
         return topic
 
@@ -386,6 +389,19 @@ class Namespace(Stores):
             return entity
         raise NotAllowed(f"'{address.path}' is a topic: receive from one of its subscriptions.")
 
+    def store_of(self, address: Address) -> int | None:
+        """The store that holds what this address names, `PARTITIONED` if several do; None: there is no such thing."""
+        entity = self.entities.get(address.key)
+        if entity is not None:
+            return entity.store
+        parts = address.topic_and_subscription
+        topic = self.entities.get(parts[0].casefold()) if parts is not None else None
+        return topic.store if topic is not None else None
+
+    def is_elsewhere(self, store: int) -> bool:
+        """Does another node serve it; of a partitioned entity, any part?"""
+        return any(tenant.elsewhere for tenant in self.stores) if store == PARTITIONED else self.stores[store].elsewhere
+
     def is_topic(self, address: Address) -> bool:
         """The topic itself, not one of its subscriptions."""
         entity = self.entities.get(address.key)
@@ -406,8 +422,7 @@ class Namespace(Stores):
             return
         tenant = self.stores[store]
         if not tenant.available:
-            health = tenant.journal.health
-            raise StoreUnavailable(f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again.")
+            raise StoreUnavailable(tenant.journal.health.refusal())
 
     def must_exist(self, address: Address) -> None:
         parts = address.topic_and_subscription

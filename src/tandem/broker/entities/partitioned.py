@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, FragmentLoad, Fragments, JoinedLeases, JoinedLoad, JoinedSessions
+from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, Fragments, JoinedBrowsing, JoinedLeases, JoinedSessions
 from tandem.broker.entities.topic import Subscription, Topic, queue_of_topic
 from tandem.broker.forwarding import settle_transfers
-from tandem.broker.ports import Effect, Loaded
+from tandem.broker.ports import Effect
 from tandem.broker.queue.entity import Entity, Placement
 from tandem.broker.queue.intake import check_terms
 from tandem.broker.queue.queue import Queue
@@ -40,6 +40,7 @@ class PartitionedQueue(Entity):
         self._namespace: Stores = namespace
         self._sessions: JoinedSessions = JoinedSessions(self.fragments)
         self._leases: JoinedLeases = JoinedLeases(self.fragments)
+        self._browsing: JoinedBrowsing = JoinedBrowsing(self.fragments)
         self._next: int = 0
         self._sticky: int = 0
         self._sticky_turn: int = 0
@@ -53,9 +54,13 @@ class PartitionedQueue(Entity):
     def leases(self) -> JoinedLeases:
         return self._leases
 
+    @property
+    def browsing(self) -> JoinedBrowsing:
+        return self._browsing
+
     def _join(self) -> None:
         queues = self.fragments.queues
-        self.receivers.sources = [queue.delivery for queue in queues]
+        self.receivers.draw_from([queue.delivery for queue in queues])
         for queue in queues:
             queue.join(self.receivers)
 
@@ -171,10 +176,6 @@ class PartitionedQueue(Entity):
                 tenant.transfers_arrived(ids)
         settle_transfers(self._namespace)
 
-    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
-        for part, some in self.fragments.by_fragment(seqs).items():
-            part.cancel_scheduled(some, now)
-
     def when_durable(self, effect: Effect) -> None:
         """Whatever any fragment appended so far."""
         usable = self.fragments.usable()
@@ -213,6 +214,9 @@ class PartitionedQueue(Entity):
         self.receivers.tell_all(error)
 
     def pump(self, now: int) -> None:
+        for part in self.fragments.queues:
+            if part.rows.backing.suspended:
+                return
         if self.terms.may_receive and not self.terms.deleted and not self.terms.has_sessions:
             self.receivers.pump(now)
 
@@ -236,48 +240,13 @@ class PartitionedQueue(Entity):
         for part in self.fragments.queues:
             part.lose_locks(error, now)
 
-    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
-        groups = self.fragments.by_fragment(seqs)
-        for part, some in groups.items():
-            part.browsing.check_deferred(some, session_id, now)
-        locks: dict[int, Lock] = {}
-        for part, some in groups.items():
-            for lock in part.receive_deferred(some, session_id, now):
-                locks[lock.seq] = lock
-        return [locks[seq] for seq in seqs]
-
     # -- looking -------------------------------------------------------------------------------
-
-    def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
-        found: list[int] = []
-        for number, part in enumerate(self.fragments.queues):
-            if len(found) >= most or part.terms.out_of_service:
-                continue
-            base = number << FRAGMENT_SHIFT
-            if start < base + (1 << FRAGMENT_SHIFT):
-                found.extend(part.peek(max(start, base), most - len(found), session_id, now))
-        return found
-
-    def load(self, seqs: list[int], then: Loaded) -> None:
-        groups = self.fragments.by_fragment(seqs)
-        if not groups:
-            then.loaded([], None)
-            return
-        joined = JoinedLoad(seqs, len(groups), then)
-        for part, some in groups.items():
-            part.load(some, FragmentLoad(joined, some))
-
-    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
-        removed = 0
-        for part in self.fragments.usable():
-            removed += part.purge(before, most - removed, now, session_id)
-        return removed
 
     def counts(self) -> StateCounts:
         total = StateCounts(0, 0, 0, 0, 0, 0, 0)
         for part in self.fragments.queues:
             if part.terms.out_of_service:
-                total.incomplete = True
+                total.miss()
                 continue
             total.add(part.counts())
         return total
@@ -317,10 +286,10 @@ class PartitionedTopic(PartitionedQueue):
 
     def add_subscription(self, subscription: Subscription, parts: list[Subscription]) -> None:
         """The whole, and its fragment in each fragment of the topic."""
-        subscription.topic = self
+        subscription.belong_to(self)
         self.subscriptions[subscription.description.name.casefold()] = subscription
         for topic, part in zip(self.topics, parts, strict=True):
-            part.whole = subscription
+            part.be_part_of(subscription)
             topic.add_subscription(part)
 
     def remove_subscription(self, name: str) -> Subscription:
@@ -331,9 +300,7 @@ class PartitionedTopic(PartitionedQueue):
     def rules_changed(self) -> None:
         for topic in self.topics:
             for key, part in topic.subscriptions.items():
-                whole = self.subscriptions[key]
-                part.description = whole.description
-                part.rules = whole.rules
+                part.follow(self.subscriptions[key])
             topic.rules_changed()
 
     def replace_topic(self, number: int, topic: Topic) -> None:
@@ -341,7 +308,7 @@ class PartitionedTopic(PartitionedQueue):
         self.topics[number] = topic
         self.replace(number, topic)
         for key, part in topic.subscriptions.items():
-            part.whole = self.subscriptions[key]
+            part.be_part_of(self.subscriptions[key])
         self.rules_changed()
 
 

@@ -54,6 +54,17 @@ class Subscription:
         self.whole: Subscription | None = None
         """The subscription of which this is one fragment."""
 
+    def belong_to(self, topic: RulesChanged) -> None:
+        self.topic = topic
+
+    def be_part_of(self, whole: Subscription) -> None:
+        self.whole = whole
+
+    def follow(self, whole: Subscription) -> None:
+        """Its description and rules have changed."""
+        self.description = whole.description
+        self.rules = whole.rules
+
     def configure(self, description: SubscriptionDescription, limits: Limits) -> None:
         self.description = description
         self.rules = compile_rules(description, limits)
@@ -201,6 +212,10 @@ class TopicIntake(Intake):
         if self.names_rows:
             self._rows.extend([(entity, seq, now) for entity, seq, _ in targets])
 
+    def name_rows(self) -> None:
+        """Somebody may want to move what was taken."""
+        self.names_rows = True
+
     def rows_of(self, number: int, now: int) -> list[RowId] | None:
         """Those of its copies; None, it cannot be moved, if some of them are in another store."""
         if not number or self.rows.index.state(number):
@@ -220,7 +235,7 @@ class TopicIntake(Intake):
                 continue
             changed = self.rewriter.with_changes(message, changes)
             if self.terms.default_ttl_ms < MAX_DURATION_MS:
-                changed.ttl_ms = self._capped(changed.ttl_ms)
+                changed.live_for(self._capped(changed.ttl_ms))
             if subscription.part.terms.has_sessions and changed.session_id is None:
                 copies.append(self._without_session(subscription, changed))
             else:
@@ -233,7 +248,7 @@ class TopicIntake(Intake):
     def _place_of(self, subscription: Subscription, changed: Message) -> Intake:
         """An action may have given a copy another session, and sessions have their fragments."""
         whole = subscription.whole
-        if whole is not None and whole.queue.has_sessions:
+        if whole is not None and whole.queue.terms.has_sessions:
             return whole.queue.destination(changed).intake
         return subscription.part.intake
 
@@ -261,6 +276,8 @@ class Topic(Queue):
     def __init__(
         self,
         entity_id: int,
+        id_: int,
+        store: int,
         description: TopicDescription,
         backing: Backing,
         meter: Meter,
@@ -273,8 +290,8 @@ class Topic(Queue):
         terms = Terms(description.name, description.name, False, queue_of_topic(description), message_bytes_max)
         super().__init__(entity_id, terms, backing, meter, turn, rewriter, Carriers(), nonce, base)
         self.topic_description: TopicDescription = description
-        self.store: int = 0
-        self.id: int = 0
+        self.store: int = store
+        self.id: int = id_
 
     def _new_intake(self) -> Intake:
         self.fan: TopicIntake = TopicIntake(self.ledger, self.terms, self.meter, self.rewriter)
@@ -286,7 +303,7 @@ class Topic(Queue):
 
     def join(self, receivers: Receivers) -> None:
         super().join(receivers)
-        self.fan.names_rows = True
+        self.fan.name_rows()
 
     def reconfigure(self, description: TopicDescription) -> None:
         self.topic_description = description
@@ -294,7 +311,7 @@ class Topic(Queue):
         self.fan.size_changed()
 
     def add_subscription(self, subscription: Subscription) -> None:
-        subscription.topic = self
+        subscription.belong_to(self)
         self.subscriptions[subscription.description.name.casefold()] = subscription
         self.rules_changed()
 

@@ -29,6 +29,9 @@ class Bodies:
         self.lost: Lost = Lost()
         self._path: str = path
 
+    def hand_lost_to(self, lost: Lost) -> None:
+        self.lost = lost
+
     def load(self, seqs: list[int], then: Loaded) -> None:
         """Give `then` these messages: at once when all are hot, else when the store has read them."""
         rows = self.rows

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from tandem.broker import facts
 from tandem.broker.meters import Meter
+from tandem.broker.queue.bodies import Bodies
+from tandem.broker.queue.entity import BrowsingVerbs
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LEASED, LOCKED, READY, SCHEDULED
 from tandem.broker.queue.ledger import Ledger
 from tandem.broker.queue.rows import Rows
@@ -15,25 +17,28 @@ from tandem.broker.queue.terms import Terms
 from tandem.model.errors import MessageNotFound, NotAllowed
 
 if TYPE_CHECKING:
+    from tandem.broker.ports import Loaded
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.sessions import MessageSession
 
 _VISIBLE_STATES = (READY, LOCKED, DEFERRED, SCHEDULED, DELAYED, DEFERRED_LOCKED, LEASED)
 
 
-class Browsing:
+class Browsing(BrowsingVerbs):
     """The management node's side of a queue."""
 
-    def __init__(self, ledger: Ledger, terms: Terms, meter: Meter, settlement: Settlement, sessions: SessionHolding) -> None:
+    def __init__(
+        self, ledger: Ledger, terms: Terms, meter: Meter, bodies: Bodies, settlement: Settlement, sessions: SessionHolding
+    ) -> None:
         self.ledger: Ledger = ledger
         self.rows: Rows = ledger.rows
         self.terms: Terms = terms
         self.meter: Meter = meter
+        self.bodies: Bodies = bodies
         self.settlement: Settlement = settlement
         self.sessions: SessionHolding = sessions
 
     def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
-        """Sequence numbers of up to `most` messages from `start` on, active, locked, deferred and scheduled; load them next."""
         index = self.rows.index
         found: list[int] = []
         number = -1
@@ -61,10 +66,12 @@ class Browsing:
             return False
         return not (state == READY and 0 < self.rows.index.expires_at(seq) <= now)
 
+    def load(self, seqs: list[int], then: Loaded) -> None:
+        self.bodies.load(seqs, then)
+
     # -- deferred ----------------------------------------------------------------------------
 
     def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
-        """Lock these deferred messages, all or none."""
         session = self.check_deferred(seqs, session_id, now)
         index = self.rows.index
         until = session.locked_until if session is not None else now + self.terms.lock_ms
@@ -98,8 +105,15 @@ class Browsing:
 
     # -- removal -----------------------------------------------------------------------------
 
-    def purge(self, before: int, most: int, now: int, session_id: str | None) -> int:
-        """Remove up to `most` active messages (of this session) enqueued before this instant; returns how many."""
+    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
+        for seq in seqs:
+            if self.rows.index.state(seq) != SCHEDULED:
+                path = self.terms.path
+                raise MessageNotFound(f"Failed to cancel: there is no scheduled message with sequence number {seq} in '{path}'.")
+        for seq in dict.fromkeys(seqs):
+            self.ledger.settle(seq, facts.CANCELLED, now)
+
+    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
         owner = 0
         if session_id is not None:
             session = self.sessions.find(session_id)

@@ -16,6 +16,10 @@ class DuplicateHistory:
         self._shifts: set[int] = {0}
         """By how much instants kept here may differ from those on disk: the clock was set since."""
 
+    def look_back(self, window_ms: int) -> None:
+        """For so long, from now on."""
+        self.window_ms = window_ms
+
     def __len__(self) -> int:
         return len(self._current) + len(self._previous)
 

@@ -50,6 +50,16 @@ class Receivers:
         self._start: int = 0
         self._given_bytes: int = 0
 
+    def draw_from(self, sources: list[MessageDelivery]) -> None:
+        self.sources = sources
+
+    def seek_with(self, seekers: Seekers | None) -> None:
+        self.seekers = seekers
+
+    def set_more(self, more: bool) -> None:
+        """For who delivers in the place of `pump`."""
+        self.has_more = more
+
     def add(self, consumer: Consumer) -> None:
         self.consumers[consumer] = None
 
@@ -58,7 +68,7 @@ class Receivers:
         if consumer.selector is not None and self.seekers is not None:
             self.seekers.remove(consumer)
         if consumer.waiting:
-            consumer.waiting = False
+            consumer.leave_line()
             self._one_left_line()
 
     def _one_left_line(self) -> None:
@@ -77,7 +87,7 @@ class Receivers:
 
     def stand(self, consumer: Consumer) -> None:
         if not consumer.waiting and consumer.selector is None:
-            consumer.waiting = True
+            consumer.stand()
             self.line.append(consumer)
 
     def tell_all(self, error: BusError) -> None:
@@ -92,7 +102,7 @@ class Receivers:
         consumers = [consumer for consumer in self.line if consumer.waiting]
         self.line.clear()
         for consumer in consumers:
-            consumer.waiting = False
+            consumer.leave_line()
             consumer.lost(fault)
 
     def caught_up(self) -> None:
@@ -120,7 +130,7 @@ class Receivers:
             room = consumer.room_left() if consumer.waiting else 0
             if room <= 0:
                 line.popleft()
-                consumer.waiting = False
+                consumer.leave_line()
                 continue
             if left <= 0 or left_bytes <= 0:
                 self.has_more = True
@@ -176,6 +186,10 @@ class MessageDelivery:
         self.given_bytes: int = 0
         """What the last call of `deliver` gave away."""
 
+    def deliver_to(self, receivers: Receivers) -> None:
+        """Those of the whole that it is a fragment of."""
+        self.receivers = receivers
+
     def has_ready(self) -> bool:
         return self.rows.index.by_state[READY] > 0 and self.terms.may_receive and not self.terms.out_of_service
 
@@ -194,6 +208,7 @@ class MessageDelivery:
         given = 0
         small = 0
         small_bytes = 0
+        ages = self.meter.delivery_ages()
         while sent < room and given < room_bytes:
             seq = line.first()
             if seq == 0:
@@ -211,6 +226,7 @@ class MessageDelivery:
                 self.moves.remove_spent(seq, now)
                 continue
             enqueued_at: int = chunk.enqueued[row]
+            ages.observe(now - enqueued_at)
             size = message.size_bytes
             given += size
             if size > UNIT_BYTES:
@@ -250,6 +266,7 @@ class MessageDelivery:
         enqueued_at = index.enqueued_at(seq)
         expires_at = index.expires_at(seq)
         self.meter.received(message.size_bytes)
+        self.meter.delivery_ages().observe(now - enqueued_at)
         if not consumer.peek_lock:
             held = Held(self, consumer)
             self.ledger.settle(seq, facts.RECEIVED, now)

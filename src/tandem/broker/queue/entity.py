@@ -9,6 +9,7 @@ from mypy_extensions import trait
 
 from tandem.broker.ports import Pumped
 from tandem.broker.queue.delivery import Receivers
+from tandem.broker.queue.index import READY
 from tandem.broker.queue.terms import Terms
 from tandem.broker.turn import TurnSlot
 
@@ -126,16 +127,43 @@ class LeaseVerbs:
     def forget_waiter(self, waiter: LeaseWaiter) -> None: ...
 
 
+class BrowsingVerbs:
+    """What may be asked by number or by instant, whoever stands in line."""
+
+    @abstractmethod
+    def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
+        """Sequence numbers of up to `most` messages from `start` on, active, locked, deferred and scheduled; load them next."""
+
+    @abstractmethod
+    def load(self, seqs: list[int], then: Loaded) -> None:
+        """Give `then` these messages: at once when all are in memory, else when the store has read them."""
+
+    @abstractmethod
+    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
+        """Lock these deferred messages, all or none."""
+
+    @abstractmethod
+    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
+        """All or nothing: an unknown number cancels none."""
+
+    @abstractmethod
+    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
+        """Remove up to `most` active messages (of this session) enqueued before this instant; returns how many."""
+
+
 class Entity(Pumped):
     """The verbs that others may use, whatever it is made of."""
 
     def __init__(self, turn: Turn, terms: Terms) -> None:
-        super().__init__()
         self.turn: Turn = turn
         self.slot: TurnSlot = TurnSlot(turn, self)
         self.terms: Terms = terms
         self.receivers: Receivers = Receivers(self.slot)
         self.accessed_at: int = 0
+
+    def access(self, now: int) -> None:
+        """Somebody uses it."""
+        self.accessed_at = now
 
     @property
     def path(self) -> str:
@@ -146,16 +174,16 @@ class Entity(Pumped):
         return self.terms.description
 
     @property
-    def has_sessions(self) -> bool:
-        return self.terms.has_sessions
-
-    @property
     @abstractmethod
     def sessions(self) -> SessionVerbs: ...
 
     @property
     @abstractmethod
     def leases(self) -> LeaseVerbs: ...
+
+    @property
+    @abstractmethod
+    def browsing(self) -> BrowsingVerbs: ...
 
     @abstractmethod
     def configure(self, description: QueueDescription) -> None:
@@ -165,7 +193,7 @@ class Entity(Pumped):
 
     @abstractmethod
     def part_of(self, seq: int) -> Queue:
-        """The queue that holds this row."""
+        """The queue that holds this row; its `settlement` is what a lock of this row is good for."""
 
     @abstractmethod
     def parts(self) -> list[Queue]:
@@ -197,10 +225,6 @@ class Entity(Pumped):
         """Take a message in. Nobody sees it, and nobody may be told, before the journal's next commit."""
 
     @abstractmethod
-    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
-        """All or nothing: an unknown number cancels none."""
-
-    @abstractmethod
     def when_durable(self, effect: Effect) -> None:
         """When everything appended so far is on disk. A store that is down answers at once."""
 
@@ -225,61 +249,27 @@ class Entity(Pumped):
     @abstractmethod
     def find_lock(self, token: bytes) -> Lock: ...
 
-    def require(self, lock: Lock, now: int) -> None:
-        """Only a living lock may settle or renew."""
-        self.part_of(lock.seq).settlement.require(lock, now)
-
-    def renew(self, lock: Lock, now: int) -> int:
-        return self.part_of(lock.seq).settlement.renew(lock, now)
-
-    def complete(self, lock: Lock, now: int) -> None:
-        self.part_of(lock.seq).settlement.complete(lock, now)
-
     @abstractmethod
     def complete_run(self, locks: list[Lock], at: int, now: int) -> int:
-        """As many from `at` on as can be completed in one go; returns how many. Ask `complete` about the next one."""
-
-    def abandon(self, lock: Lock, now: int, deliver_at: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
-        """Give the message back; the failed delivery counts. With `deliver_at` it stays away until then."""
-        self.part_of(lock.seq).settlement.abandon(lock, now, deliver_at, properties, effect)
-
-    def release(self, lock: Lock, now: int) -> None:
-        """The receiver never looked at it (`released`): back as it was, the delivery does not count."""
-        self.part_of(lock.seq).settlement.release(lock, now)
-
-    def defer(self, lock: Lock, now: int, properties: dict[str, object] | None, effect: Effect | None) -> None:
-        self.part_of(lock.seq).settlement.defer(lock, now, properties, effect)
-
-    def dead_letter(
-        self, lock: Lock, reason: str, description: str, properties: dict[str, object], now: int, effect: Effect | None
-    ) -> None:
-        """Move it to the dead-letter queue in one fact; `effect` follows when the disk knows."""
-        self.part_of(lock.seq).settlement.dead_letter(lock, reason, description, properties, now, effect)
+        """As many from `at` on as can be completed in one go; returns how many. Ask its `settlement` about the next one."""
 
     @abstractmethod
     def lose_locks(self, error: BusError, now: int) -> None:
         """Every lock is gone at once, as after its time: deliveries in hand count, holders of sessions are told."""
 
-    @abstractmethod
-    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
-        """Lock these deferred messages, all or none."""
-
     # -- looking -------------------------------------------------------------------------------
 
     @abstractmethod
-    def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
-        """Sequence numbers of up to `most` messages from `start` on, active, locked, deferred and scheduled; load them next."""
-
-    @abstractmethod
-    def load(self, seqs: list[int], then: Loaded) -> None:
-        """Give `then` these messages: at once when all are in memory, else when the store has read them."""
-
-    @abstractmethod
-    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
-        """Remove up to `most` active messages (of this session) enqueued before this instant; returns how many."""
-
-    @abstractmethod
     def counts(self) -> StateCounts: ...
+
+    def oldest_ms(self, now: int) -> int | None:
+        """How long the oldest message that is ready has waited; None when there is none."""
+        ages = []
+        for part in self.parts():
+            first = part.index.first_in_state(READY)
+            if first >= 0:
+                ages.append(now - part.index.enqueued_at(first))
+        return max(ages) if ages else None
 
     @abstractmethod
     def metered(self, operation: int, outcome: int) -> None:

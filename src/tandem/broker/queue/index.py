@@ -44,6 +44,61 @@ class Chunk:
         self.min_expires: int = 0
         """No row expires before this instant; 0 when none expires at all."""
 
+    def add(self, row: int, state: int, location: int, size: int, enqueued_at: int, expires_at: int, count: int) -> None:
+        assert self.states[row] == GONE, "sequence number used twice"
+        self.states[row] = state
+        self.locations[row] = location
+        self.sizes[row] = size
+        self.enqueued[row] = enqueued_at
+        if expires_at:
+            self.expires[row] = expires_at
+            if self.min_expires == 0 or expires_at < self.min_expires:
+                self.min_expires = expires_at
+        if count:
+            self.counts[row] = count
+        self.live += 1
+
+    def one_left(self) -> int:
+        """How many are there now."""
+        self.live -= 1
+        return self.live
+
+    def set_owner(self, row: int, number: int) -> None:
+        if self.owners is None:
+            self.owners = array("I", bytes(4 * _ROWS))
+        self.owners[row] = number
+
+    def shift_expiry(self, by_ms: int) -> None:
+        if self.min_expires == 0:
+            return
+        self.min_expires = max(self.min_expires + by_ms, 1)
+        expires = self.expires
+        for row in range(_ROWS):
+            at: int = expires[row]
+            if at:
+                expires[row] = max(at + by_ms, 1)
+
+    def expired(self, now: int, most: int) -> list[int]:
+        """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
+        found: list[int] = []
+        if self.min_expires == 0 or self.min_expires > now:
+            return found
+        remaining = 0
+        for row, at in enumerate(self.expires):
+            state = self.states[row] if at else GONE
+            if state == GONE:
+                continue
+            if at <= now and state in (READY, DELAYED):
+                if len(found) == most:
+                    remaining = now
+                    break
+                found.append(row)
+            elif state != DEFERRED and (remaining == 0 or at < remaining):
+                # Locked past its time: looked at again when the lock ends, at the latest in a second.
+                remaining = max(at, now + 1000)
+        self.min_expires = remaining
+        return found
+
 
 class Index:
     """Rows by sequence number. A row exists from `add` to `remove`; asking for another is a defect of the caller."""
@@ -61,19 +116,7 @@ class Index:
         if chunk is None:
             chunk = Chunk()
             self.chunks[seq >> _BITS] = chunk
-        row = seq & _MASK
-        assert chunk.states[row] == GONE, "sequence number used twice"
-        chunk.states[row] = state
-        chunk.locations[row] = location
-        chunk.sizes[row] = size
-        chunk.enqueued[row] = enqueued_at
-        if expires_at:
-            chunk.expires[row] = expires_at
-            if chunk.min_expires == 0 or expires_at < chunk.min_expires:
-                chunk.min_expires = expires_at
-        if count:
-            chunk.counts[row] = count
-        chunk.live += 1
+        chunk.add(seq & _MASK, state, location, size, enqueued_at, expires_at, count)
         self.by_state[state] += 1
         self.total += 1
         self.size_bytes += size
@@ -97,9 +140,7 @@ class Index:
             by_state[state] -= 1
             size_bytes += chunk.sizes[row]
             locations.append(chunk.locations[row])
-            live = chunk.live - 1
-            chunk.live = live
-            if live == 0:
+            if chunk.one_left() == 0:
                 del chunks[seq >> _BITS]
             elif chunk.expires[row]:
                 chunk.expires[row] = 0
@@ -130,9 +171,7 @@ class Index:
 
     def set_owner(self, seq: int, number: int) -> None:
         chunk = self.chunks[seq >> _BITS]
-        if chunk.owners is None:
-            chunk.owners = array("I", bytes(4 * _ROWS))
-        chunk.owners[seq & _MASK] = number
+        chunk.set_owner(seq & _MASK, number)
 
     def location(self, seq: int) -> int:
         location: int = self.chunks[seq >> _BITS].locations[seq & _MASK]
@@ -195,6 +234,14 @@ class Index:
                 at = self._skip_gap(at, end)
         return end
 
+    def first_in_state(self, state: int) -> int:
+        """The first row of all in this state; -1 when there is none."""
+        if not self.by_state[state]:
+            return -1
+        end = (max(self.chunks) + 1) << _BITS
+        at = self.next_in_state(state, min(self.chunks) << _BITS, end)
+        return at if at < end else -1
+
     def _skip_gap(self, at: int, end: int) -> int:
         """After a hole, go straight to the next chunk there is: sequence numbers may lie far apart."""
         number = at >> _BITS
@@ -217,14 +264,7 @@ class Index:
     def shift_expiry(self, by_ms: int) -> None:
         """The clock was set: every message lives as long as before."""
         for chunk in self.chunks.values():
-            if chunk.min_expires == 0:
-                continue
-            chunk.min_expires = max(chunk.min_expires + by_ms, 1)
-            expires = chunk.expires
-            for row in range(_ROWS):
-                at: int = expires[row]
-                if at:
-                    expires[row] = max(at + by_ms, 1)
+            chunk.shift_expiry(by_ms)
 
     def next_expiry(self) -> int:
         """No row expires before this; 0 = none ever."""
@@ -239,26 +279,8 @@ class Index:
         """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
         found: list[int] = []
         for number in sorted(self.chunks):
-            chunk = self.chunks[number]
-            if chunk.min_expires == 0 or chunk.min_expires > now:
-                continue
             base = number << _BITS
-            remaining = 0
-            for row, at in enumerate(chunk.expires):
-                if not at:
-                    continue
-                state = chunk.states[row]
-                if state == GONE:
-                    continue
-                if at <= now and state in (READY, DELAYED):
-                    if len(found) == most:
-                        remaining = now
-                        break
-                    found.append(base + row)
-                elif state != DEFERRED and (remaining == 0 or at < remaining):
-                    # Locked past its time: looked at again when the lock ends, at the latest in a second.
-                    remaining = max(at, now + 1000)
-            chunk.min_expires = remaining
+            found.extend([base + row for row in self.chunks[number].expired(now, most - len(found))])
             if len(found) == most:
                 break
         return found

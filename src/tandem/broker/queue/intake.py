@@ -34,6 +34,9 @@ class Intake:
         self.duplicates_dropped: int = 0
         self._visible: _Visible | None = None
 
+    def tell_sessions(self, sessions: SessionEvents) -> None:
+        self.sessions = sessions
+
     # -- checks ------------------------------------------------------------------------------
 
     def check_send(self, message: Message, body_bytes: int) -> None:
@@ -138,13 +141,11 @@ class Intake:
             self._visible = visible
             self.rows.backing.journal.when_durable(visible)
             turn.schedule()
-        visible.upto = seq
-        if self.rows.sessions is not None:
-            visible.in_sessions.append(seq)
+        visible.add(seq, self.rows.sessions is not None)
 
     def became_durable(self, upto: int, in_sessions: list[int]) -> None:
         rows = self.rows
-        rows.durable_seq = max(rows.durable_seq, upto)
+        rows.now_durable(upto)
         for seq in in_sessions:
             session = rows.session_of(seq) if rows.index.state(seq) == READY else None
             if session is not None:
@@ -185,6 +186,11 @@ class _Visible(Effect):
         self.turn_number: int = turn_number
         self.upto: int = 0
         self.in_sessions: list[int] = []
+
+    def add(self, seq: int, in_session: bool) -> None:
+        self.upto = seq
+        if in_session:
+            self.in_sessions.append(seq)
 
     def done(self, error: BaseException | None) -> None:
         if error is None:

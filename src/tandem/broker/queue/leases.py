@@ -160,6 +160,9 @@ class Leases(LeaseVerbs):
             return 0
         lease = self.find(lease_id, now)
         left = lease.remaining()
+        if lease.moving:
+            # It is not done with: should it not get where it is going, it is in the queue again.
+            self.ledger.return_part(lease_id, lease.moving, now)
         self.ledger.end_lease(lease, True, now)
         self._free_sessions(lease)
         return left
@@ -208,8 +211,13 @@ class Leases(LeaseVerbs):
         lease = self.find(lease_id, now)
         if not self._leased(lease, seq):
             return False
-        lease.drop(seq)
-        self.moves.dead_letter(seq, self.rows.index.count(seq), reasons(reason, description), effect)
+        if self.moves.dead_letters is None:
+            # Dead-lettering inside a dead-letter queue leaves the message there.
+            self.return_part(lease_id, [seq], now)
+            self.ledger.when_durable(effect)
+            return True
+        lease.begin_move(seq)
+        self.moves.dead_letter(seq, self.rows.index.count(seq), reasons(reason, description), effect, lease=lease)
         return True
 
     def return_part(self, lease_id: str, seqs: list[int], now: int) -> int:

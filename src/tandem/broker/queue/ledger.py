@@ -68,16 +68,8 @@ class Ledger:
     def settle_all(self, seqs: list[int], reason: int, now: int) -> int:
         """In a queue without sessions. Returns how many the store took: the next one will be told why."""
         rows = self.rows
-        journal = rows.backing.journal
-        entity_id = rows.entity_id
-        done = 0
-        try:
-            for seq in seqs:
-                facts.write_settled(journal, entity_id, seq, reason, now)
-                done += 1
-        except StoreUnavailable:
-            seqs = seqs[:done]
-        rows.apply_all_settled(seqs)
+        done = facts.write_settled_run(rows.backing.journal, rows.entity_id, seqs, reason, now)
+        rows.apply_all_settled(seqs if done == len(seqs) else seqs[:done])
         return done
 
     def set_state(self, seq: int, state: int, count: int, until: int, now: int) -> None:

@@ -2,84 +2,99 @@
 
 from __future__ import annotations
 
-from collections import deque
 from struct import Struct
 from typing import Final
 
 from tandem.broker.ports import Lock as Lock
 from tandem.broker.ports import MessageSession
 
-_TOKEN: Final = Struct(">QQ")
+_pack_token: Final = Struct(">QQ").pack
 
 
 class LockTable:
-    """Locks of one queue, by token, and in the order in which they end."""
+    """Locks of one queue, by the number of their message, and in the order in which they end."""
 
-    __slots__ = ("_ending", "_nonce", "_number", "by_token")
+    __slots__ = ("_ending", "_ends", "_first", "_nonce", "_number", "by_seq")
 
     def __init__(self, nonce: int) -> None:
-        self.by_token: dict[bytes, Lock] = {}
-        self._ending: deque[tuple[int, Lock]] = deque()
-        self._nonce: int = nonce
+        self.by_seq: dict[int, Lock] = {}
+        self._ending: list[Lock] = []
+        self._ends: list[int] = []
+        """When the lock at the same place ends, unless it was renewed: then it stands here once more."""
+        self._first: int = 0
+        """Everything before this place has ended, or is held no longer."""
+        self._nonce: int = nonce >> 2
+        """62 bits: with more every token would cost two objects, compiled."""
         self._number: int = 0
 
     def take(self, seq: int, locked_until: int, count: int, session: MessageSession | None, deferred: bool) -> Lock:
         """A fresh lock. `count` is how often the message was delivered before."""
         self._number += 1
-        token = _TOKEN.pack(self._nonce ^ self._number, seq)
-        lock = Lock(seq, token, locked_until, count, session, deferred)
-        self.by_token[token] = lock
+        lock = Lock(seq, _pack_token(self._nonce ^ self._number, seq), locked_until, count, session, deferred)
+        self.by_seq[seq] = lock
         if session is None:
-            self._ending.append((locked_until, lock))
+            self._ending.append(lock)
+            self._ends.append(locked_until)
         return lock
 
     def find(self, token: bytes) -> Lock | None:
-        return self.by_token.get(token)
+        lock = self.by_seq.get(int.from_bytes(token[8:16], "big"))
+        return lock if lock is not None and lock.token == token else None
 
     def drop(self, lock: Lock) -> None:
-        lock.held = False
-        del self.by_token[lock.token]
+        lock.lose()
+        del self.by_seq[lock.seq]
 
     def drop_all(self, locks: list[Lock]) -> None:
-        by_token = self.by_token
+        by_seq = self.by_seq
         for lock in locks:
-            lock.held = False
-            del by_token[lock.token]
+            lock.lose()
+            del by_seq[lock.seq]
 
     def forfeit(self) -> None:
         """The store went on without this queue: nobody holds anything any more."""
-        for lock in self.by_token.values():
-            lock.held = False
+        for lock in self.by_seq.values():
+            lock.lose()
 
     def renew(self, lock: Lock, locked_until: int) -> None:
         if lock.locked_until == locked_until:
             return  # twice in one millisecond: it ends once
-        lock.locked_until = locked_until
+        lock.renew(locked_until)
         if lock.session is None:
-            self._ending.append((locked_until, lock))
+            self._ending.append(lock)
+            self._ends.append(locked_until)
 
     def shift(self, by_ms: int) -> None:
         """The clock was set: every lock lasts as long as before."""
-        for lock in self.by_token.values():
-            lock.locked_until += by_ms
-        self._ending = deque([(until + by_ms, lock) for until, lock in self._ending])
+        for lock in self.by_seq.values():
+            lock.renew(lock.locked_until + by_ms)
+        self._ends = [until + by_ms for until in self._ends]
 
     def next_end(self) -> int:
         """The instant the next lock may end; 0 when nothing is locked."""
-        ending = self._ending
-        while ending:
-            until, lock = ending[0]
-            if lock.held and lock.locked_until == until:
-                return until
-            ending.popleft()
-        return 0
+        while self._first < len(self._ending) and not self._stands():
+            self._first += 1
+        self._tidy()
+        return self._ends[self._first] if self._first < len(self._ends) else 0
 
     def ended(self, now: int) -> list[Lock]:
         """Locks whose time is over. They are still held: the queue decides what happens to each message."""
         over: list[Lock] = []
-        ending = self._ending
-        while ending and ending[0][0] <= now:
-            until, lock = ending.popleft()
-            if lock.held and lock.locked_until == until:
-                over.append(lock)
+        while self._first < len(self._ending) and self._ends[self._first] <= now:
+            if self._stands():
+                over.append(self._ending[self._first])
+            self._first += 1
+        self._tidy()
         return over
+
+    def _stands(self) -> bool:
+        """The first one is held, and was not renewed since."""
+        lock = self._ending[self._first]
+        return lock.held and lock.locked_until == self._ends[self._first]
+
+    def _tidy(self) -> None:
+        """Half of the line at a time: moving all for each that leaves would make the n-th cost n."""
+        if self._first * 2 > len(self._ending):
+            del self._ending[: self._first]
+            del self._ends[: self._first]
+            self._first = 0

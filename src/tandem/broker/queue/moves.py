@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tandem.broker import facts
 from tandem.broker.ports import Loaded, Rewriter
 from tandem.broker.queue.bodies import Bodies, Lost
-from tandem.broker.queue.index import DEFERRED, DELAYED, MOVING, READY, SCHEDULED
+from tandem.broker.queue.index import DEFERRED, DELAYED, LEASED, MOVING, READY, SCHEDULED
 from tandem.broker.queue.intake import Intake
 from tandem.broker.queue.ledger import Ledger
 from tandem.broker.queue.ready import Ready
@@ -17,6 +17,7 @@ from tandem.model.errors import BusError
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Effect
+    from tandem.broker.queue.lease import Lease
     from tandem.broker.queue.locks import Lock
     from tandem.model.message import Message
 
@@ -34,6 +35,9 @@ class Moves(Lost):
         self.dead_letters: Intake | None = None
         """Where dead-lettered messages go; None for a dead-letter queue itself."""
 
+    def dead_letter_into(self, dead_letters: Intake) -> None:
+        self.dead_letters = dead_letters
+
     # -- back --------------------------------------------------------------------------------
 
     def give_back(self, lock: Lock) -> None:
@@ -41,7 +45,7 @@ class Moves(Lost):
         seq = lock.seq
         index = self.rows.index
         if index.count(seq) >= self.terms.max_delivery_count and not self.terms.is_dead_letter:
-            self._exceed_delivery_count(seq)
+            self._exceed_delivery_count(seq, lock.deferred)
         elif lock.deferred:
             index.set_state(seq, DEFERRED)
         else:
@@ -67,36 +71,56 @@ class Moves(Lost):
         else:
             self.ledger.settle(seq, facts.EXPIRED, now)
 
-    def _exceed_delivery_count(self, seq: int) -> None:
+    def _exceed_delivery_count(self, seq: int, deferred: bool = False) -> None:
         description = f"Message could not be consumed after {self.terms.max_delivery_count} delivery attempts."
-        self.dead_letter(seq, self.rows.index.count(seq), reasons("MaxDeliveryCountExceeded", description), None)
+        self.dead_letter(seq, self.rows.index.count(seq), reasons("MaxDeliveryCountExceeded", description), None, deferred)
 
-    def dead_letter(self, seq: int, count: int, changes: dict[str, object], effect: Effect | None) -> None:
-        """Into the dead-letter queue, with this delivery count."""
+    def dead_letter(
+        self,
+        seq: int,
+        count: int,
+        changes: dict[str, object],
+        effect: Effect | None,
+        deferred: bool = False,
+        lease: Lease | None = None,
+    ) -> None:
+        """Into the dead-letter queue, with this delivery count. Where it cannot be read it stays what its journal says: `deferred`, or in
+        its `lease`, or in line."""
         if self.dead_letters is None:
             # Dead-lettering inside a dead-letter queue leaves the message there.
-            self.ready.give_back(seq)
+            self._stay(seq, deferred, None)
             if effect is not None:
                 self.ledger.when_durable(effect)
             return
         self.rows.index.set_state(seq, MOVING)
-        self.bodies.load([seq], _DeadLettering(self, seq, count, changes, effect))
+        self.bodies.load([seq], _DeadLettering(self, seq, count, changes, effect, deferred, lease))
 
-    def dead_letter_loaded(
-        self, seq: int, count: int, changes: dict[str, object], message: Message | None, error: BaseException | None, effect: Effect | None
-    ) -> None:
-        index = self.rows.index
+    def dead_letter_loaded(self, asked: _DeadLettering, message: Message | None, error: BaseException | None) -> None:
+        seq, effect = asked.seq, asked.effect
         if error is not None or message is None:
-            if index.state(seq) == MOVING:
-                self.ready.give_back(seq)
+            if self.rows.index.state(seq) == MOVING:
+                self._stay(seq, asked.deferred, asked.lease)
+            elif asked.lease is not None:
+                asked.lease.end_move(seq, False)
             if effect is not None:
                 effect.done(error or BusError("The message left the queue while it was being dead-lettered."))
             return
         target = self.dead_letters
         assert target is not None
-        self.move_to(target, seq, self.rewriter.with_properties(message, changes), count)
+        self.move_to(target, seq, self.rewriter.with_properties(message, asked.changes), asked.count)
+        if asked.lease is not None:
+            asked.lease.end_move(seq, False)
         if effect is not None:
             self.ledger.when_durable(effect)
+
+    def _stay(self, seq: int, deferred: bool, lease: Lease | None) -> None:
+        if lease is not None and self.rows.leases.get(lease.id) is lease:
+            lease.end_move(seq, True)
+            self.rows.index.set_state(seq, LEASED)
+        elif deferred:
+            self.rows.index.set_state(seq, DEFERRED)
+        else:
+            self.ready.give_back(seq)
 
     def move_to(self, target: Intake, seq: int, message: Message, count: int) -> None:
         """Into a queue beside this one, as `message`: leaving and arriving are one block."""
@@ -151,17 +175,28 @@ def reasons(reason: str, description: str) -> dict[str, object]:
 
 
 class _DeadLettering(Loaded):
-    __slots__ = ("changes", "count", "effect", "moves", "seq")
+    __slots__ = ("changes", "count", "deferred", "effect", "lease", "moves", "seq")
 
-    def __init__(self, moves: Moves, seq: int, count: int, changes: dict[str, object], effect: Effect | None) -> None:
+    def __init__(
+        self,
+        moves: Moves,
+        seq: int,
+        count: int,
+        changes: dict[str, object],
+        effect: Effect | None,
+        deferred: bool,
+        lease: Lease | None,
+    ) -> None:
         self.moves = moves
         self.seq = seq
         self.count: int = count
         self.changes = changes
         self.effect = effect
+        self.deferred: bool = deferred
+        self.lease = lease
 
     def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
-        self.moves.dead_letter_loaded(self.seq, self.count, self.changes, messages[0] if messages else None, error, self.effect)
+        self.moves.dead_letter_loaded(self, messages[0] if messages else None, error)
 
 
 class _Rewriting(Loaded):

@@ -8,7 +8,6 @@ from tandem.broker.meters import Meter
 from tandem.broker.ports import Rewriter
 from tandem.broker.queue.bodies import Bodies
 from tandem.broker.queue.browsing import Browsing
-from tandem.broker.queue.dedup import DuplicateHistory
 from tandem.broker.queue.delivery import MessageDelivery, Receivers
 from tandem.broker.queue.entity import Entity, Placement
 from tandem.broker.queue.index import Index
@@ -27,7 +26,7 @@ from tandem.broker.queue.settlement import Settlement
 from tandem.broker.queue.terms import Terms
 
 if TYPE_CHECKING:
-    from tandem.broker.ports import Consumer, Effect, Loaded
+    from tandem.broker.ports import Consumer, Effect
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.rows import StateCounts
     from tandem.broker.turn import Turn
@@ -81,17 +80,17 @@ class Queue(Entity):
         self.bodies: Bodies = Bodies(self.rows, self.slot, terms.path)
         self.intake: Intake = self._new_intake()
         self.moves: Moves = Moves(self.ledger, terms, self.bodies, self.ready, rewriter)
-        self.bodies.lost = self.moves
+        self.bodies.hand_lost_to(self.moves)
         self.locks: LockTable = LockTable(nonce)
         self.settlement: Settlement = Settlement(self.ledger, terms, meter, self.locks, self.moves)
         self.delivery: MessageDelivery = MessageDelivery(
             self.ledger, terms, meter, self.bodies, self.ready, self.locks, self.moves, self.receivers
         )
         self.holding: SessionHolding = SessionHolding(self.ledger, terms, self.settlement, self.delivery)
-        self.ready.sessions = self.holding
-        self.intake.sessions = self.holding
+        self.ready.tell_sessions(self.holding)
+        self.intake.tell_sessions(self.holding)
         self.lending: Leases = Leases(self.ledger, terms, meter, self.ready, self.moves)
-        self.browsing: Browsing = Browsing(self.ledger, terms, meter, self.settlement, self.holding)
+        self.lookup: Browsing = Browsing(self.ledger, terms, meter, self.bodies, self.settlement, self.holding)
         self.schedule: Schedule = Schedule(self.ledger, terms, self.intake, self.moves, self.settlement, self.holding, self.lending)
         self._carriers: Carriers = carriers
         self.carrier: Carrier | None = None
@@ -112,21 +111,28 @@ class Queue(Entity):
     def leases(self) -> Leases:
         return self.lending
 
+    @property
+    def browsing(self) -> Browsing:
+        return self.lookup
+
     def configure(self, description: QueueDescription) -> None:
         self.terms.configure(description)
         if description.requires_duplicate_detection:
-            window_ms = description.duplicate_detection_history_ms
-            if self.rows.history is None:
-                self.rows.history = DuplicateHistory(window_ms)
-            self.rows.history.window_ms = window_ms
+            self.rows.detect_duplicates(description.duplicate_detection_history_ms)
         self.carrier = self._carriers.carrier_of(self)
 
     def join(self, receivers: Receivers) -> None:
         """It is a fragment: messages without sessions go to the receivers of the whole."""
         self.is_fragment = True
         if not self.terms.has_sessions:
-            self.delivery.receivers = receivers
+            self.delivery.deliver_to(receivers)
             self.receivers = receivers
+
+    def set_aside_into(self, dead_letters: Queue | None, transfers: Queue) -> None:
+        """Where its dead letters go, and those that cannot be forwarded."""
+        if dead_letters is not None:
+            self.moves.dead_letter_into(dead_letters.intake)
+        self.transfer_dead_letters = transfers
 
     def part_of(self, seq: int) -> Queue:
         return self
@@ -144,9 +150,6 @@ class Queue(Entity):
 
     def enqueue(self, message: Message, now: int) -> Placement:
         return Placement(self, self.intake.enqueue(message, now), None)
-
-    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
-        self.schedule.cancel_scheduled(seqs, now)
 
     def when_durable(self, effect: Effect) -> None:
         self.ledger.when_durable(effect)
@@ -172,6 +175,8 @@ class Queue(Entity):
             self.receivers.tell_all(error)
 
     def pump(self, now: int) -> None:
+        if self.rows.backing.suspended:
+            return
         terms = self.terms
         if terms.may_receive and not terms.deleted:
             if self.carrier is not None:
@@ -187,7 +192,7 @@ class Queue(Entity):
 
     def clock_jumped(self, by_ms: int) -> None:
         """The machine's clock was set."""
-        self.wake_at = 0
+        self.slot.forget_wakes()
         self.schedule.clock_jumped(by_ms)
         if self.carrier is not None:
             self.carrier.clock_jumped()
@@ -205,19 +210,7 @@ class Queue(Entity):
         self.settlement.lose_all(now)
         self.holding.lose_all(error, now)
 
-    def receive_deferred(self, seqs: list[int], session_id: str | None, now: int) -> list[Lock]:
-        return self.browsing.receive_deferred(seqs, session_id, now)
-
     # -- looking -------------------------------------------------------------------------------
-
-    def peek(self, start: int, most: int, session_id: str | None, now: int) -> list[int]:
-        return self.browsing.peek(start, most, session_id, now)
-
-    def load(self, seqs: list[int], then: Loaded) -> None:
-        self.bodies.load(seqs, then)
-
-    def purge(self, before: int, most: int, now: int, session_id: str | None = None) -> int:
-        return self.browsing.purge(before, most, now, session_id)
 
     def counts(self) -> StateCounts:
         return self.rows.counts()

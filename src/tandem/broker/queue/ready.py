@@ -80,6 +80,12 @@ class Ready(Line):
         """Told of what comes back to a session."""
         self.seekers: Seekers | None = None
 
+    def tell_sessions(self, sessions: SessionEvents) -> None:
+        self.sessions = sessions
+
+    def tell_seekers(self, seekers: Seekers | None) -> None:
+        self.seekers = seekers
+
     def first(self) -> int:
         rows = self.rows
         index = rows.index

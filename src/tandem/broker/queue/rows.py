@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final
 
+from tandem.broker.queue.dedup import DuplicateHistory
 from tandem.broker.queue.index import (
     DEFERRED,
     DEFERRED_LOCKED,
@@ -21,7 +22,6 @@ from tandem.broker.queue.sessions import MessageSession, SessionTable
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Journal
-    from tandem.broker.queue.dedup import DuplicateHistory
     from tandem.model.message import Message
 
 _SMALL_QUEUE_BYTES: Final = 262_144
@@ -33,7 +33,7 @@ _ENDED_MAX: Final = 10_000
 class Backing:
     """What the queues of one store share: its journal, memory for bodies, the bodies that are kept once for several of them."""
 
-    __slots__ = ("bytes_max", "journal", "per_queue_bytes_max", "shared", "short_of_room", "used_bytes")
+    __slots__ = ("bytes_max", "journal", "per_queue_bytes_max", "shared", "short_of_room", "suspended", "used_bytes")
 
     def __init__(self, journal: Journal, bytes_max: int) -> None:
         self.journal: Journal = journal
@@ -45,10 +45,16 @@ class Backing:
         """By location: how many rows of all queues still need that body."""
         self.short_of_room: str = ""
         """Why the store takes no new messages at the moment; whoever watches stores keeps it up to date."""
+        self.suspended: bool = False
+        """Nothing may be delivered: another node may have taken the store over. Kept up to date likewise."""
 
     def unplug(self, journal: Journal) -> None:
         """The store goes on without these queues: nothing they still think may be written."""
         self.journal = journal
+
+    def use(self, size: int) -> None:
+        """Memory for a body; less than nothing: it is free again."""
+        self.used_bytes += size
 
     def release(self, location: int) -> None:
         """A row no longer needs the body at this location; the last one tells the store."""
@@ -76,6 +82,9 @@ class StateCounts:
         self.size_bytes = size_bytes
         self.incomplete = False
         """A store that holds part of the entity is down."""
+
+    def miss(self) -> None:
+        self.incomplete = True
 
     def add(self, other: StateCounts) -> None:
         self.active += other.active
@@ -244,9 +253,7 @@ class Rows:
 
     def apply_session_state(self, session_id: str, state: bytes | None, at: int) -> None:
         if self.sessions is not None:
-            session = self.sessions.get(session_id)
-            session.state = state
-            session.state_updated_at = at
+            self.sessions.get(session_id).set_state(state, at)
 
     def apply_leased(self, lease_id: str, seqs: list[int], expires_at: int) -> Lease:
         """Rows that are not there yet are: compaction has written them behind this fact, and `restore_leases` finds them."""
@@ -255,14 +262,14 @@ class Rows:
         for seq in seqs:
             if seq and index.state(seq) == READY:
                 index.set_state(seq, LEASED)
-                lease.size_bytes += index.size(seq)
+                lease.grow(index.size(seq))
         self.leases[lease_id] = lease
         return lease
 
     def apply_lease_renewed(self, lease_id: str, expires_at: int) -> None:
         lease = self.leases.get(lease_id)
         if lease is not None:
-            lease.expires_at = expires_at
+            lease.renew(expires_at)
 
     def apply_lease_part(self, lease_id: str, seqs: list[int]) -> None:
         """These were given back out of it."""
@@ -291,7 +298,7 @@ class Rows:
     def apply_clock_set(self, by_ms: int) -> None:
         """What lasts for a time lasts as long as before."""
         for lease in self.leases.values():
-            lease.expires_at += by_ms
+            lease.renew(lease.expires_at + by_ms)
         self.index.shift_expiry(by_ms)
         if self.history is not None:
             self.history.shift(by_ms)
@@ -324,18 +331,26 @@ class Rows:
     def _enter_session(self, seq: int, session_id: str) -> None:
         assert self.sessions is not None
         session = self.sessions.get(session_id)
-        session.total += 1
+        session.add_one()
         self.index.set_owner(seq, session.number)
 
     def _leave_session(self, seq: int) -> None:
         session = self.session_of(seq)
         if session is not None and self.sessions is not None:
-            session.total -= 1
-            session.locks.pop(seq, None)
+            session.remove(seq)
             if session.total == 0:
-                session.ready.clear()  # the row of the last one still stands; without this the session would seem to have more
-                session.returned.clear()
                 self.sessions.refresh(session, self.index)
+
+    def now_durable(self, upto: int) -> None:
+        """Everything up to here is on disk."""
+        if upto > self.durable_seq:
+            self.durable_seq = upto
+
+    def detect_duplicates(self, window_ms: int) -> None:
+        if self.history is None:
+            self.history = DuplicateHistory(window_ms)
+        else:
+            self.history.look_back(window_ms)
 
     # -- bodies in memory --------------------------------------------------------------------
 
@@ -353,14 +368,14 @@ class Rows:
         size = message.size_bytes
         self.hot[seq] = message
         self.hot_bytes += size
-        self.backing.used_bytes += size
+        self.backing.use(size)
 
     def drop_hot(self, seq: int) -> None:
         message = self.hot.pop(seq, None)
         if message is not None:
             size = message.size_bytes
             self.hot_bytes -= size
-            self.backing.used_bytes -= size
+            self.backing.use(-size)
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from tandem.broker.queue.rows import Rows
 from tandem.broker.queue.session_holding import SessionHolding
 from tandem.broker.queue.settlement import Settlement
 from tandem.broker.queue.terms import Terms
-from tandem.model.errors import MessageNotFound
 
 if TYPE_CHECKING:
     from tandem.broker.turn import TurnSlot
@@ -97,15 +96,6 @@ class Schedule:
                     self.moves.ready.give_back(seq)
 
     # -- scheduled messages ------------------------------------------------------------------
-
-    def cancel_scheduled(self, seqs: list[int], now: int) -> None:
-        """All or nothing: an unknown number cancels none."""
-        for seq in seqs:
-            if self.rows.index.state(seq) != SCHEDULED:
-                path = self.terms.path
-                raise MessageNotFound(f"Failed to cancel: there is no scheduled message with sequence number {seq} in '{path}'.")
-        for seq in dict.fromkeys(seqs):
-            self.ledger.settle(seq, facts.CANCELLED, now)
 
     def _activate_due(self, now: int) -> None:
         rows = self.rows

@@ -27,7 +27,8 @@ _SPARE: Final = 1_024
 
 def add_seeker(receivers: Receivers, consumer: Consumer) -> None:
     if receivers.seekers is None:
-        receivers.seekers = Selective(receivers)
+        receivers.seek_with(Selective(receivers))
+    assert receivers.seekers is not None
     receivers.seekers.add(consumer)
 
 
@@ -43,11 +44,11 @@ class Selective(Seekers):
 
     def remove(self, consumer: Consumer) -> None:
         for search in self._searches.pop(consumer, {}).values():
-            search.over = True
+            search.end()
         if not self._searches:
-            self.receivers.seekers = None
+            self.receivers.seek_with(None)
             for source in self.receivers.sources:
-                source.ready.seekers = None
+                source.ready.tell_seekers(None)
 
     def returned(self, ready: Ready, seq: int) -> None:
         for consumer, searches in self._searches.items():
@@ -72,13 +73,13 @@ class Selective(Seekers):
                 if search is None:
                     search = Search(self, consumer, source)
                     searches[source] = search
-                    source.ready.seekers = self
+                    source.ready.tell_seekers(self)
                 if search.step(now):
                     busy = True
                     goes_on = goes_on or not search.loading
             if len(searches) > len(sources):  # a store came back with another fragment
                 self._searches[consumer] = {source: searches[source] for source in sources}
-            consumer.searching = busy
+            consumer.search(busy)
             if searched and not busy:
                 consumer.caught_up()
         if goes_on:
@@ -107,6 +108,10 @@ class Search(Loaded):
         self._again: set[int] = set()
         self._seqs: list[int] = []
         self._stepping: bool = False
+
+    def end(self) -> None:
+        """Its receiver has gone."""
+        self.over = True
 
     def look_again(self, seq: int) -> None:
         if seq >= self._next:

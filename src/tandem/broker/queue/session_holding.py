@@ -106,16 +106,16 @@ class SessionHolding(SessionEvents, SessionVerbs):
 
     def lose_all(self, error: BusError, now: int) -> None:
         """Every session lock is gone at once; holders are told."""
-        for session in self._held():
+        for session in self.all_held():
             self.end(session, error, True, now)
 
     def tell_all(self, error: BusError) -> None:
         """The store went away with these sessions: their holders hear of it."""
-        for session in self._held():
+        for session in self.all_held():
             if session.holder is not None:
                 session.holder.lost(error)
 
-    def _held(self) -> list[MessageSession]:
+    def all_held(self) -> list[MessageSession]:
         return [] if self.table is None else [session for session in self.table.by_id.values() if session.holder is not None]
 
     # -- messages ----------------------------------------------------------------------------
@@ -145,10 +145,10 @@ class SessionHolding(SessionEvents, SessionVerbs):
     def _deliver(self, now: int) -> None:
         """One with nothing to read leaves the line until its session has more."""
         receivers = self.receivers
-        receivers.has_more = False
+        receivers.set_more(False)
         for _ in range(len(receivers.line)):
             consumer = receivers.line.popleft()
-            consumer.waiting = False
+            consumer.leave_line()
             session = consumer.session
             room = consumer.room_left()
             if session is None or room <= 0:
@@ -161,7 +161,7 @@ class SessionHolding(SessionEvents, SessionVerbs):
             if consumer.room_left() > 0 and (self.delivery.paging or session.first(self.rows.index)):
                 receivers.stand(consumer)
                 if self.delivery.given_bytes >= PUMP_BYTES_MAX:
-                    receivers.has_more = True
+                    receivers.set_more(True)
                     self.slot.touch_later()
 
     # -- state -------------------------------------------------------------------------------

@@ -48,24 +48,17 @@ class SessionTable:
 
     def hold(self, session: MessageSession, consumer: Consumer, locked_until: int) -> None:
         assert session.holder is None, "a session has one holder"
-        session.holder = consumer
-        consumer.session = session
+        session.hold(consumer)
         self.free.pop(session.id, None)
         self.renew(session, locked_until)
 
     def renew(self, session: MessageSession, locked_until: int) -> None:
-        session.locked_until = locked_until
-        for lock in session.locks.values():
-            lock.locked_until = locked_until
+        session.renew(locked_until)
         self._ending.append((locked_until, session))
 
     def let_go(self, session: MessageSession, index: Index) -> None:
         """The holder is gone; the session is free again if there is something to read, forgotten if nothing is left."""
-        holder = session.holder
-        if holder is not None:
-            holder.session = None
-        session.holder = None
-        session.locked_until = 0
+        session.hold(None)
         self.refresh(session, index)
 
     def refresh(self, session: MessageSession, index: Index) -> None:
@@ -105,12 +98,11 @@ class SessionTable:
     def shift(self, by_ms: int) -> None:
         """The clock was set: session locks and patience last as long as before. Locks of messages are shifted with the others."""
         for session in self.by_id.values():
-            if session.holder is not None:
-                session.locked_until += by_ms
+            session.shift(by_ms)
         self._ending = deque([(until + by_ms, session) for until, session in self._ending])
         self._patience = []
         for waiter in self.waiters:
-            waiter.deadline += by_ms
+            waiter.shift(by_ms)
             self.expect(waiter)
 
     def next_end(self) -> int:

@@ -139,7 +139,7 @@ class Settlement:
             changes["DeadLetterReason"] = reason
         if description:
             changes["DeadLetterErrorDescription"] = description
-        self.moves.dead_letter(lock.seq, lock.count, changes, effect)
+        self.moves.dead_letter(lock.seq, lock.count, changes, effect, lock.deferred)
 
     # -- the end of a lock -------------------------------------------------------------------
 
@@ -155,10 +155,10 @@ class Settlement:
 
     def lose_all(self, now: int) -> None:
         """Every lock outside of sessions is gone at once, as after its time."""
-        for lock in list(self.locks.by_token.values()):
+        for lock in list(self.locks.by_seq.values()):
             if lock.session is None:
                 self.lose(lock, now)
 
     def drop_all(self) -> None:
-        for lock in list(self.locks.by_token.values()):
+        for lock in list(self.locks.by_seq.values()):
             self.drop_lock(lock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.broker import facts
-from tandem.broker.ports import StoreState
+from tandem.broker.ports import IN_SERVICE
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, MOVING, READY
 
 if TYPE_CHECKING:
@@ -34,6 +34,19 @@ class Prepared:
         self.ended = False
         """Carried out or dropped; the disk may not know yet."""
 
+    def end(self) -> None:
+        self.ended = True
+
+    def doubt(self, in_doubt: bool) -> None:
+        self.in_doubt = in_doubt
+
+    def move(self, location: int) -> None:
+        """It was written again."""
+        self.location = location
+
+    def touch_only(self, rows: list[Row]) -> None:
+        self.rows = rows
+
 
 class CrossStoreFacts:
     """Base of the tenant of a store."""
@@ -50,7 +63,7 @@ class CrossStoreFacts:
         """Transactions this store decided: False while the disk does not know yet."""
 
     def _writes(self) -> bool:
-        return self.journal.health.state in (StoreState.UP, StoreState.DEGRADED)
+        return self.journal.health.state in IN_SERVICE
 
     # -- transfers ---------------------------------------------------------------------------
 
@@ -93,7 +106,7 @@ class CrossStoreFacts:
         found = self.prepared.get(transaction)
         if found is not None and not found.ended:
             facts.write_transaction_ended(self.journal, transaction, False, self._now)
-            found.ended = True
+            found.end()
 
     def forget_prepared(self, transaction: bytes) -> None:
         """The disk knows its end."""
@@ -148,7 +161,7 @@ class CrossStoreFacts:
         elif kind == facts.PREPARED:
             found = self.prepared.get(facts.read_prepared(key)[0])
             if found is not None and not found.ended and found.location == location:
-                found.location = facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, body)
+                found.move(facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, body))
         elif kind == facts.COMMITTED:
             if key in self.committed:
                 facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")

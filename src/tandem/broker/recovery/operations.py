@@ -78,7 +78,7 @@ def carry_out(queues: dict[int, Queue], operations: list[Operation], now: int) -
             continue
         if one.kind == PUT:
             message = decode_body(one.body)
-            message.scheduled_at = one.argument
+            message.schedule(one.argument)
             queue.intake.admit(message, now)
         elif one.kind == TAKE:
             queue.intake.take_over(decode_body(one.body), one.argument, one.count)

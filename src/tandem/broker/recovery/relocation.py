@@ -26,7 +26,7 @@ def relocate(rows: Rows, kind: int, flags: int, seq: int, at: int, aux: int, key
         # As it stands now: parts given back since are no longer in it, so their facts may go with their segment.
         lease = rows.leases.get(facts.read_lease(key)[0])
         if lease is not None:
-            facts.write_leased(journal, rows.entity_id, lease.id, lease.seqs, lease.expires_at, at)
+            facts.write_leased(journal, rows.entity_id, lease.id, lease.journaled(), lease.expires_at, at)
     elif kind == facts.LEASE_ENDED and flags:
         if facts.read_lease(key)[0] in rows.leases_ended:
             facts.write_again(journal, kind, flags, rows.entity_id, seq, at, aux, key, b"")

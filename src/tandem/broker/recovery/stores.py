@@ -21,6 +21,9 @@ class Stores:
         self.in_doubt: list[tuple[int, int, list[int]]] = []
         """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
 
+    def still_in_doubt(self, left: list[tuple[int, int, list[int]]]) -> None:
+        self.in_doubt = left
+
     def tenant_of(self, queue: Queue) -> StoreTenant | None:
         """The store that holds this queue; None when it is out of service."""
         for tenant in self.stores:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tandem.broker import facts
 from tandem.broker.meters import MeterBook
-from tandem.broker.ports import Effect
+from tandem.broker.ports import Effect, StoreState
 from tandem.broker.queue.rows import Backing, Rows
 from tandem.broker.recovery.cross_store import CrossStoreFacts, freeze
 from tandem.broker.recovery.entity_facts import EntityFacts
@@ -39,6 +39,8 @@ class StoreTenant(CrossStoreFacts):
     def add(self, queue: Queue) -> None:
         self.queues[queue.entity_id] = queue
         self.rows[queue.entity_id] = queue.rows
+        if not self.available:
+            queue.take_out_of_service()
 
     def discard(self, queue: Queue) -> None:
         if self.queues.get(queue.entity_id) is queue:
@@ -50,15 +52,18 @@ class StoreTenant(CrossStoreFacts):
         """Its queues are the ones in use, and it can write: a store may have stopped before anybody took it out of service."""
         return self.available and self._writes()
 
+    @property
+    def elsewhere(self) -> bool:
+        """Another node serves it."""
+        return self.journal.health.state is StoreState.ELSEWHERE
+
     def take_out_of_service(self) -> None:
         """The store is down: whoever comes to one of its queues is told at once, and what they still hold is worth nothing.
 
         When the store is back its journal belongs to queues that were replayed from it; these must never write to it again.
         """
         self.available = False
-        health = self.journal.health
-        cause = f"The messaging store that holds this entity is {health.state.value}: {health.cause}. Try again."
-        self.backing.unplug(Unplugged(cause))
+        self.backing.unplug(Unplugged(self.journal.health.refusal()))
         for queue in self.queues.values():
             queue.take_out_of_service()
 
@@ -121,7 +126,7 @@ class StoreTenant(CrossStoreFacts):
     def finish(self) -> None:
         """All facts are told: make the queues ready to serve."""
         for share in self.prepared.values():
-            share.rows = freeze(self.rows, share.rows)
+            share.touch_only(freeze(self.rows, share.rows))
         for queue in self.queues.values():
             queue.schedule.replay_ended(self._now)
 

@@ -86,7 +86,7 @@ class Settled(Step):
         self.changed = changed
 
     def check(self, now: int) -> None:
-        self.queue.require(self.lock, now)
+        self.queue.part_of(self.lock.seq).settlement.require(self.lock, now)
 
     def part(self) -> Queue:
         return self.queue.part_of(self.lock.seq)
@@ -232,7 +232,7 @@ class _Decision:
             for number in self._others:
                 found = self._tenants[number].prepared.get(self._transaction)
                 if found is not None:
-                    found.in_doubt = True
+                    found.doubt(True)
             self._then.done(error)
             return
         self._tenants[self._decider].committed[self._transaction] = True
@@ -327,7 +327,7 @@ def resolve(namespace: Stores) -> None:
                 thaw(tenant.queues, found.rows)
                 _drop(namespace, tenant, transaction)
             elif decided:
-                found.in_doubt = False
+                found.doubt(False)
                 tenant.journal.fetch([found.location], _Share(namespace, tenant, transaction))
     _forget_decided(namespace)
 
@@ -358,7 +358,7 @@ class _Share(FetchEffect):
         if found is None or found.ended or tenant not in self._namespace.stores:
             return
         if error is not None:
-            found.in_doubt = True
+            found.doubt(True)
             if isinstance(error, StoreUnavailable):
                 return  # asked again when the store is back
             raise error

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tandem.broker.ports import Effect, FetchEffect, StoreHealth, StoreState, Tenant
-from tandem.model.errors import StoreUnavailable
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
+from tandem.model.errors import StoreMissing, StoreUnavailable
 
 
-class Unplugged:
+class Unplugged(Journal):
     """The journal of a queue that is out of service: its store went on without it, and nothing it still thinks may be written."""
-
-    pending_bytes: int = 0
 
     def __init__(self, cause: str) -> None:
         self._cause = cause
+
+    @property
+    def pending_bytes(self) -> int:
+        return 0
 
     @property
     def health(self) -> StoreHealth:
@@ -59,3 +61,14 @@ class Unplugged:
 
     def close(self) -> None:
         """It has nothing open."""
+
+
+class Elsewhere(Unplugged):
+    """The journal, here, of a store that another node serves."""
+
+    @property
+    def health(self) -> StoreHealth:
+        return StoreHealth(StoreState.ELSEWHERE, self._cause)
+
+    def replay(self, tenant: Tenant) -> None:
+        raise StoreMissing(self._cause)

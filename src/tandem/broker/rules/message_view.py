@@ -105,10 +105,13 @@ class MessageView:
 
     __slots__ = ("_folded", "_load_system", "_load_user", "system", "user")
 
-    def __init__(self, load_system: Callable[[], dict[str, object]], load_user: Callable[[], dict[str, object]]) -> None:
+    def __init__(
+        self, load_system: Callable[[], dict[str, object]], load_user: Callable[[], dict[str, object]], exact: bool = False
+    ) -> None:
         self._load_system: Callable[[], dict[str, object]] = load_system
         self._load_user: Callable[[], dict[str, object]] = load_user
-        self._folded: dict[str, str] | None = None
+        self._folded: dict[str, str] | None = {} if exact else None
+        """Names by how they are looked for; none, if their case matters."""
         self.system: dict[str, object] | None = None
         """None until somebody asked: call `system_properties`."""
         self.user: dict[str, object] | None = None
@@ -197,9 +200,7 @@ class MessageView:
 
 def exact_view(load_user: Callable[[], dict[str, object]]) -> MessageView:
     """For selectors: there is one scope, and names differ if their case does."""
-    view = MessageView(dict, load_user)
-    view._folded = {}
-    return view
+    return MessageView(dict, load_user, exact=True)
 
 
 def view_of(system: dict[str, object], user: dict[str, object]) -> MessageView:

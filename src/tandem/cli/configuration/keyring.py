@@ -47,6 +47,15 @@ class KeyRing:
             self._changed = True
         return slots[slot]
 
+    def of_namespace(self, namespace: str) -> dict[str, dict[str, Keys]]:
+        return self._keys.get(namespace, {})
+
+    def adopt(self, namespace: str, keys: dict[str, dict[str, Keys]]) -> None:
+        """The keys of this namespace are these."""
+        if self._keys.get(namespace) != keys:
+            self._keys[namespace] = keys
+            self._changed = True
+
     def save(self) -> None:
         """Whole or not at all, and never readable by others for a moment."""
         if self._file is None or not self._changed:

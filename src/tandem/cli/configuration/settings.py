@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from tandem.cli.configuration.documents import Document, Section, read, show
 from tandem.cli.configuration.entities import read_emulator, read_namespaces
+from tandem.cli.configuration.own_issuer import OwnIssuer, read_own_issuer
 from tandem.cli.configuration.setting_types import (
     DAY_MS,
     Choice,
@@ -26,7 +27,7 @@ from tandem.cli.configuration.setting_types import (
 from tandem.cli.configuration.trusted_issuers import read_trusted_issuers
 from tandem.model.errors import ConfigurationError
 from tandem.model.limits import Limits
-from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings, TlsSettings
+from tandem.server.settings import ClusterSettings, Listener, NamespaceSettings, ServerSettings, StoresSettings, TlsSettings
 
 DEFAULT_FILE: Final = "tandem.toml"
 DEFAULT_DATA: Final = "tandem-data"
@@ -69,6 +70,32 @@ BASIC: Final = (
         about="Primary key of `RootManageSharedAccessKey`. Without it a random one is made and kept in the data directory.",
     ),
     Setting("", "node", Name(chars_max=20, plain=True), default="G0", about="UniqueNames this broker in tracking ids."),
+    Setting(
+        "",
+        "drain_seconds",
+        Integer(low=0, high=3_600),
+        default=10,
+        about="When it is told to stop: how long receivers may take to settle what they have in hand.",
+    ),
+    Setting(
+        "",
+        "tracing",
+        Flag(),
+        default=False,
+        about="Send spans of messages that carry a trace context where `OTEL_EXPORTER_OTLP_ENDPOINT` says; needs the extra `otel`.",
+    ),
+    Setting("log", "format", Choice(("text", "json")), "--log-format", default="text", about="How lines on standard error are written."),
+    Setting(
+        "log", "level", Choice(("debug", "info", "warning", "error")), "--log-level", default="info", about="What is below is left out."
+    ),
+    Setting(
+        "",
+        "workers",
+        Integer(low=1, high=64),
+        "--workers",
+        default=1,
+        about="Processes behind the ports, each with some of the stores. More than one needs a data directory.",
+    ),
     Setting("listen", "host", Text(chars_max=255, allowed="a host name or address"), "--host", "TANDEM_HOST", LOOPBACK, "Where to listen."),
     Setting(
         "listen",
@@ -104,8 +131,36 @@ STORES: Final = tuple(
     Setting("stores", field.name.removesuffix("_ms"), _STORE_KINDS[field.name][1], _STORE_KINDS[field.name][0], default=field.default)
     for field in fields(StoresSettings)
 )
+_ADDRESS: Final = Text(chars_max=300, allowed="host:port")
+CLUSTER: Final = (
+    Setting(
+        "cluster",
+        "engine",
+        Text(chars_max=2_000, allowed="a connection string, postgresql://user@host1,host2/database"),
+        "--cluster",
+        "TANDEM_CLUSTER",
+    ),
+    Setting("cluster", "node", Name(chars_max=60, plain=True), "--node", about="This node's name. Without it: the host's."),
+    Setting("cluster", "secret_file", File(), "--secret-file"),
+    Setting("cluster", "listen", _ADDRESS, default=""),
+    Setting("cluster", "advertise", _ADDRESS, default=""),
+    Setting("cluster", "lease", Duration(500, 600_000), default=5_000),
+    Setting("cluster", "durability", Choice(("quorum", "assumed")), default="quorum"),
+    Setting("cluster", "stall_deadline", Duration(1_000, DAY_MS), default=15_000),
+    Setting("cluster", "engine_bytes_max", Integer(low=0), default=0),
+)
 LIMITS: Final = tuple(Setting("limits", field.name, Integer(low=1), default=field.default) for field in fields(Limits))
-ALL: Final = BASIC + STORES + LIMITS
+ALL: Final = BASIC + STORES + CLUSTER + LIMITS
+
+
+_FLAG_FIELDS: Final = {
+    "listen.host": "host",
+    "stores.count": "store_count",
+    "cluster.engine": "cluster",
+    "cluster.secret_file": "secret_file",
+    "cluster.node": "node",
+}
+"""Of settings whose name says less without their section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +176,12 @@ class Flags:
     faults: bool | None = None
     key: str | None = None
     store_count: int | None = None
+    log_format: str | None = None
+    log_level: str | None = None
+    cluster: str | None = None
+    secret_file: Path | None = None
+    node: str | None = None
+    workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +193,11 @@ class Configuration:
     root_key: str | None
     """Given by hand; None: the one in the data directory."""
     tls_names: tuple[str, ...]
+    log_format: str = "text"
+    log_level: str = "info"
+    issuer: OwnIssuer | None = None
+    """One in the same process; None: there is none, or somewhere else."""
+    workers: int = 1
 
 
 def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configuration:
@@ -140,6 +206,7 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
     layers = _Layers(flags, environ, document, directory)
     limits = _limits(layers)
     trusted = read_trusted_issuers(layers.root, layers.root.document.file.parent) if layers.root is not None else ()
+    own_issuer = read_own_issuer(layers.root) if layers.root is not None else None
     namespaces = _namespaces(document, layers, limits)
     dev = bool(layers.value("", "dev"))
     server = ServerSettings(
@@ -151,15 +218,22 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
         tls=_own_tls(layers),
         faults=dev or bool(layers.value("", "faults")),
         dev=dev,
+        tracing=bool(layers.value("", "tracing")),
+        drain_seconds=cast(int, layers.value("", "drain_seconds")),
         node=cast(str, layers.value("", "node")),
         trusted_issuers=trusted,
+        cluster=_cluster(layers),
     )
     named = [host for namespace in namespaces for host in namespace.hosts]
     return Configuration(
         server=server,
         file=document.file if document else None,
         root_key=cast("str | None", layers.value("", "key")),
+        workers=cast(int, layers.value("", "workers")),
         tls_names=(*cast("tuple[str, ...]", tuple(cast(Any, layers.value("tls", "names")))), *named),
+        log_format=cast(str, layers.value("log", "format")),
+        log_level=cast(str, layers.value("log", "level")),
+        issuer=own_issuer,
     )
 
 
@@ -175,7 +249,7 @@ def quick_flags(arguments: list[str]) -> Flags | None:
         if flag not in kinds:
             return None
         path, kind = kinds[flag]
-        field = {"listen.host": "host", "stores.count": "store_count"}.get(path, path)
+        field = _FLAG_FIELDS.get(path, path.replace(".", "_"))
         try:
             if isinstance(kind, Flag):
                 if separator:
@@ -213,14 +287,20 @@ class _Layers:
             "dev": flags.dev,
             "faults": flags.faults,
             "key": flags.key,
+            "workers": flags.workers,
             "listen.host": flags.host,
             "listen.ports": flags.port or None,
             "stores.count": flags.store_count,
+            "log.format": flags.log_format,
+            "log.level": flags.log_level,
+            "cluster.engine": flags.cluster,
+            "cluster.secret_file": flags.secret_file,
+            "cluster.node": flags.node,
         }
         self._file_directory = document.file.parent if document else directory
         self.root = document.section() if document and not _is_emulator(document) else None
         self._tables: dict[str, Section | None] = {"": self.root}
-        for name in ("listen", "tls", "stores", "limits"):
+        for name in ("listen", "log", "tls", "stores", "cluster", "limits"):
             self._tables[name] = self.root.table(name) if self.root else None
         for name, table in self._tables.items():
             if table is None:
@@ -334,6 +414,28 @@ def _own_tls(layers: _Layers) -> TlsSettings | None:
 def _stores(layers: _Layers) -> StoresSettings:
     values: dict[str, Any] = {field.name: layers.value("stores", field.name.removesuffix("_ms")) for field in fields(StoresSettings)}
     return StoresSettings(**values)
+
+
+def _cluster(layers: _Layers) -> ClusterSettings | None:
+    engine, place = cast("tuple[str | None, str]", layers.found("cluster", "engine"))
+    if engine is None:
+        said = [layers.found("cluster", key)[1] for key in ("node", "secret_file", "listen", "advertise")]
+        if any(said):
+            raise ConfigurationError(f"{next(filter(None, said))}: needs cluster.engine (--cluster) as well")
+        return None
+    if layers.value("", "memory"):
+        raise ConfigurationError(f"{place}: stands beside memory; a cluster keeps its messages in its engine")
+    secret_file = cast("Path | None", layers.value("cluster", "secret_file"))
+    if secret_file is None:
+        raise ConfigurationError(f"{place}: needs cluster.secret_file (--secret-file): the file that `tandem cluster init` was given")
+    node = cast("str | None", layers.value("cluster", "node"))
+    if node is None:
+        import socket
+
+        node = socket.gethostname().partition(".")[0][:60]
+    rest: dict[str, Any] = {key: layers.value("cluster", key) for key in ("listen", "advertise", "durability", "engine_bytes_max")}
+    lease_ms, stall_ms = cast(int, layers.value("cluster", "lease")), cast(int, layers.value("cluster", "stall_deadline"))
+    return ClusterSettings(engine=engine, node=node, secret_file=secret_file, lease_ms=lease_ms, stall_deadline_ms=stall_ms, **rest)
 
 
 def _limits(layers: _Layers) -> Limits:

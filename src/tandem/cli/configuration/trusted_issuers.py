@@ -57,17 +57,21 @@ def _issuer(section: Section, directory: Path) -> TrustedIssuer:
             values[field] = directory / value.expanduser() if isinstance(value, Path) else value
     if ("jwks_url" in values) == ("jwks_file" in values):
         raise ConfigurationError(f"{section.place()}: needs its keys from one place: jwks_url or jwks_file")
-    if "jwks_url" in values and not _safe(values["jwks_url"]):
+    if "jwks_url" in values and not is_safe_address(values["jwks_url"]):
         raise section.refusal("jwks_url", values["jwks_url"], _ADDRESS.allowed)
     for name in ("ca", "jwks_file"):
         if name in values and not values[name].is_file():
             raise ConfigurationError(f"{section.place(name)}: {values[name]} is not a file")
-    values["grants"] = tuple(_grant(grant) for grant in section.tables("grant"))
+    values["grants"] = read_grants(section)
     section.finish()
     return TrustedIssuer(**values)
 
 
-def _safe(address: str) -> bool:
+def read_grants(section: Section) -> tuple[TokenGrant, ...]:
+    return tuple(_grant(grant) for grant in section.tables("grant"))
+
+
+def is_safe_address(address: str) -> bool:
     """Whoever can answer in the issuer's place can sign every token: keys do not travel unprotected."""
     parts = urlsplit(address)
     here = parts.hostname in ("127.0.0.1", "::1", "localhost")

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import typer
 
 from tandem.cli.operations.broker_pages import call
-from tandem.cli.operations.output import JsonFlag, show
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, target_of
+from tandem.cli.operations.output import JsonFlag, show, tell
+from tandem.cli.operations.target import OperationTarget, takes_target
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Connections of a Tandem broker.")
 
@@ -23,14 +23,13 @@ def connection() -> None:
 
 
 @app.command(name="list")
-def list_connections(
-    connection_string: ConnectionString = None, context: ContextName = None, ca_file: CaFile = None, as_json: JsonFlag = False
-) -> None:
+@takes_target
+def list_connections(target: OperationTarget, as_json: JsonFlag = False) -> None:
     """List connections with their links.
 
     Example: tandem connection list
     """
-    found: dict[str, Any] = call(target_of(connection_string, context, ca_file), "GET", "connections")
+    found: dict[str, Any] = call(target, "GET", "connections")
     rows = found["connections"]
     if not as_json:
         for row in rows:
@@ -39,15 +38,15 @@ def list_connections(
 
 
 @app.command(name="close")
+@takes_target
 def close(
+    target: OperationTarget,
     peer: Annotated[str, typer.Argument(help="As `tandem connection list` prints it: address:port.")],
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Close a connection; clients connect again by themselves.
 
     Example: tandem connection close 10.0.0.7:51234
     """
-    call(target_of(connection_string, context, ca_file), "DELETE", f"connections/{quote(peer, safe='')}")
-    print(f"closed {peer}")
+    call(target, "DELETE", f"connections/{quote(peer, safe='')}")
+    tell(as_json, f"closed {peer}", closed=peer)

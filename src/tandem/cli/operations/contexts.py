@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tandem.cli.operations.output import JsonFlag, show
+from tandem.cli.operations.output import JsonFlag, show, tell
 from tandem.model.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Connection strings under a name.")
@@ -92,6 +92,7 @@ def add(
         Path | None, typer.Option(help="A file that holds it; - reads standard input.", metavar="FILE", allow_dash=True)
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="CA file to trust, if the certificate is a generated one.", metavar="FILE")] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Add a context, or replace it. The first one becomes the current one.
 
@@ -112,7 +113,8 @@ def add(
     contexts.named[name] = Context(connection_string, str(ca_file.resolve()) if ca_file is not None else None)
     contexts.current = contexts.current or name
     save_contexts(file, contexts)
-    print(f"context {name}{' (current)' if contexts.current == name else ''}")
+    current = contexts.current == name
+    tell(as_json, f"context {name}{' (current)' if current else ''}", name=name, current=current)
 
 
 @app.command(name="list")

@@ -12,11 +12,12 @@ import typer
 from tandem.cli.operations.links import Path, receiver
 from tandem.cli.operations.message_text import as_line
 from tandem.cli.operations.messages import peeked, print_messages
-from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one
+from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one, tell
 from tandem.cli.operations.selection import MessageSelection, Reason, Since, Until, Where
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, OperationTarget, refusals, target_of
+from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 from tandem.cli.property_pairs import property_pair
 from tandem.model.errors import ConfigurationError
+from tandem.model.message_line import OF_DEAD_LETTERS
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
@@ -28,7 +29,6 @@ Entity = Annotated[str, typer.Argument(help="The queue, or topic/Subscriptions/n
 _ALL: Final = 2**62
 _PAGE: Final = 100
 _WAIT_SECONDS: Final = 3.0
-_OF_DEAD_LETTERS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 _COLUMNS: Final = ("sequence_number", "enqueued_time_utc", "message_id", "dead_letter_reason", "dead_letter_error_description")
 
 
@@ -41,16 +41,15 @@ def dead_letter() -> None:
 
 
 @app.command(name="list")
+@takes_target
 def list_dead_letters(
+    target: OperationTarget,
     entity: Entity,
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
     where: Where = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 100,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON, one for each message.")] = False,
 ) -> None:
     """List dead letters with their reasons.
@@ -59,7 +58,7 @@ def list_dead_letters(
     """
     selection = MessageSelection.of(reason, since, until, where)
     with refusals():
-        chosen = islice(_selected(target_of(connection_string, context, ca_file), entity, selection), count)
+        chosen = islice(_selected(target, entity, selection), count)
         if as_json:
             print_messages(chosen, True)
         else:
@@ -67,12 +66,11 @@ def list_dead_letters(
 
 
 @app.command(name="show")
+@takes_target
 def show_dead_letter(
+    target: OperationTarget,
     entity: Entity,
     sequence_number: Annotated[int, typer.Argument(help="As `tandem dead-letter list` prints it.")],
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show one dead letter, whole.
@@ -80,7 +78,7 @@ def show_dead_letter(
     Example: tandem dead-letter show orders 42
     """
     path = Path.parse(entity, dead_letters=True)
-    with refusals(), target_of(connection_string, context, ca_file).client() as client, receiver(client, path) as source:
+    with refusals(), target.client() as client, receiver(client, path) as source:
         found = source.peek_messages(max_message_count=1, sequence_number=sequence_number)
     if not found or found[0].sequence_number != sequence_number:
         raise ConfigurationError(f"{entity} has no dead letter {sequence_number}")
@@ -88,7 +86,9 @@ def show_dead_letter(
 
 
 @app.command(name="resubmit")
+@takes_target
 def resubmit(
+    target: OperationTarget,
     entity: Entity,
     to: Annotated[str | None, typer.Option(help="Another queue or topic; without it, where they came from.")] = None,
     changes: Annotated[list[str] | None, typer.Option("--set", help="Application property to set: name=value; name= removes it.")] = None,
@@ -99,9 +99,7 @@ def resubmit(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = _ALL,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be sent again.")] = False,
     yes: Yes = False,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Send dead letters again. Each keeps its message id, so that duplicate detection catches a repeat, and is completed only after
     its copy is accepted: an interrupted run may be started again.
@@ -109,23 +107,24 @@ def resubmit(
     Example: tandem dead-letter resubmit orders --where "region = 'eu'" --set retried=true
     """
     changed = dict(_change(text) for text in changes or ())
-    target = target_of(connection_string, context, ca_file)
     home = to or Path.parse(entity).home
     numbers = _numbers(target, entity, MessageSelection.of(reason, since, until, where), count)
     if dry_run or not numbers:
-        print(f"{len(numbers)} dead letters of {entity} would be sent to {home}")
+        tell(as_json, f"{len(numbers)} dead letters of {entity} would be sent to {home}", found=len(numbers), sent=0, to=home)
         return
     confirm(f"Send {len(numbers)} dead letters of {entity} to {home} again?", yes)
     with refusals(), target.client() as client, client.get_queue_sender(home) as sender:
         done = _each(client, entity, numbers, "sent again", lambda message: sender.send_messages(copy_of(message, changed)))
-    print(f"sent {done} of {len(numbers)} again")
+    tell(as_json, f"sent {done} of {len(numbers)} again", found=len(numbers), sent=done, to=home)
     if done < len(numbers):
         print("the others are held by somebody else, or gone; run it again", file=sys.stderr)
         raise typer.Exit(1)
 
 
 @app.command(name="purge")
+@takes_target
 def purge_dead_letters(
+    target: OperationTarget,
     entity: Entity,
     reason: Reason = None,
     since: Since = None,
@@ -134,23 +133,20 @@ def purge_dead_letters(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = _ALL,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many would go.")] = False,
     yes: Yes = False,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Drop dead letters for good.
 
     Example: tandem dead-letter purge orders --until 30d --yes
     """
-    target = target_of(connection_string, context, ca_file)
     numbers = _numbers(target, entity, MessageSelection.of(reason, since, until, where), count)
     if dry_run or not numbers:
-        print(f"{len(numbers)} dead letters of {entity} would be dropped")
+        tell(as_json, f"{len(numbers)} dead letters of {entity} would be dropped", found=len(numbers), dropped=0)
         return
     confirm(f"Drop {len(numbers)} dead letters of {entity} for good?", yes)
     with refusals(), target.client() as client:
         done = _each(client, entity, numbers, "dropped", lambda message: None)
-    print(f"dropped {done} of {len(numbers)}")
+    tell(as_json, f"dropped {done} of {len(numbers)}", found=len(numbers), dropped=done)
     if done < len(numbers):
         raise typer.Exit(1)
 
@@ -163,7 +159,7 @@ def copy_of(message: ServiceBusReceivedMessage, changed: dict[str, object]) -> A
     properties: dict[Any, Any] = {}
     for name, value in (raw.application_properties or {}).items():
         key = name.decode() if isinstance(name, bytes) else name
-        if key not in _OF_DEAD_LETTERS:
+        if key not in OF_DEAD_LETTERS:
             properties[key] = value
     for name, value in changed.items():
         if value is _REMOVED:

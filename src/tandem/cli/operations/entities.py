@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from tandem.cli.operations.entity_properties import Properties, counted, described, read_properties
-from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, refusals, target_of
+from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one, tell
+from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 from tandem.model.errors import ConfigurationError
 
 
@@ -70,17 +70,16 @@ def _row(administration: Any, kind: EntityCommands, where: Sequence[str]) -> dic
 
 
 def _create(kind: EntityCommands) -> Any:
+    @takes_target
     def create(
+        target: OperationTarget,
         name: Annotated[str, typer.Argument(help="Its path.")],
         properties: Properties = None,
-        connection_string: ConnectionString = None,
-        context: ContextName = None,
-        ca_file: CaFile = None,
         as_json: JsonFlag = False,
     ) -> None:
         wanted = read_properties(kind.word, properties or ())
         where = kind.split(name)
-        with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+        with refusals(), target.administration() as administration:
             status = wanted.pop("status", None)
             made = _call(administration, "create", kind)(*where, **wanted)
             if status is not None:
@@ -98,58 +97,54 @@ def _rows(kind: EntityCommands, administration: Any, parent: Sequence[str]) -> l
 
 
 def _list(kind: EntityCommands) -> Any:
-    def list_entities(
-        connection_string: ConnectionString = None, context: ContextName = None, ca_file: CaFile = None, as_json: JsonFlag = False
-    ) -> None:
-        with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+    @takes_target
+    def list_entities(target: OperationTarget, as_json: JsonFlag = False) -> None:
+        with refusals(), target.administration() as administration:
             show(_rows(kind, administration, ()), as_json, kind.columns)
 
     return list_entities
 
 
 def _list_of_parent(kind: EntityCommands) -> Any:
+    @takes_target
     def list_entities(
+        target: OperationTarget,
         parent: Annotated[str, typer.Argument(help="What they belong to.", metavar="TOPIC")],
-        connection_string: ConnectionString = None,
-        context: ContextName = None,
-        ca_file: CaFile = None,
         as_json: JsonFlag = False,
     ) -> None:
-        with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+        with refusals(), target.administration() as administration:
             show(_rows(kind, administration, (parent,)), as_json, kind.columns)
 
     return list_entities
 
 
 def _show(kind: EntityCommands) -> Any:
+    @takes_target
     def show_entity(
+        target: OperationTarget,
         name: Annotated[str, typer.Argument(help="Its path.")],
-        connection_string: ConnectionString = None,
-        context: ContextName = None,
-        ca_file: CaFile = None,
         as_json: JsonFlag = False,
     ) -> None:
         where = kind.split(name)
-        with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+        with refusals(), target.administration() as administration:
             show_one(_row(administration, kind, where), as_json)
 
     return show_entity
 
 
 def _update(kind: EntityCommands) -> Any:
+    @takes_target
     def update(
+        target: OperationTarget,
         name: Annotated[str, typer.Argument(help="Its path.")],
         properties: Properties = None,
-        connection_string: ConnectionString = None,
-        context: ContextName = None,
-        ca_file: CaFile = None,
         as_json: JsonFlag = False,
     ) -> None:
         wanted = read_properties(kind.word, properties or ())
         if not wanted:
             raise ConfigurationError("say what to change, for instance --property max-delivery-count=5")
         where = kind.split(name)
-        with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+        with refusals(), target.administration() as administration:
             found = _call(administration, "get", kind)(*where)
             for one, value in wanted.items():
                 setattr(found, one, value)
@@ -160,19 +155,19 @@ def _update(kind: EntityCommands) -> Any:
 
 
 def _delete(kind: EntityCommands) -> Any:
+    @takes_target
     def delete(
+        target: OperationTarget,
         name: Annotated[str, typer.Argument(help="Its path.")],
         yes: Yes = False,
-        connection_string: ConnectionString = None,
-        context: ContextName = None,
-        ca_file: CaFile = None,
+        as_json: JsonFlag = False,
     ) -> None:
         where = kind.split(name)
-        with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+        with refusals(), target.administration() as administration:
             inside = _row(administration, kind, where).get("total_message_count", 0)
             confirm(f"Delete {kind.word} {name}{f' with {inside} messages' if inside else ''}?", yes)
             _call(administration, "delete", kind)(*where)
-        print(f"deleted {name}")
+        tell(as_json, f"deleted {name}", deleted=name, messages=inside)
 
     return delete
 

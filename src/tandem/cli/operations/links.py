@@ -47,6 +47,14 @@ class Path:
         return self.entity if self.subscription is None else f"{self.entity}/Subscriptions/{self.subscription}"
 
     @property
+    def whole(self) -> str:
+        """With the sub-queue."""
+        return (
+            self.address
+            + {None: "", "deadletter": "/$DeadLetterQueue", "transferdeadletter": "/$Transfer/$DeadLetterQueue"}[self.sub_queue]
+        )
+
+    @property
     def home(self) -> str:
         """Where messages for it are sent to."""
         return self.entity

@@ -6,39 +6,14 @@ import base64
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tandem.cli.operations.output import plain
 from tandem.model.errors import ConfigurationError
+from tandem.model.message_line import BROKERED, CONTENT, SENT
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
-
-_SENT: Final = (
-    "message_id",
-    "subject",
-    "session_id",
-    "correlation_id",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-    "partition_key",
-)
-"""Fields of a message that its sender decides; the line has them under the names the SDK uses."""
-_BROKERED: Final = (
-    "sequence_number",
-    "enqueued_sequence_number",
-    "enqueued_time_utc",
-    "expires_at_utc",
-    "delivery_count",
-    "state",
-    "dead_letter_reason",
-    "dead_letter_error_description",
-    "dead_letter_source",
-    "scheduled_enqueue_time_utc",
-)
-"""Decided by the broker: printed, and ignored when the line is sent again."""
 
 
 def body_bytes(message: ServiceBusMessage) -> bytes:
@@ -57,7 +32,7 @@ def body_bytes(message: ServiceBusMessage) -> bytes:
 def as_line(message: ServiceBusReceivedMessage) -> dict[str, Any]:
     """All that is known of a message; a body that is not text is in `body_base64`."""
     found: dict[str, Any] = {}
-    for name in (*_BROKERED[:3], *_SENT, *_BROKERED[3:]):
+    for name in (*BROKERED[:3], *SENT, *BROKERED[3:]):
         value = getattr(message, name, None)
         if value is not None:
             found[name] = plain(value)
@@ -84,10 +59,10 @@ def from_line(text: str, number: int) -> ServiceBusMessage:
         body = base64.b64decode(found["body_base64"], validate=True) if "body_base64" in found else found.get("body", "")
         if not isinstance(body, str | bytes):
             body = json.dumps(body)
-        unknown = set(found) - {*_SENT, *_BROKERED, "time_to_live_ms", "properties", "body", "body_base64"}
+        unknown = set(found) - {*SENT, *BROKERED, *CONTENT}
         if unknown:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
-        fields = {name: found[name] for name in _SENT if found.get(name) is not None}
+        fields = {name: found[name] for name in SENT if found.get(name) is not None}
         if found.get("time_to_live_ms") is not None:
             fields["time_to_live"] = timedelta(milliseconds=int(found["time_to_live_ms"]))
         return ServiceBusMessage(body, application_properties=found.get("properties") or None, **fields)

@@ -14,8 +14,8 @@ import typer
 
 from tandem.cli.operations.links import DeadLetters, Entity, Path, Session, receiver
 from tandem.cli.operations.message_text import as_line, from_line, instant
-from tandem.cli.operations.output import show
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, refusals, target_of
+from tandem.cli.operations.output import JsonFlag, show, tell
+from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 from tandem.cli.property_pairs import property_pair
 from tandem.model.errors import ConfigurationError
 
@@ -43,7 +43,9 @@ Ttl = Annotated[str | None, typer.Option(help="Time to live: 30s, 2h.")]
 Count = Annotated[int, typer.Option(min=1, max=1_000_000, help="So many times.")]
 
 
+@takes_target
 def send(
+    target: OperationTarget,
     entity: Annotated[str, typer.Argument(help="A queue or a topic.")],
     body: Body = None,
     file: BodyFile = None,
@@ -56,9 +58,7 @@ def send(
     content_type: ContentType = None,
     ttl: Ttl = None,
     count: Count = 1,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Send a message, the same one several times, or a file of messages.
 
@@ -67,14 +67,16 @@ def send(
     fields = {"subject": subject, "session_id": session_id, "correlation_id": correlation_id, "content_type": content_type}
     messages = _from_file(lines) if lines is not None else _written(body, file, properties, message_id, ttl, count, fields)
     sent = 0
-    with refusals(), target_of(connection_string, context, ca_file).client() as client, client.get_queue_sender(entity) as sender:
+    with refusals(), target.client() as client, client.get_queue_sender(entity) as sender:
         for sent in send_in_batches(sender, messages):
             _tell(f"sent {sent}")
     _tell("")
-    print(f"sent {sent}")
+    tell(as_json, f"sent {sent}", sent=sent)
 
 
+@takes_target
 def schedule(
+    target: OperationTarget,
     entity: Annotated[str, typer.Argument(help="A queue or a topic.")],
     at: Annotated[str, typer.Option(help="When: a span from now like 30s or 2h, or 2030-01-31T12:00:00Z.")],
     body: Body = None,
@@ -85,9 +87,7 @@ def schedule(
     session_id: SessionId = None,
     content_type: ContentType = None,
     count: Count = 1,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Schedule a message and print its sequence number, with which it can be cancelled.
 
@@ -96,37 +96,36 @@ def schedule(
     due = instant(at, datetime.now(UTC))
     fields = {"subject": subject, "session_id": session_id, "content_type": content_type}
     messages = list(_written(body, file, properties, message_id, None, count, fields))
-    with refusals(), target_of(connection_string, context, ca_file).client() as client, client.get_queue_sender(entity) as sender:
+    with refusals(), target.client() as client, client.get_queue_sender(entity) as sender:
         for start in range(0, len(messages), _PAGE):
             for number in sender.schedule_messages(messages[start : start + _PAGE], due):
-                print(number)
+                tell(as_json, str(number), sequence_number=number)
 
 
+@takes_target
 def cancel(
+    target: OperationTarget,
     entity: Annotated[str, typer.Argument(help="A queue or a topic.")],
     sequence_numbers: Annotated[list[int], typer.Argument(help="As `tandem schedule` printed them.")],
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Cancel scheduled messages.
 
     Example: tandem cancel orders 1201 1202
     """
-    with refusals(), target_of(connection_string, context, ca_file).client() as client, client.get_queue_sender(entity) as sender:
+    with refusals(), target.client() as client, client.get_queue_sender(entity) as sender:
         sender.cancel_scheduled_messages(sequence_numbers)
-    print(f"cancelled {len(sequence_numbers)}")
+    tell(as_json, f"cancelled {len(sequence_numbers)}", cancelled=sequence_numbers)
 
 
+@takes_target
 def peek(
+    target: OperationTarget,
     entity: Entity,
     start: Annotated[int, typer.Option("--from", help="First sequence number.")] = 0,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 20,
     dead_letters: DeadLetters = False,
     session: Session = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON, one for each message.")] = False,
 ) -> None:
     """Look at messages without taking them.
@@ -134,20 +133,19 @@ def peek(
     Example: tandem peek orders --count 100 --json > orders.jsonl
     """
     path = Path.parse(entity, dead_letters)
-    with refusals(), target_of(connection_string, context, ca_file).client() as client, receiver(client, path, session) as source:
+    with refusals(), target.client() as client, receiver(client, path, session) as source:
         print_messages(peeked(source, start, count), as_json)
 
 
+@takes_target
 def receive(
+    target: OperationTarget,
     entity: Entity,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 1,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the next one.")] = 5.0,
     keep: Annotated[bool, typer.Option("--keep", help="Give them back instead of completing them.")] = False,
     dead_letters: DeadLetters = False,
     session: Session = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON, one for each message.")] = False,
 ) -> None:
     """Take messages: each is completed after it is printed. Exit code 1 when there was none.
@@ -156,7 +154,7 @@ def receive(
     """
     path = Path.parse(entity, dead_letters)
     taken = 0
-    with refusals(), target_of(connection_string, context, ca_file).client() as client, receiver(client, path, session) as source:
+    with refusals(), target.client() as client, receiver(client, path, session) as source:
         while taken < count:
             messages = source.receive_messages(max_message_count=min(_PAGE, count - taken), max_wait_time=wait)
             if not messages:

@@ -69,6 +69,11 @@ def show_one(row: Mapping[str, Any], as_json: bool) -> None:
         print(f"{name.replace('_', ' '):{width}}  {_text(value)}")
 
 
+def tell(as_json: bool, words: str, **facts: Any) -> None:
+    """What was done: in words, or as an object."""
+    print(json.dumps(plain(facts)) if as_json else words)
+
+
 def _cell(value: object) -> Any:
     from rich.text import Text
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tandem.cli.operations.output import JsonFlag, Yes, confirm, plain, show, show_one
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, refusals, target_of
+from tandem.cli.operations.output import JsonFlag, Yes, confirm, plain, show, show_one, tell
+from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 from tandem.cli.property_pairs import property_pair
 from tandem.cli.rule import app
 from tandem.model.errors import ConfigurationError
@@ -26,11 +26,10 @@ def _split(path: str, wanted: int, example: str) -> tuple[str, ...]:
 
 
 @app.command(name="list")
+@takes_target
 def list_rules(
+    target: OperationTarget,
     subscription: Subscription,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List the rules of a subscription.
@@ -38,16 +37,15 @@ def list_rules(
     Example: tandem rule list orders/billing
     """
     topic, name = _split(subscription, 2, "orders/billing")
-    with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+    with refusals(), target.administration() as administration:
         show([_row(one) for one in administration.list_rules(topic, name)], as_json, ("name", "filter", "action"))
 
 
 @app.command(name="show")
+@takes_target
 def show_rule(
+    target: OperationTarget,
     rule: RulePath,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show one rule.
@@ -55,21 +53,20 @@ def show_rule(
     Example: tandem rule show orders/billing/large
     """
     where = _split(rule, 3, "orders/billing/large")
-    with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+    with refusals(), target.administration() as administration:
         show_one(_row(administration.get_rule(*where)), as_json)
 
 
 @app.command(name="create")
+@takes_target
 def create_rule(
+    target: OperationTarget,
     rule: RulePath,
     sql: Annotated[str | None, typer.Option(help="An SQL expression: \"total > 100 AND region = 'eu'\".")] = None,
     correlation: Annotated[
         list[str] | None, typer.Option(help=f"name=value, all of which must hold; {', '.join(_SYSTEM)} mean the message's own.")
     ] = None,
     action: Annotated[str | None, typer.Option(help="SQL statements that change the copy: \"SET priority = 'high'\".")] = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a rule; without --sql and --correlation it takes every message.
@@ -81,20 +78,19 @@ def create_rule(
     where = _split(rule, 3, "orders/billing/large")
     if sql is not None and correlation:
         raise ConfigurationError("a rule has one filter: say --sql or --correlation")
-    with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+    with refusals(), target.administration() as administration:
         made = administration.create_rule(*where, filter=_filter(sql, correlation), action=SqlRuleAction(action) if action else None)
         show_one(_row(made), as_json)
 
 
 @app.command(name="update")
+@takes_target
 def update_rule(
+    target: OperationTarget,
     rule: RulePath,
     sql: Annotated[str | None, typer.Option(help="The new SQL expression.")] = None,
     correlation: Annotated[list[str] | None, typer.Option(help="name=value, all of which must hold.")] = None,
     action: Annotated[str | None, typer.Option(help="The new action; empty removes it.")] = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Change the filter or the action of a rule.
@@ -104,7 +100,7 @@ def update_rule(
     from azure.servicebus.management import SqlRuleAction
 
     where = _split(rule, 3, "orders/billing/large")
-    with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+    with refusals(), target.administration() as administration:
         found = administration.get_rule(*where)
         if sql is not None or correlation:
             found.filter = _filter(sql, correlation)
@@ -115,8 +111,12 @@ def update_rule(
 
 
 @app.command(name="delete")
+@takes_target
 def delete_rule(
-    rule: RulePath, yes: Yes = False, connection_string: ConnectionString = None, context: ContextName = None, ca_file: CaFile = None
+    target: OperationTarget,
+    rule: RulePath,
+    yes: Yes = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Delete a rule.
 
@@ -124,9 +124,9 @@ def delete_rule(
     """
     where = _split(rule, 3, "orders/billing/large")
     confirm(f"Delete rule {rule}?", yes)
-    with refusals(), target_of(connection_string, context, ca_file).administration() as administration:
+    with refusals(), target.administration() as administration:
         administration.delete_rule(*where)
-    print(f"deleted {rule}")
+    tell(as_json, f"deleted {rule}", deleted=rule)
 
 
 def _filter(sql: str | None, correlation: list[str] | None) -> Any:

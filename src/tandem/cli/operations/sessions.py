@@ -9,7 +9,7 @@ import typer
 
 from tandem.cli.operations.links import Entity, Path
 from tandem.cli.operations.output import JsonFlag, show
-from tandem.cli.operations.target import CaFile, ConnectionString, ContextName, refusals, target_of
+from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sessions of a queue or subscription, and their states.")
 
@@ -27,12 +27,11 @@ def session() -> None:
 
 
 @app.command(name="list")
+@takes_target
 def list_sessions(
+    target: OperationTarget,
     entity: Entity,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 1_000,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List sessions that have messages.
@@ -41,7 +40,7 @@ def list_sessions(
     """
     address = Path.parse(entity).address
     found: list[str] = []
-    with refusals(), target_of(connection_string, context, ca_file).engine_client() as client:
+    with refusals(), target.engine_client() as client:
         while len(found) < count:
             body: dict[str, object] = {
                 "last-updated-time": client.instant(_EVER_MS),
@@ -58,13 +57,12 @@ def list_sessions(
 
 
 @app.command(name="state")
+@takes_target
 def state(
+    target: OperationTarget,
     entity: Entity,
     session_id: Annotated[str, typer.Argument(help="Its id.")],
     set_to: Annotated[str | None, typer.Option("--set", help="The new state; empty clears it.")] = None,
-    connection_string: ConnectionString = None,
-    context: ContextName = None,
-    ca_file: CaFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print a session's state, or set it. The session is taken for as long as that needs: it must be free.
@@ -75,7 +73,7 @@ def state(
 
     with (
         refusals(),
-        target_of(connection_string, context, ca_file).client() as client,
+        target.client() as client,
         receiver(client, Path.parse(entity), session_id, max_wait_time=5) as source,
     ):
         if set_to is not None:

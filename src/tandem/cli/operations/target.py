@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -85,20 +88,41 @@ def target_of(connection_string: str | None, context: str | None, ca_file: Path 
     return OperationTarget(found.connection_string, said_ca or found.ca_file)
 
 
+def takes_target(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter `target` is chosen by three options: they stand here, and nowhere else."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def chosen(*, connection_string: str | None, context: str | None, ca_file: Path | None, **others: Any) -> None:
+        command(target=target_of(connection_string, context, ca_file), **others)
+
+    kept = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in signature.parameters.items() if name != "target"]
+    options = {"connection_string": ConnectionString, "context": ContextName, "ca_file": CaFile}
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in options.items()]
+    chosen.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    chosen.__annotations__ = {}
+    return chosen
+
+
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
     """What the namespace refuses is one line and exit code 2, not a traceback."""
-    from azure.core.exceptions import AzureError
-    from azure.servicebus.exceptions import ServiceBusError
-
     from tandem.engine_client.blocking import TransportError
 
     try:
         yield
-    except (AzureError, ServiceBusError) as error:
-        said = str(getattr(error, "message", "") or error).strip()
-        raise ConfigurationError(said.splitlines()[0] if said else type(error).__name__) from error
     except TransportError as error:
         raise ConfigurationError(error.description or error.condition) from error
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
+    except Exception as error:
+        if not _is_of_the_sdk(error):
+            raise
+        said = str(getattr(error, "message", "") or error).strip()
+        raise ConfigurationError(said.splitlines()[0] if said else type(error).__name__) from error
+
+
+def _is_of_the_sdk(error: Exception) -> bool:
+    """Without loading it: what was never loaded has raised nothing."""
+    core = sys.modules.get("azure.core.exceptions")
+    return core is not None and isinstance(error, core.AzureError)

@@ -38,7 +38,7 @@ class Answering:
         """`command` is a whole request, or only says where one waits."""
         try:
             if "method" in command:
-                response = await self._ask(read_request(command, self._endpoint.relay, at_once(body)))
+                response = await self._ask(read_request(command, self._endpoint, at_once(body)))
                 if isinstance(response.body, bytes | str) and len(_bytes(response.body)) <= _CONTROL_BYTES_MAX:
                     async with self._channel:
                         await _send(channel, command["id"], response)
@@ -49,7 +49,7 @@ class Answering:
             async with self._at(command["address"]) as socket:
                 whole = json.loads(await socket.recv())["request"]
                 pieces = streamed(socket) if whole.get("body") else at_once(b"")
-                await _send(socket, whole["id"], await self._ask(read_request(whole, self._endpoint.relay, pieces)))
+                await _send(socket, whole["id"], await self._ask(read_request(whole, self._endpoint, pieces)))
         except (RelayError, ConnectionClosed) as error:
             log.warning("a request on %s was lost: %s", self._endpoint, error)
 

@@ -17,7 +17,7 @@ from tandem.client.relay.answering import Answering
 from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.errors import RelayError, RelayRefusedError, RelayUnavailableError
 from tandem.client.relay.opening import open_socket
-from tandem.client.relay.requests import Handler
+from tandem.client.relay.requests import Handler, read_remote
 from tandem.client.relay.stream import MESSAGE_BYTES_MAX, RelayStream
 from tandem.model.backoff import Backoff, unforeseeable
 from tandem.model.clock import SystemClock
@@ -219,7 +219,8 @@ class RelayListener:
             if verdict is None:  # a rejection is always answered with a refusal
                 log.warning("a sender on %s was lost before it was taken: %s", self.endpoint, error)
             return
-        self._streams.put_nowait(RelayStream(socket, headers=headers, path=path))
+        stream = RelayStream(socket, headers=headers, path=path, remote=read_remote(command), endpoint=self.endpoint)
+        self._streams.put_nowait(stream)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -72,8 +72,9 @@ class PairListener:
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        if self._streams.empty():
-            self._streams.put_nowait(None)
+        while not self._streams.empty():
+            await _turn_away(self._streams.get_nowait())
+        self._streams.put_nowait(None)
 
     def __aiter__(self) -> AsyncIterator[RelayStream]:
         return self._taken()
@@ -81,13 +82,24 @@ class PairListener:
     async def _taken(self) -> AsyncIterator[RelayStream]:
         while (stream := await self._streams.get()) is not None:
             yield stream
+        self._streams.put_nowait(None)  # for others who iterate
 
     async def _pump(self, listener: RelayListener) -> None:
         async for stream in listener:
-            await self._streams.put(stream)
+            try:
+                await self._streams.put(stream)
+            except asyncio.CancelledError:
+                await _turn_away(stream)
+                raise
 
     def _state(self, listener: RelayListener, online: bool, error: BaseException | None) -> None:
         if online:
             self._events.tell("path-healthy", str(listener.endpoint), "the endpoint is listened on")
         elif error is not None:
             self._events.tell("path-failed-over", str(listener.endpoint), describe(error), error)
+
+
+async def _turn_away(stream: RelayStream | None) -> None:
+    """Nobody has taken it, and nobody will."""
+    if stream is not None:
+        await stream.close(1001, "the listener was closed")

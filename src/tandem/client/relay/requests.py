@@ -9,6 +9,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
+from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.errors import RelayUnavailableError
 
 
@@ -22,6 +23,9 @@ class RelayRequest:
     headers: Mapping[str, str]
     """Names in lower case."""
     relay: str
+    host: str = ""
+    """Where senders reach the relay, with its port: their own `Host` stays behind at the relay."""
+    tls: bool = True
     remote: tuple[str, int] | None = None
     body: AsyncIterator[bytes]
 
@@ -47,23 +51,31 @@ class RelayResponse:
 
     status: int = 200
     reason: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str | list[str]] = field(default_factory=dict)
+    """A list for a header that comes several times, as Set-Cookie may."""
     body: bytes | str | AsyncIterable[bytes] = b""
 
 
 Handler = Callable[[RelayRequest], Awaitable[RelayResponse]]
 
 
-def read_request(command: Mapping[str, Any], relay: str, body: AsyncIterator[bytes]) -> RelayRequest:
-    remote = command.get("remoteEndpoint") or {}
+def read_request(command: Mapping[str, Any], endpoint: RelayEndpoint, body: AsyncIterator[bytes]) -> RelayRequest:
     return RelayRequest(
         method=command["method"],
         target=command["requestTarget"],
         headers={name.lower(): value for name, value in (command.get("requestHeaders") or {}).items()},
-        relay=relay,
-        remote=(remote["address"], remote["port"]) if "address" in remote and "port" in remote else None,
+        relay=endpoint.relay,
+        host=endpoint.host,
+        tls=endpoint.tls,
+        remote=read_remote(command),
         body=body,
     )
+
+
+def read_remote(command: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The sender, if the relay tells."""
+    remote = command.get("remoteEndpoint") or {}
+    return (remote["address"], remote["port"]) if "address" in remote and "port" in remote else None
 
 
 async def at_once(body: bytes) -> AsyncIterator[bytes]:

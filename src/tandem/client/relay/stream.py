@@ -8,6 +8,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
+from tandem.client.relay.endpoint import RelayEndpoint
 from tandem.client.relay.errors import RelayUnavailableError
 
 MESSAGE_BYTES_MAX = 104_857_600
@@ -20,8 +21,20 @@ class RelayStream:
     Iterate over it, or `receive`; an ordinary end ends the iteration, a lost connection raises RelayUnavailableError.
     """
 
-    def __init__(self, socket: Any, *, headers: dict[str, str] | None = None, path: str = "") -> None:
+    def __init__(
+        self,
+        socket: Any,
+        *,
+        headers: dict[str, str] | None = None,
+        path: str = "",
+        remote: tuple[str, int] | None = None,
+        endpoint: RelayEndpoint | None = None,
+    ) -> None:
         self._socket = socket
+        self.remote = remote
+        """Address and port of the sender, on the listener's side."""
+        self.endpoint = endpoint
+        """Where it was taken, on the listener's side."""
         self.headers = headers or {}
         """Of the sender's handshake, on the listener's side; names in lower case."""
         self.path = path

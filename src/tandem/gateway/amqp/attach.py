@@ -6,10 +6,10 @@ from typing import Final
 
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import LinkHandler
-from tandem.amqp.link import Link, ReceiverLink, SenderLink
+from tandem.amqp.link import ATTACH_RECEIVED, Link, ReceiverLink, SenderLink
 from tandem.amqp.terminus import Coordinator, Terminus
 from tandem.amqp.types import Described, Symbol
-from tandem.broker.ports import Selector, SessionAcceptor
+from tandem.broker.ports import SessionAcceptor
 from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.sessions import MessageSession
 from tandem.gateway.amqp.cbs import TokenNode
@@ -17,6 +17,7 @@ from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.coordinator import CoordinatorLink
 from tandem.gateway.amqp.jms import DELAYED_DELIVERY, refuse_unmade_nodes
 from tandem.gateway.amqp.management import ManagementNode
+from tandem.gateway.amqp.peer_requests import BYTES_MAX, PEER, PeerNode
 from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.requests import Requests
 from tandem.gateway.amqp.selectors import take_selector
@@ -25,7 +26,16 @@ from tandem.gateway.amqp.sending_once import ONCE, SendingOnce
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, EntityDisabled, InvalidField, NotAllowed, NotImplementedByBroker, OperationTimeout, Unauthorized
+from tandem.model.errors import (
+    BusError,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidField,
+    NotAllowed,
+    NotImplementedByBroker,
+    OperationTimeout,
+    Unauthorized,
+)
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _SESSION_DESCRIPTORS: Final = (0x0000_0013_7000_000C, SESSION_FILTER)
@@ -45,6 +55,23 @@ _COORDINATOR_BYTES_MAX: Final = 65_536
 
 def attach(connection: PeerConnection, link: Link) -> None:
     """Answers an attach, now or when the session it asks for is free."""
+    _attach(connection, link, connection.context.look_again is not None)
+
+
+async def _attach_again(connection: PeerConnection, link: Link) -> None:
+    """Another node may just have made what is asked for: it is looked for once, before anybody hears that it is not there."""
+    look_again = connection.context.look_again
+    assert look_again is not None
+    try:
+        await look_again()
+    except BusError as error:
+        connection.context.log(f"whether other nodes have changed the namespace is not known: {error.description}")
+    if not connection.gone and link.state == ATTACH_RECEIVED:
+        connection.turn.begin()
+        _attach(connection, link, False)
+
+
+def _attach(connection: PeerConnection, link: Link, look_again: bool) -> None:
     path = ""
     try:
         terminus = link.target if link.receiver else link.source
@@ -57,34 +84,76 @@ def attach(connection: PeerConnection, link: Link) -> None:
         if terminus is None or terminus.address is None:
             raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
         path = terminus.address
-        _attach_to(connection, link, addresses.parse(path), terminus)
+        _attach_to(connection, link, addresses.parse(path))
     except BusError as error:
+        if look_again and isinstance(error, EntityNotFound):
+            connection.context.spawn(_attach_again(connection, link))
+            return
         refusal = connection.error_of(error, addresses.parse(path).path)
         if isinstance(error, Unauthorized):
-            connection.context.log(f"link of {connection.peer} refused: {refusal.description}")
+            connection.context.warn(f"link of {connection.peer} refused: {refusal.description}")
         link.refuse(refusal)
     connection.touch()
 
 
-def _attach_to(connection: PeerConnection, link: Link, address: Address, terminus: Terminus) -> None:
+def _attach_to(connection: PeerConnection, link: Link, address: Address) -> None:
     if address.entity.casefold() == addresses.CBS:
         _attach_requests(link, TokenNode(connection, addresses.CBS), _TOKEN_BYTES_MAX)
-    elif address.management:
-        _attach_management(connection, link, address)
-    elif isinstance(link, ReceiverLink):
-        _attach_sending(connection, link, address)
-    elif isinstance(link, SenderLink):
-        _attach_receiving(connection, link, address, terminus)
+        return
+    if address.entity == PEER and not connection.may_carry:
+        _attach_requests(link, PeerNode(connection, connection.context.peer_operations), BYTES_MAX)
+        return
+    right = _claim(connection, link, address)
+    if right is Right.SEND:
+        address = _destination(connection, link, address)
+    carrier = connection.context.carrier
+    if carrier is None or not connection.may_carry or not carrier.takes(connection, link, address, right):
+        attach_here(connection, link, address, right)
+
+
+def _claim(connection: PeerConnection, link: Link, address: Address) -> Right:
+    """What the link stands on; requests may stand on either."""
+    right = Right.SEND if link.receiver and not address.management else Right.LISTEN
+    try:
+        connection.require(address, right)
+    except BusError:
+        if not address.management:
+            raise
+        connection.require(address, Right.SEND)
+    return right
+
+
+def _destination(connection: PeerConnection, link: Link, address: Address) -> Address:
+    """Where messages go: the target, or, sent via a transaction that began there, what a property of the link says."""
+    via = link.properties.get(_DESTINATION)
+    if via is None:
+        return address
+    if not isinstance(via, str):
+        raise InvalidField(f"The link property {_DESTINATION} must be a string, found {type(via).__name__}.")
+    connection.context.namespace.must_exist(address)
+    address = addresses.parse(via)
+    connection.require(address, Right.SEND)
+    return address
+
+
+def attach_here(connection: PeerConnection, link: Link, address: Address, right: Right) -> None:
+    """To an entity that this node has; the claim is checked already."""
+    try:
+        if address.management:
+            _attach_management(connection, link, address)
+        elif isinstance(link, ReceiverLink):
+            _attach_sending(connection, link, address)
+        elif isinstance(link, SenderLink):
+            _attach_receiving(connection, link, address)
+    except BusError as error:
+        link.refuse(connection.error_of(error, address.path))
+    connection.touch()
 
 
 # -- request and response --------------------------------------------------------------------
 
 
 def _attach_management(connection: PeerConnection, link: Link, address: Address) -> None:
-    try:
-        connection.require(address, Right.LISTEN)
-    except BusError:
-        connection.require(address, Right.SEND)
     context = connection.context
     largest = _MESSAGES_PER_REQUEST * context.namespace.resolve(address).terms.message_bytes_max
     _attach_requests(link, ManagementNode(connection, address), min(largest, context.limits.message_bytes_ceiling))
@@ -93,11 +162,11 @@ def _attach_management(connection: PeerConnection, link: Link, address: Address)
 def _attach_requests(link: Link, requests: Requests, bytes_max: int) -> None:
     connection = requests.connection
     if isinstance(link, ReceiverLink):
-        link.handler = requests
-        link.auto_credit = connection.context.limits.link_credit
+        link.handle_with(requests)
+        link.keep_credit(connection.context.limits.link_credit)
         link.accept(max_message_size=bytes_max)
     elif isinstance(link, SenderLink):
-        link.handler = connection.replies
+        link.handle_with(connection.replies)
         link.accept()
         connection.replies.add(requests.node, link)
 
@@ -105,8 +174,8 @@ def _attach_requests(link: Link, requests: Requests, bytes_max: int) -> None:
 def _attach_coordinator(connection: PeerConnection, link: Link) -> None:
     """Nobody needs a token to declare: what is sent and settled inside goes over links that needed one."""
     assert isinstance(link, ReceiverLink)
-    link.handler = CoordinatorLink(connection)
-    link.auto_credit = connection.context.limits.link_credit
+    link.handle_with(CoordinatorLink(connection))
+    link.keep_credit(connection.context.limits.link_credit)
     link.accept(max_message_size=_COORDINATOR_BYTES_MAX)
 
 
@@ -114,61 +183,80 @@ def _attach_coordinator(connection: PeerConnection, link: Link) -> None:
 
 
 def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Address) -> None:
-    connection.require(address, Right.SEND)
     context = connection.context
-    via = link.properties.get(_DESTINATION)
-    if via is not None:
-        # Send-via: the message goes where the property says; the target is where the transaction began.
-        if not isinstance(via, str):
-            raise InvalidField(f"The link property {_DESTINATION} must be a string, found {type(via).__name__}.")
-        context.namespace.must_exist(address)
-        address = addresses.parse(via)
-        connection.require(address, Right.SEND)
     if address.sub_queue is not addresses.SubQueue.MAIN:
         raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
     queue = context.namespace.resolve_sender(address)
     if not queue.terms.may_send:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
     once = link.properties.get(ONCE) is True
-    link.handler = SendingOnce(connection, queue, address) if once else Sending(connection, queue, address)
+    link.handle_with(SendingOnce(connection, queue, address) if once else _sending(connection, queue, address))
     connection.keep_link(link, address, Right.SEND)
-    queue.accessed_at = connection.turn.now
-    link.auto_credit = context.limits.link_credit
+    queue.access(connection.turn.now)
+    link.keep_credit(context.limits.link_credit)
     if DELAYED_DELIVERY in link.desired_capabilities:
-        link.offers = [DELAYED_DELIVERY]
+        link.offer([DELAYED_DELIVERY])
     link.accept(max_message_size=queue.terms.message_bytes_max, properties={Symbol(ONCE): True} if once else None)
+
+
+def _sending(connection: PeerConnection, queue: Entity, address: Address) -> Sending:
+    tracing = connection.context.tracing
+    if tracing is None:
+        return Sending(connection, queue, address)
+    from tandem.gateway.amqp.traced import TracedSending
+
+    return TracedSending(connection, queue, address, tracing)
 
 
 # -- receiving -------------------------------------------------------------------------------
 
 
-def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Address, source: Terminus) -> None:
-    connection.require(address, Right.LISTEN)
+def _consumer(connection: PeerConnection, link: SenderLink, queue: Entity) -> LinkConsumer:
+    tracing = connection.context.tracing
+    peek_lock = link.snd_settle_mode != _SETTLED_MODE
+    if tracing is None:
+        return LinkConsumer(connection, link, peek_lock)
+    from tandem.gateway.amqp.traced import TracedConsumer
+
+    return TracedConsumer(connection, link, peek_lock, queue.path, tracing)
+
+
+def _receiving(connection: PeerConnection, queue: Entity, consumer: LinkConsumer) -> Receiving:
+    if connection.context.tracing is not None:
+        from tandem.gateway.amqp.traced import TracedConsumer, TracedReceiving
+
+        if isinstance(consumer, TracedConsumer):
+            return TracedReceiving(connection, queue, consumer)
+    return Receiving(connection, queue, consumer)
+
+
+def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Address) -> None:
+    source = link.source
+    assert source is not None
     limits = connection.context.limits
     queue = connection.context.namespace.resolve(address)
     if not queue.terms.may_receive:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
     queue.terms.check_receiver()
-    queue.accessed_at = connection.turn.now
-    consumer = LinkConsumer(connection, link, link.snd_settle_mode != _SETTLED_MODE)
+    queue.access(connection.turn.now)
+    consumer = _consumer(connection, link, queue)
     if SESSION_FILTER in source.filter:
         if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), limits) is not None:
             raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
         _attach_session(link, address, source, queue, consumer)
         return
-    if queue.has_sessions:
+    if queue.terms.has_sessions:
         raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
-    consumer.selector = take_selector(source, limits)
+    consumer.select(take_selector(source, limits))
     if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
-        consumer.copies, consumer.peek_lock = True, False
-        consumer.selector = consumer.selector or Selector()
-        link.snd_settle_mode = _SETTLED_MODE
+        consumer.only_look()
+        link.presettle()
     _serve(link, address, queue, consumer, None)
 
 
 def _serve(link: SenderLink, address: Address, queue: Entity, consumer: LinkConsumer, session: MessageSession | None) -> None:
     connection = consumer.connection
-    link.handler = Receiving(connection, queue, consumer)
+    link.handle_with(_receiving(connection, queue, consumer))
     queue.add_consumer(consumer)
     connection.keep_link(link, address, Right.LISTEN)
     if session is None:
@@ -178,7 +266,7 @@ def _serve(link: SenderLink, address: Address, queue: Entity, consumer: LinkCons
     assert source is not None
     asked = source.filter[SESSION_FILTER]
     answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
-    source.filter = {Symbol(SESSION_FILTER): answer}
+    source.answer_filter({Symbol(SESSION_FILTER): answer})
     link.accept(source=source, properties={_LOCKED_UNTIL: session.locked_until * 10_000 + _EPOCH_TICKS})
 
 
@@ -187,13 +275,13 @@ def _attach_session(link: SenderLink, address: Address, source: Terminus, queue:
     asked = source.filter[SESSION_FILTER]
     # Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form.
     wanted = asked.value if isinstance(asked, Described) and asked.descriptor in _SESSION_DESCRIPTORS else asked
-    if not queue.has_sessions:
+    if not queue.terms.has_sessions:
         raise NotAllowed(f"A sessionful message receiver cannot be created on '{queue.path}', which does not require sessions.")
     if wanted is None:
         patience = link.properties.get(_TIMEOUT)
         wait_ms = patience if isinstance(patience, int) and patience >= 0 else limits.next_session_wait_ms
         acceptor = _NextSession(link, address, queue, consumer, turn.now + wait_ms)
-        link.handler = _AwaitingSession(queue, acceptor)
+        link.handle_with(_AwaitingSession(queue, acceptor))
         queue.sessions.await_next(acceptor)
     elif isinstance(wanted, str):
         if len(wanted) > limits.session_id_chars_max:

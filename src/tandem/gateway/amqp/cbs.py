@@ -10,6 +10,7 @@ from tandem.gateway.amqp.requests import NodeRequest, Requests
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError
+from tandem.server.audit import TOKEN
 from tandem.server.sas import Grant
 from tandem.tokens.trust import UnknownKey
 
@@ -69,6 +70,8 @@ class TokenNode(Requests):
             connection.context.namespace.must_exist(address)
         for grant in grants:
             connection.grant(grant)
+        if grants:
+            connection.context.audited(TOKEN, grants[0].key_name, connection.peer, address.path)
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
     def _refuse(self, request: NodeRequest, audience: str, error: BusError) -> None:
@@ -76,5 +79,5 @@ class TokenNode(Requests):
         path = addresses.parse(audience).path
         text = connection.context.tracker.describe(error, path, connection.turn.now)
         if isinstance(error, AuthenticationFailed):
-            connection.context.log(f"token of {connection.peer} refused at $cbs: {text}")
+            connection.context.warn(f"token of {connection.peer} refused at $cbs: {text}")
         self.reply(request, {"status-code": Int(error.status), "status-description": text}, None)

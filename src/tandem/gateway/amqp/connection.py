@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -11,10 +11,10 @@ from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import ConnectionHandler
-from tandem.amqp.link import Link
+from tandem.amqp.link import Link, SenderLink
 from tandem.amqp.sasl import SaslServer
 from tandem.amqp.session import Session
-from tandem.broker.ports import Flushed
+from tandem.broker.ports import Flushed, Lock
 from tandem.broker.turn import Turn
 from tandem.gateway.amqp.reply_links import ReplyLinks
 from tandem.gateway.amqp.returning_locks import LocksWithoutDelivery
@@ -23,10 +23,14 @@ from tandem.gateway.translate import Translator, refusal
 from tandem.gateway.waiting import Gate
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, QuotaExceeded, ServerBusy, Unauthorized
+from tandem.model.errors import BusError, QuotaExceeded, ServerBusy, Unauthorized, shutting_down
 from tandem.model.limits import Limits
 from tandem.server import sas
+from tandem.server.audit import TOKEN
 from tandem.server.context import NamespaceContext
+
+if TYPE_CHECKING:
+    from tandem.gateway.amqp.carrying import CarriedConnection
 
 _LARGE_ANSWERS_MAX: Final = 16
 _LOOK_EVERY_MS: Final = 1_000
@@ -48,6 +52,9 @@ class ConnectionWriter:
 
     def cut(self) -> None:
         """At once, without a word."""
+
+    def hold_reading(self, hold: bool) -> None:
+        """What comes in could not go on now, or can again."""
 
 
 class PeerConnection(ConnectionHandler, Flushed):
@@ -87,8 +94,26 @@ class PeerConnection(ConnectionHandler, Flushed):
         self.gate = Gate(_LARGE_ANSWERS_MAX)
         """Requests whose answers carry messages pass here."""
         self.locks_without_delivery = LocksWithoutDelivery()
-        self.engine: Connection = Connection(self, _engine_config(context.limits, container_id), True)
+        self.carried: dict[str, CarriedConnection] = {}
+        """Continuations of this connection, by the node they lead to: empty unless there is a cluster."""
+        self.may_carry: bool = True
+        self.recording: object = None
+        """What was said on it so far, while it may yet be moved to another process."""
+        self.engine: Connection = Connection(self, self.engine_config(context.limits, container_id), True)
         context.connections[self] = None
+
+    def engine_config(self, limits: Limits, container_id: str) -> ConnectionConfig:
+        return ConnectionConfig(
+            container_id=container_id,
+            max_frame_size=limits.frame_bytes_max,
+            channel_max=limits.channels_max,
+            handle_max=limits.links_per_session_max,
+            idle_timeout_ms=limits.idle_timeout_ms,
+            drop_silent_after_ms=limits.drop_silent_peer_after_ms,
+            sasl=SaslServer(),
+            message_bytes_ceiling=limits.message_bytes_ceiling,
+            next_outgoing_id=_FIRST_DELIVERY_ID,
+        )
 
     # -- bytes -------------------------------------------------------------------------------
 
@@ -129,6 +154,8 @@ class PeerConnection(ConnectionHandler, Flushed):
         """The peer reads slower than we write, or has caught up."""
         self.writable = writable
         self.gate.set_open(writable)
+        for carried in self.carried.values():
+            carried.hold_reading(not writable)
         if writable:
             self.turn.begin()
             for link in list(self.links):
@@ -191,6 +218,17 @@ class PeerConnection(ConnectionHandler, Flushed):
             f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation. Resource: '{address.path}'.{found}"
         )
 
+    def rights_on(self, address: Address) -> frozenset[Right]:
+        """Everything that its tokens allow there now."""
+        found: list[Right] = []
+        for right in Right:
+            try:
+                self.require(address, right)
+            except Unauthorized:
+                continue
+            found.append(right)
+        return frozenset(found)
+
     def expire_tokens(self) -> None:
         self.grants.clear()
         self._detach_unauthorized()
@@ -222,6 +260,8 @@ class PeerConnection(ConnectionHandler, Flushed):
         if engine.remote_open:
             self._look_at = min(tick_at or now + _LOOK_EVERY_MS, now + _LOOK_EVERY_MS)
         self.transactions.look_after()
+        for carried in list(self.carried.values()):
+            carried.look_after(now)
         if engine.has_output or engine.closed:
             self.touch()
         lapse = self.grants.next_expiry() if self.links else 0
@@ -262,6 +302,18 @@ class PeerConnection(ConnectionHandler, Flushed):
         fault = refusal(error)
         return AmqpError(fault.condition, self.context.tracker.describe(fault, entity, self.turn.now))
 
+    def unsettled_count(self) -> int:
+        return sum([link.unsettled_count for link in self.links if isinstance(link, SenderLink)])
+
+    def held_locks(self, entity: str) -> list[Lock]:
+        found: list[Lock] = []
+        for link, (address, _) in self.links.items():
+            if isinstance(link, SenderLink) and address.path.casefold() == entity.casefold():
+                for delivery in link.unsettled():
+                    if isinstance(delivery.context, Lock):
+                        found.append(delivery.context)
+        return found
+
     def describe(self, now: int) -> dict[str, object]:
         engine = self.engine
         told = engine.remote_properties
@@ -281,7 +333,7 @@ class PeerConnection(ConnectionHandler, Flushed):
 
     def log_presettled_refusal(self, error: BusError) -> None:
         """Its sender chose not to hear, so the operator does."""
-        self.context.log(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
+        self.context.warn(f"pre-settled message from {self.peer} refused: {error.condition} {error.description}")
 
     # -- the engine's events -----------------------------------------------------------------
 
@@ -289,15 +341,20 @@ class PeerConnection(ConnectionHandler, Flushed):
         try:
             self.grant(sas.verify_key(user, password, self.context.rule_lookup))
         except BusError as error:
-            self.context.log(f"PLAIN refused for {self.peer} on {self.context.namespace.name}: {error.description}")
+            self.context.warn(f"PLAIN refused for {self.peer} on {self.context.namespace.name}: {error.description}")
             return False
+        self.context.audited(TOKEN, user, self.peer, "", "SASL PLAIN")
         return True
+
+    def holder(self, address: Address) -> str:
+        """Whoever put the token that is good for this address."""
+        return ", ".join(sorted({grant.key_name for grant in self.grants.covering(address.resource)}))
 
     def on_open(self, connection: Connection) -> None:
         self.move_to(self._context_of(connection.remote_hostname or ""))
         most = self.context.limits.connections_max
         if self.context.connection_count() > most:
-            self.context.log(f"connection of {self.peer} refused: {most} are open")
+            self.context.warn(f"connection of {self.peer} refused: {most} are open")
             self.close(QuotaExceeded(f"The broker has {most} connections, which is all it may have. Close some, or try again later."))
 
     def on_begin(self, session: Session) -> None:
@@ -311,21 +368,17 @@ class PeerConnection(ConnectionHandler, Flushed):
             if sum([len(session.links) for session in self.engine.sessions.values()]) > most:
                 self.close(QuotaExceeded(f"Before a token was put a connection may have {most} links."))
                 return
+        if self.context.draining:
+            link.refuse(self.error_of(shutting_down(), ""))
+            self.touch()
+            return
         self._attach(self, link)
+
+    def on_end(self, session: Session) -> None:
+        for carried in self.carried.values():
+            carried.end_session(session)
 
     def on_close(self, connection: Connection, error: AmqpError | None) -> None:
         self.locks_without_delivery.drop(self.context, connection)
-
-
-def _engine_config(limits: Limits, container_id: str) -> ConnectionConfig:
-    return ConnectionConfig(
-        container_id=container_id,
-        max_frame_size=limits.frame_bytes_max,
-        channel_max=limits.channels_max,
-        handle_max=limits.links_per_session_max,
-        idle_timeout_ms=limits.idle_timeout_ms,
-        drop_silent_after_ms=limits.drop_silent_peer_after_ms,
-        sasl=SaslServer(),
-        message_bytes_ceiling=limits.message_bytes_ceiling,
-        next_outgoing_id=_FIRST_DELIVERY_ID,
-    )
+        for carried in list(self.carried.values()):
+            carried.client_gone(connection.broken)

@@ -37,7 +37,11 @@ class CoordinatorLink(LinkHandler):
                 answer.send(encode_declared(self._connection.transactions.declare(link)))
                 return
             id_, fail = _discharge_fields(fields)
-            self._connection.transactions.discharge(id_, fail, answer)
+            carried = self._connection.transactions.carried_part(id_)
+            if carried is None:
+                self._connection.transactions.discharge(id_, fail, answer)
+            else:
+                carried.discharge(fail, answer.send)
         except BusError as error:
             answer.done(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tandem.amqp.link import Link, ReceiverLink
@@ -17,6 +18,7 @@ from tandem.model import address as addresses
 from tandem.server.faults import FaultKind
 
 if TYPE_CHECKING:
+    from tandem.server.context import NamespaceContext
     from tandem.server.fault_points import FaultPoints
 
 
@@ -37,10 +39,25 @@ class FaultyPump(AmqpPump):
 class FaultyConnection(PeerConnection):
     """Loses bytes, attaches, transfers and answers while a fault says so."""
 
+    def __init__(
+        self,
+        context_of: Callable[[str], NamespaceContext],
+        attach: Callable[[PeerConnection, Link], None],
+        writer: ConnectionWriter,
+        peer: str,
+        container_id: str,
+    ) -> None:
+        super().__init__(context_of, attach, writer, peer, container_id)
+        self._points: FaultPoints | None = self.context.fault_points
+
     def fault_points(self) -> FaultPoints | None:
         """Those of the namespace it belongs to, while any fault is in force."""
-        points = self.context.fault_points
+        points = self._points
         return points if points is not None and points.active else None
+
+    def move_to(self, context: NamespaceContext) -> None:
+        super().move_to(context)
+        self._points = context.fault_points
 
     def receive(self, data: bytes) -> None:
         points = self.fault_points()
@@ -57,7 +74,7 @@ class FaultyConnection(PeerConnection):
             super().on_attach(link)
             handler = link.handler
             if isinstance(handler, Sending):
-                link.handler = FaultySending(self, handler)
+                link.handle_with(FaultySending(self, handler))
 
     def _fails_to_attach(self, link: Link) -> bool:
         """True: it was refused, or is left without an answer."""

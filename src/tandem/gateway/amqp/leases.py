@@ -45,6 +45,13 @@ def _numbers(body: dict[object, object], name: str) -> list[int]:
     return list(values)
 
 
+def _claim_ms(body: dict[object, object]) -> int:
+    duration_ms = need(body, "duration-ms", int)
+    if not 0 <= duration_ms <= CLAIM_MS_MAX:
+        raise ArgumentRefused(f"A claim lasts up to {CLAIM_MS_MAX} milliseconds, asked for {duration_ms}.")
+    return duration_ms
+
+
 def _owner(queue: Entity, seq: int) -> tuple[int, int]:
     """(fragment, session) a message belongs to."""
     part = queue.part_of(seq)
@@ -229,14 +236,23 @@ class LeaseOperations:
         queue = self._queue
         now = self._connection.turn.now
         lease = queue.leases.find(need(body, "lease-id", str), now)
-        attempt = need(body, "attempt", str)
-        duration_ms = need(body, "duration-ms", int)
-        if not 0 <= duration_ms <= CLAIM_MS_MAX:
-            raise ArgumentRefused(f"A claim lasts up to {CLAIM_MS_MAX} milliseconds, asked for {duration_ms}.")
-        if not 0 < len(attempt) <= self._connection.context.limits.session_id_chars_max:
-            raise ArgumentRefused(f"'attempt' has 1 to {self._connection.context.limits.session_id_chars_max} characters.")
+        attempt, duration_ms = self._claim_name(body, "attempt"), _claim_ms(body)
         holder, until = self._connection.context.claims.claim(queue.path, lease.id, attempt, duration_ms, bool(body.get("held")), now)
         return 200, {"attempt": holder, "expires-at": Timestamp(until)}
+
+    async def claim_task(self, body: dict[object, object]) -> Reply:
+        """{task, attempt, duration-ms} -> {attempt, expires-at}: who may send what this task has to send now, the asker or another."""
+        task, attempt, duration_ms = self._claim_name(body, "task"), self._claim_name(body, "attempt"), _claim_ms(body)
+        context = self._connection.context
+        holder, until = context.claims.claim_task(self._queue.path, task, attempt, duration_ms, self._connection.turn.now)
+        return 200, {"attempt": holder, "expires-at": Timestamp(until)}
+
+    def _claim_name(self, body: dict[object, object], name: str) -> str:
+        value = need(body, name, str)
+        chars_max = self._connection.context.limits.session_id_chars_max
+        if not 0 < len(value) <= chars_max:
+            raise ArgumentRefused(f"'{name}' has 1 to {chars_max} characters.")
+        return value
 
     async def settle_part(self, body: dict[object, object]) -> Reply:
         """{lease-id, completed?, returned?: ranges or array, dead-lettered?: [{sequence-number, reason, description}]}

@@ -22,6 +22,7 @@ from tandem.gateway.waiting import durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, NotImplementedByBroker, ServerBusy
+from tandem.server.audit import PURGED
 
 _LONG: Final = 0x81
 _TIMESTAMP: Final = 0x83
@@ -83,6 +84,7 @@ class ManagementNode(Requests):
             "com.tandem:renew-lease": (Right.LISTEN, LEASE, leases.renew),
             "com.tandem:settle-lease-part": (Right.LISTEN, LEASE, leases.settle_part),
             "com.tandem:claim-lease": (Right.LISTEN, LEASE, leases.claim),
+            "com.tandem:claim-task": (Right.SEND, None, leases.claim_task),
             "com.tandem:complete-lease": (Right.LISTEN, LEASE, leases.complete),
             "com.tandem:abandon-lease": (Right.LISTEN, LEASE, leases.abandon),
             "com.tandem:list-leases": (Right.LISTEN, None, leases.list),
@@ -113,7 +115,7 @@ class ManagementNode(Requests):
             body = request.body
             if not isinstance(body, dict):
                 raise ArgumentRefused("The request needs a map as its body.")
-            self._queue.accessed_at = self.connection.turn.now
+            self._queue.access(self.connection.turn.now)
             said: dict[object, object] = {str(key): value for key, value in body.items()}
             said[ASSOCIATED_LINK] = request.properties.get(ASSOCIATED_LINK)
             status, answer = await (self._in_turn(method, said) if operation in _LARGE_ANSWERS else method(said))
@@ -172,7 +174,7 @@ class ManagementNode(Requests):
         queue = self._queue
         seqs = _many(body, "sequence-numbers", int)
         peek_lock = need(body, "receiver-settle-mode", int) == 1
-        in_session = queue.has_sessions and self._sessions.looked_at(body) is not None
+        in_session = queue.terms.has_sessions and self._sessions.looked_at(body) is not None
         session = self._sessions.held_by(body) if in_session else None
         received = await verbs.receive_deferred(self.connection.context, queue, seqs, session, peek_lock)
         if not peek_lock:
@@ -224,7 +226,7 @@ class ManagementNode(Requests):
 
     async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
         queue = self.connection.context.namespace.resolve_sender(self._address)
-        queue.cancel_scheduled(_many(body, "sequence-numbers", int), self.connection.turn.now)
+        queue.browsing.cancel_scheduled(_many(body, "sequence-numbers", int), self.connection.turn.now)
         await durable(queue)
         return 200, {}
 
@@ -239,10 +241,12 @@ class ManagementNode(Requests):
             raise ArgumentRefused(f"message-count must be between 1 and {limit}, found {most}.")
         now = self.connection.turn.now
         session = session_id if isinstance(session_id, str) else None
-        removed = self._queue.purge(before if isinstance(before, int) else now, most, now, session)
+        removed = self._queue.browsing.purge(before if isinstance(before, int) else now, most, now, session)
         if not removed:
             return 204, {"message-count": Int(0)}
         await durable(self._queue)
+        connection = self.connection
+        connection.context.audited(PURGED, connection.holder(self._address), connection.peer, self._queue.path, f"{removed} messages")
         return 200, {"message-count": Int(removed)}
 
     async def _message_counts(self, body: dict[object, object]) -> Reply:

@@ -54,7 +54,7 @@ class LinkConsumer(Consumer):
 
     def room(self) -> int:
         connection = self.connection
-        if connection.gone or not connection.writable or not self.link.attached:
+        if connection.gone or not connection.writable or not self.link.attached or connection.context.draining:
             return 0
         session = self.link.session
         if session.window <= 0:
@@ -238,7 +238,7 @@ class Receiving(LinkHandler):
             if dropped or not engine.broken:
                 self._let_go(session, dropped)
         elif dropped:
-            held = [delivery.context for delivery in self.consumer.link.unsettled.values()]
+            held = [delivery.context for delivery in self.consumer.link.unsettled()]
             return_locks(self.connection.context, self.queue, [lock for lock in held if isinstance(lock, Lock)])
         self.connection.link_gone(link)
 
@@ -246,7 +246,7 @@ class Receiving(LinkHandler):
         try:
             self.queue.sessions.close(session, self.consumer, self.connection.turn.now, failed)
         except Unavailable as down:
-            self.connection.context.log(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
+            self.connection.context.warn(f"a session of '{self.queue.path}' is let go with its store: {down.description}")
 
 
 def _state_shown(outcome: Outcome) -> bytes:

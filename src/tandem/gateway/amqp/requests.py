@@ -93,7 +93,7 @@ class Requests(LinkHandler):
             return
         link = self.connection.replies.find(self.node, request.link.session, request.reply_to)
         if link is None:
-            self.connection.context.log(f"no link to answer a request of {self.connection.peer} to {self.node} on")
+            self.connection.context.warn(f"no link to answer a request of {self.connection.peer} to {self.node} on")
             return
         if len(link.session.waiting) > self.connection.context.limits.management_requests_in_flight_max:
             # Its window stays shut while it goes on asking: what it does not take in is not kept without end.

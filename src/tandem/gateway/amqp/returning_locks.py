@@ -34,9 +34,9 @@ def return_locks(context: NamespaceContext, queue: Entity, locks: list[Lock], co
             if counts:
                 part.settlement.lose(lock, now)
             else:
-                part.release(lock, now)
+                part.settlement.release(lock, now)
     except Unavailable as down:
-        context.log(f"locks of '{queue.path}' are dropped with its store: {down.description}")
+        context.warn(f"locks of '{queue.path}' are dropped with its store: {down.description}")
 
 
 class LocksWithoutDelivery:

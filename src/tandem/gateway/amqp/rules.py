@@ -11,6 +11,7 @@ from tandem.broker.rules.explanation import Explanation, explain_all
 from tandem.gateway.amqp.rule_maps import read_rule, write_rule
 from tandem.model.errors import ArgumentRefused, NotAllowed
 from tandem.server.administration_port import AdminPort, Page
+from tandem.server.audit import CHANGED
 
 if TYPE_CHECKING:
     from tandem.gateway.amqp.connection import PeerConnection
@@ -41,12 +42,18 @@ class RuleOperations:
     async def add(self, body: dict[object, object]) -> Reply:
         topic, subscription = self._place()
         await self._admin().create_rule(topic, subscription, read_rule(_name(body), body.get("rule-description")))
+        self._audited(f"rule {_name(body)} created")
         return 200, {}
 
     async def remove(self, body: dict[object, object]) -> Reply:
         topic, subscription = self._place()
         await self._admin().delete_rule(topic, subscription, _name(body))
+        self._audited(f"rule {_name(body)} deleted")
         return 200, {}
+
+    def _audited(self, detail: str) -> None:
+        connection = self._connection
+        connection.context.audited(CHANGED, connection.holder(self._address), connection.peer, self._address.resource, detail)
 
     async def enumerate(self, body: dict[object, object]) -> Reply:
         topic, subscription = self._place()

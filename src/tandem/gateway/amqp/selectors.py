@@ -128,7 +128,7 @@ def take_selector(source: Terminus, limits: Limits) -> Selector | None:
         text = value.value if isinstance(value, Described) else value
         if not isinstance(text, str):
             raise InvalidField(f"The filter {_NAME} must be a string, found {type(text).__name__}.")
-        source.filter = {key: value}
+        source.answer_filter({key: value})
         return JmsSelector(text, limits) if text.strip() else None
-    source.filter = {}
+    source.answer_filter({})
     return None

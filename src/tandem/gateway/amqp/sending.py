@@ -13,7 +13,7 @@ from tandem.broker.meters import REFUSED, SEND
 from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition, ReroutableDisposition, accept_when_durable
 from tandem.gateway.amqp.settlements import transaction_of
-from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded
+from tandem.model.errors import BusError, DecodeFailed, MessageSizeExceeded, shutting_down
 from tandem.model.message import Message
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Sending(LinkHandler):
         queue = self.queue
         now = connection.turn.now
         try:
+            if connection.context.draining:
+                raise shutting_down()
             if state is not None and self._in_transaction(link, delivery_id, payload, settled, message_format, state):
                 return
             if queue.terms.out_of_service:

@@ -60,7 +60,7 @@ class SessionOperations:
         wanted = body.get("session-id")
         if isinstance(wanted, str):
             return wanted
-        if not self._queue.has_sessions or body.get(ASSOCIATED_LINK) is None:
+        if not self._queue.terms.has_sessions or body.get(ASSOCIATED_LINK) is None:
             return None
         return self.held_by(body)
 

@@ -12,6 +12,7 @@ from tandem.broker.ports import Effect, Loaded
 from tandem.broker.recovery import transactions
 from tandem.broker.recovery.transactions import Sent, Settled, Step
 from tandem.gateway import verbs
+from tandem.gateway.amqp.carried_transactions import CarriedTransaction
 from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
 from tandem.model.errors import (
     BusError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
     from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
+    from tandem.gateway.amqp.carrying import CarriedConnection
     from tandem.gateway.verbs import SettlementArguments
     from tandem.model.message import Message
     from tandem.server.context import NamespaceContext
@@ -36,7 +38,7 @@ _LATE_MAX: Final = 64
 class OpenTransaction:
     """Between declare and discharge."""
 
-    __slots__ = ("bytes", "deadline", "discharge", "doomed", "id", "link", "loading", "returning", "steps")
+    __slots__ = ("bytes", "carried", "deadline", "discharge", "doomed", "id", "link", "loading", "returning", "steps")
 
     def __init__(self, id_: bytes, link: ReceiverLink, deadline: int) -> None:
         self.id = id_
@@ -50,8 +52,38 @@ class OpenTransaction:
         """Steps that wait for a message to be read."""
         self.discharge: Callable[[], None] | None = None
         """What to do once nothing is loading."""
+        self.carried: CarriedTransaction | None = None
+        """The same on another node, if its entities are there."""
         self.returning: list[tuple[Entity, Lock, bool]] = []
         """Settled by their receivers for good: given back if it is rolled back. True: the delivery counts."""
+
+    def add(self, step: Step, size: int) -> None:
+        self.steps.append(step)
+        self.bytes += size
+
+    def doom(self, error: BusError) -> None:
+        self.doomed = self.doomed or error
+
+    def load_one(self) -> None:
+        self.loading += 1
+
+    def one_loaded(self) -> None:
+        self.loading -= 1
+        if self.loading == 0 and self.discharge is not None:
+            self.discharge()
+
+    def when_loaded(self, discharge: Callable[[], None]) -> None:
+        self.discharge = discharge
+
+
+def _over_nodes(node: str) -> NotImplementedByBroker:
+    return NotImplementedByBroker(
+        f"The entities of this transaction are on several nodes, '{node}' is one of them. Keep a transaction to the entities of one node."
+    )
+
+
+def _unheard(answer: bytes) -> None:
+    """Nobody waits for it."""
 
 
 class Transactions:
@@ -106,6 +138,8 @@ class Transactions:
     def _roll_back(self, transaction: OpenTransaction) -> None:
         """Nothing of it was done. What its receivers settled for good is given back; the rest they hold on, unless they vanished."""
         context = self._context
+        if transaction.carried is not None:
+            transaction.carried.discharge(True, _unheard)
         for queue, lock, counts in transaction.returning:
             return_locks(context, queue, [lock], counts)
         engine = transaction.link.session.connection
@@ -113,15 +147,36 @@ class Transactions:
             if isinstance(step, Settled) and locks_end_with(engine, step.queue, context):
                 return_locks(context, step.queue, [step.lock])
 
+    def carry(self, id_: bytes | None, carried: CarriedConnection) -> CarriedTransaction:
+        """This transaction on the node where an entity of it is. Raises: it is, or has begun, elsewhere."""
+        transaction = self.find(id_)
+        if transaction.carried is None:
+            if transaction.steps or transaction.loading:
+                raise _over_nodes(carried.node)
+            transaction.carried = CarriedTransaction(carried, transaction.id)
+        elif transaction.carried.carried is not carried:
+            raise _over_nodes(carried.node)
+        return transaction.carried
+
+    def carried_part(self, id_: bytes) -> CarriedTransaction | None:
+        """Of a transaction that is discharged on another node, and is over here. None: it is discharged here."""
+        transaction = self.find(id_)
+        part = transaction.carried
+        if part is None or transaction.doomed is not None:
+            return None
+        del self._open[id_]
+        return part
+
     def add(self, transaction: OpenTransaction, step: Step) -> None:
+        if transaction.carried is not None:
+            raise _over_nodes(transaction.carried.carried.node)
         limits = self._context.limits
         if len(transaction.steps) >= limits.transaction_operations_max:
             raise QuotaExceeded(f"A transaction may hold {limits.transaction_operations_max} operations.")
         size = step.size()
         if transaction.bytes + size > limits.transaction_bytes_max:
             raise QuotaExceeded(f"A transaction may hold {limits.transaction_bytes_max} bytes of messages.")
-        transaction.steps.append(step)
-        transaction.bytes += size
+        transaction.add(step, size)
 
     # -- work in a transaction ---------------------------------------------------------------
 
@@ -134,7 +189,7 @@ class Transactions:
             step.check(now)
         for step in steps:
             self.add(transaction, step)
-        queue.accessed_at = now
+        queue.access(now)
         return transaction.id
 
     def settle(
@@ -150,31 +205,31 @@ class Transactions:
         """Hold a settlement back; `then` follows when it is taken in. Raises what would refuse it outside of a transaction.
         `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""
         transaction = self.find(id_)
+        if transaction.carried is not None:
+            raise _over_nodes(transaction.carried.carried.node)
         if settled:
             transaction.returning.append((queue, lock, counts))
-        queue.require(lock, self._context.turn.now)
+        queue.part_of(lock.seq).settlement.require(lock, self._context.turn.now)
         if settlement is None or settlement.kind == verbs.RELEASE:
             raise NotImplementedByBroker(
                 "In a transaction a message is accepted, rejected or modified; other outcomes have no place there."
             )
         changes = settlement.changes()
         if settlement.kind == verbs.DEAD_LETTER or changes:
-            transaction.loading += 1
-            queue.load([lock.seq], _Changing(self, transaction, queue, lock, settlement.kind, changes, then))
+            transaction.load_one()
+            queue.browsing.load([lock.seq], _Changing(self, transaction, queue, lock, settlement.kind, changes, then))
         else:
             self.add(transaction, Settled(queue, lock, settlement.kind))
             then.done(None)
 
     def loaded(self, transaction: OpenTransaction) -> None:
-        transaction.loading -= 1
-        if transaction.loading == 0 and transaction.discharge is not None:
-            transaction.discharge()
+        transaction.one_loaded()
 
     def doom(self, id_: bytes | None, error: BusError) -> bool:
         """A message whose sender does not listen was refused: the transaction cannot be what its client thinks. False: it is over."""
         found = self._open.get(id_ or b"")
         if found is not None:
-            found.doomed = found.doomed or error
+            found.doom(error)
         return found is not None
 
     # -- discharge ---------------------------------------------------------------------------
@@ -185,7 +240,7 @@ class Transactions:
             self._roll_back(self._open.pop(id_))
             then.done(None)
         elif transaction.loading:
-            transaction.discharge = lambda: self._commit(transaction, then)
+            transaction.when_loaded(lambda: self._commit(transaction, then))
         else:
             self._commit(transaction, then)
 
@@ -235,7 +290,7 @@ class _Changing(Loaded):
             changed = self._queue.part_of(self._lock.seq).rewriter.with_properties(message, self._changes)
             self._transactions.add(self._transaction, Settled(self._queue, self._lock, self._how, changed))
         except BusError as refused:
-            self._transaction.doomed = self._transaction.doomed or refused
+            self._transaction.doom(refused)
             self._answer.done(refused)
         else:
             self._answer.done(None)

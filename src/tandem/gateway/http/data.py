@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tandem.amqp.message import DATA, encode_message
 from tandem.amqp.types import Symbol, Timestamp
-from tandem.broker.meters import EMPTY, RECEIVE
+from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND
 from tandem.broker.ports import Consumer
 from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.locks import Lock
@@ -20,7 +20,7 @@ from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_poss
 from tandem.gateway.waiting import durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, MessageNotFound, NotAllowed
+from tandem.model.errors import BusError, MessageNotFound, NotAllowed, Refused, Unavailable, shutting_down
 from tandem.model.message import NO_TTL, Message
 from tandem.server.administration import NamespaceAdmin
 from tandem.server.context import NamespaceContext
@@ -41,21 +41,27 @@ class DataPlane:
         await self._admin.authorize(token, path, right)
 
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
-        now = self._context.turn.begin()
+        now = self._begin()
         queue = self._context.namespace.resolve_sender(address)
         verbs.send_all(queue, [self._context.translator.message(encode_http(message)) for message in messages], now)
         await durable(queue)
 
+    def count_refused_send(self, address: Address) -> None:
+        try:
+            self._context.namespace.resolve_sender(address).metered(SEND, REFUSED)
+        except (Refused, Unavailable):
+            return  # there is no such entity, or nowhere to write it down: the refusal itself says so
+
     async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
         queue = self._context.namespace.resolve(address)
-        self._context.turn.begin()
-        if queue.has_sessions:
+        self._begin()
+        if queue.terms.has_sessions:
             raise NotAllowed(f"'{queue.path}' requires sessions, which this interface does not offer: use AMQP.")
         visitor = _OneMessage(lock)
         queue.terms.check_receiver()
         queue.add_consumer(visitor)
         queue.consumer_ready(visitor)
-        queue.accessed_at = self._context.turn.now
+        queue.access(self._context.turn.now)
         try:
             async with asyncio.timeout(max(wait_ms, 1) / 1000):
                 return await asyncio.shield(visitor.future)
@@ -73,10 +79,15 @@ class DataPlane:
             self._context.turn.begin()
             queue.remove_consumer(visitor)
 
+    def _begin(self) -> int:
+        if self._context.draining:
+            raise shutting_down()
+        return self._context.turn.begin()
+
     def _give_back(self, queue: Entity, visitor: _OneMessage) -> None:
         """The client hung up: a lock taken for it is released, the delivery does not count."""
         if visitor.lock is not None and visitor.lock.held:
-            queue.release(visitor.lock, self._context.turn.begin())
+            queue.part_of(visitor.lock.seq).settlement.release(visitor.lock, self._context.turn.begin())
 
     def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Entity, Lock]:
         queue = self._context.namespace.resolve(address)

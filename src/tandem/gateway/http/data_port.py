@@ -62,6 +62,9 @@ class DataPort(Protocol):
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
         """All of them or none; durable when it returns."""
 
+    def count_refused_send(self, address: Address) -> None:
+        """It is an operation like any other; of an entity that does not exist nothing is counted."""
+
     async def receive(self, address: Address, *, lock: bool, wait_ms: int) -> ReceivedMessage | None:
         """The next message, locked or deleted; None when none came in time. Cancelled: nothing stays locked, nothing is lost."""
 

@@ -11,13 +11,16 @@ from aiohttp import web
 
 from tandem.gateway.http import rest
 from tandem.gateway.http.atom.verbs import Atom
-from tandem.gateway.http.atom.xml import ERROR_TYPE, error_document
-from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, split_target
+from tandem.gateway.http.atom.xml import ERROR_TYPE, KEY_ELEMENT, error_document
+from tandem.gateway.http.onward import HEADER, Onward
+from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, peer_of, split_target
 from tandem.model.clock import Clock
 from tandem.model.errors import AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.model.limits import Limits
 from tandem.relay.front import RelayFront, is_websocket_path
+from tandem.server.audit import CHANGED, READ_KEYS
 from tandem.server.tracking import Entropy
+from tandem.wire.patience import GuardedHandler
 from tandem.wire.websocket import MaskedFrames, serve_websocket
 
 Mount = Callable[[web.BaseRequest, tuple[str, ...]], Awaitable[web.StreamResponse]]
@@ -57,9 +60,12 @@ class HttpFront:
         clock: Clock,
         entropy: Entropy,
         known_hosts: frozenset[str] | None = None,
+        onward: Onward | None = None,
     ) -> None:
         """`known_hosts`: names, in lower case, that requests may be made to and come from; None allows all."""
         self._known_hosts = known_hosts
+        self._onward = onward
+        """None: everything is answered here."""
         self._namespace_for = namespace_for
         self._amqp = amqp
         self._limits = limits
@@ -67,6 +73,8 @@ class HttpFront:
         self._atom = Atom(limits, clock, entropy)
         self._rest = rest.Rest()
         self._mounts: dict[str, Mount] = {}
+        self.before_close: list[Callable[[], None]] = []
+        """Told when it closes: what would run on for ever ends."""
         self._relay = RelayFront(limits=limits, entropy=entropy, detach=_detach)
         self._loop = asyncio.get_running_loop()
         # A receiver that hangs up must not take a message with it: its handler is cancelled.
@@ -95,12 +103,20 @@ class HttpFront:
             logger=logger,
         )
 
+    def use_limits(self, limits: Limits) -> None:
+        """For connections and requests from now on."""
+        self._limits = limits
+
     def connection_count(self) -> int:
         return len(self._server.connections)
 
     async def close(self, grace_seconds: float = 2.0) -> None:
         """Let requests under way finish for a moment, then hang up."""
+        for tell in self.before_close:
+            tell()
         await self._relay.close(min(0.5, grace_seconds))
+        if self._onward is not None:
+            await self._onward.close()
         self._server.pre_shutdown()
         await self._server.shutdown(grace_seconds)
 
@@ -130,6 +146,9 @@ class HttpFront:
         folded = [segment.casefold() for segment in segments]
         if folded[0] == "$servicebus" and folded[1:2] == ["websocket"]:
             return await serve_websocket(request, self._amqp, self._limits.ingress_bytes_in_flight_max)
+        passed_on = await self._passed_on(request, segments, folded) if self._onward is not None else None
+        if passed_on is not None:
+            return passed_on
         mounted = self._mounted(request, folded, query)
         if mounted is not None:
             handler, rest_of = mounted
@@ -137,6 +156,20 @@ class HttpFront:
         if folded == [""] and "console" in self._mounts and "text/html" in request.headers.get("Accept", ""):
             return web.Response(status=302, headers={"Location": "/$tandem/console/", "Server": _SERVER})
         return _response(await self._api(request, segments, query))
+
+    async def _passed_on(self, request: web.BaseRequest, segments: tuple[str, ...], folded: list[str]) -> web.StreamResponse | None:
+        """What concerns the messages of an entity is answered by the node that has it."""
+        assert self._onward is not None
+        target = rest.read_target(request.method, segments)
+        path = target.path if target is not None else "/".join(segments[2:]) if folded[:2] == ["$tandem", "locks"] else ""
+        node = self._onward.owner_of(request, path) if path else None
+        if node is None:
+            return None
+        try:
+            return await self._onward.answer(node, request, await self._body(request))
+        except BusError as error:
+            namespace = self._namespace_for(request.headers.get("Host", ""))
+            return _response(self._refusal(namespace, error, error.status, path[:100]))
 
     def _relayed(self, request: web.BaseRequest) -> Coroutine[Any, Any, web.StreamResponse] | None:
         """What serves it, if it is for a relay. Its administration has the same path: clients of the service say which they mean."""
@@ -184,12 +217,17 @@ class HttpFront:
                 query=query,
                 headers=incoming.headers,
                 body=await self._body(incoming),
-                scheme="https" if incoming.secure else "http",
+                scheme="https" if incoming.secure or incoming.headers.get(HEADER) == "https" else "http",
                 host=host,
             )
             if target is not None:
                 return await self._rest.handle(namespace, request, target, incoming.headers.items())
-            return await self._atom.handle(namespace, request)
+            reply = await self._atom.handle(namespace, request)
+            action = CHANGED if request.method in ("PUT", "DELETE") else READ_KEYS if KEY_ELEMENT in reply.body else ""
+            if action and reply.status < 300:
+                done = {"PUT": "created" if reply.status == 201 else "updated", "DELETE": "deleted"}.get(request.method, "")
+                namespace.audited(action, request.token or "", peer_of(incoming), entity, done)
+            return reply
         except BusError as error:
             if error.status >= 500:
                 logger.error("%s /%s: %s", incoming.method, entity, error.description)
@@ -256,27 +294,8 @@ def _response(reply: Reply) -> web.Response:
     return response
 
 
-class _GuardedHandler(web.RequestHandler):
-    """A connection that hangs up on peers who begin a request and never finish its header, or never begin one."""
-
-    def __init__(self, manager: web.Server, *, header_ms_max: int, loop: asyncio.AbstractEventLoop, **settings: Any) -> None:
-        super().__init__(manager, loop=loop, **settings)
-        self._header_seconds = header_ms_max / 1000
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._busy = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._expect_header()
-
-    def data_received(self, data: bytes) -> None:
-        if not self._busy and self._header_timer is None:
-            self._expect_header()
-        super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
+class _GuardedHandler(GuardedHandler):
+    """Its connection may become a WebSocket, or be taken over by a relay; nonsense is answered as documented."""
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """From here on the peer speaks WebSocket."""
@@ -308,22 +327,3 @@ class _GuardedHandler(web.RequestHandler):
             raise ConnectionResetError("the peer hung up")
         self.connection_lost(None)
         return transport
-
-    def request_began(self) -> None:
-        self._busy = True
-        self._stop_timer()
-
-    def request_ended(self) -> None:
-        self._busy = False
-
-    def _expect_header(self) -> None:
-        self._header_timer = self._loop.call_later(self._header_seconds, self._too_slow)
-
-    def _too_slow(self) -> None:
-        self._header_timer = None
-        self.force_close()
-
-    def _stop_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.parser import text_string_to_metric_families
 
+from tandem.broker.entities.partitioned import PARTITIONED, PartitionedTopic
 from tandem.broker.entities.queue_entity import QueueEntity
+from tandem.broker.entities.topic import Topic
 from tandem.broker.ports import StoreState
-from tandem.model.histogram import BOUNDS_MS, Histogram
+from tandem.model.histogram import Histogram
 
 if TYPE_CHECKING:
+    from tandem.broker.queue.entity import Entity
     from tandem.gateway.http.operated_broker import OperatedBroker
     from tandem.server.context import NamespaceContext
 
 ENTITIES_MAX: Final = 2_000
 """With lines of their own; those behind them are added up as `other`: a scrape stays small whatever was created."""
+TIMED_ENTITIES_MAX: Final = 200
+"""With histograms of their own: each has a dozen lines."""
 _OTHER: Final = "other"
 _STATE_NUMBERS: Final = {
     StoreState.UP: 1,
     StoreState.DEGRADED: 2,
     StoreState.RECOVERING: 3,
+    StoreState.SUSPENDED: 4,
+    StoreState.ELSEWHERE: 5,
     StoreState.DOWN: 0,
     StoreState.CORRUPT: -1,
 }
+_STATES_TOLD: Final = "1 up, 2 degraded, 3 recovering, 4 suspended, 5 elsewhere, 0 down, -1 corrupt."
 _MESSAGE_STATES: Final = ("active", "locked", "deferred", "scheduled", "leased")
 
 
@@ -34,6 +43,30 @@ def exposition(server: OperatedBroker, readable: list[int], accept: str) -> tupl
     """The page, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(server, readable))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Joined:
+    """The families of several pages, each sample labelled with the worker whose page it is on."""
+
+    def __init__(self, pages: Mapping[str, bytes]) -> None:
+        self._pages = pages
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for worker, page in self._pages.items():
+            for family in text_string_to_metric_families(page.decode()):
+                known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    known.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
+        yield from families.values()
+
+
+def joined_exposition(pages: Mapping[str, bytes], accept: str) -> tuple[bytes, str]:
+    """The pages of several processes, in the text format, as one; and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Joined(pages))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -55,7 +88,9 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         yield from self._of_the_process()
         yield from self._of_stores()
+        yield from self._of_the_cluster()
         yield from self._of_entities()
+        yield from self._times_of_entities()
         yield from self._of_relays()
         yield self._operations()
 
@@ -77,9 +112,26 @@ class _Collector:
         yield connections
         yield faults
 
+    def _of_the_cluster(self) -> Iterator[Metric]:
+        node = self._server.node
+        if node is None:
+            return
+        served = GaugeMetricFamily("tandem_cluster_serves", "1: this node serves the store.", labels=["namespace", "store"])
+        for _, context in self._contexts():
+            ownership = node.ownership(context.namespace.name)
+            for number in range(len(context.namespace.stores)):
+                served.add_metric([context.namespace.name, str(number)], int(ownership.here(number)))
+        yield served
+        yield GaugeMetricFamily("tandem_cluster_nodes", "Nodes that this one believes to live.", value=len(node.membership.living()))
+        yield CounterMetricFamily("tandem_cluster_takeovers", "Stores taken over from nodes that died.", value=node.takeovers)
+        yield GaugeMetricFamily("tandem_cluster_beat_seconds", "How long the last beat took the engine.", value=node.beat_ms / 1000)
+        yield GaugeMetricFamily("tandem_cluster_clock_ahead_seconds", "Of this machine, over the engine's.", value=-node.skew_ms / 1000)
+
     def _of_stores(self) -> Iterator[Metric]:
         labels = ["namespace", "store"]
-        up = GaugeMetricFamily("tandem_store_up", "1 up, 2 degraded, 3 recovering, 0 down, -1 corrupt.", labels=labels)
+        up = GaugeMetricFamily(
+            "tandem_store_up", "1 up, 2 degraded, 3 recovering, 4 suspended, 5 elsewhere, 0 down, -1 corrupt", labels=labels
+        )
         notes = GaugeMetricFamily("tandem_store_notes", "What was found and mended when the store was opened.", labels=labels)
         commits = HistogramMetricFamily(
             "tandem_commit_seconds", "From handing a group to the disk until it was durable.", labels=labels, unit="seconds"
@@ -100,24 +152,56 @@ class _Collector:
         labels = ["namespace", "entity"]
         messages = GaugeMetricFamily("tandem_messages", "Messages in an entity, by what they are.", labels=[*labels, "state"])
         size = GaugeMetricFamily("tandem_size_bytes", "Bytes of the messages in an entity.", labels=labels, unit="bytes")
+        consumers = GaugeMetricFamily("tandem_consumers", "Receivers that are attached to an entity.", labels=labels)
+        oldest = GaugeMetricFamily(
+            "tandem_oldest_message_seconds", "Age of the oldest message that is ready.", labels=labels, unit="seconds"
+        )
         for _, context in self._contexts():
             space = context.namespace.name
             found: dict[str, list[int]] = {}
-            for entity in context.namespace.entities.values():
-                queues = (
-                    list(entity.queues.values()) if isinstance(entity, QueueEntity) else [s.queue for s in entity.subscriptions.values()]
-                )
-                for queue in queues:
-                    counts = queue.counts()
-                    row = [getattr(counts, state) for state in _MESSAGE_STATES] + [counts.size_bytes]
-                    name = queue.path if len(found) < ENTITIES_MAX else _OTHER
-                    found[name] = [a + b for a, b in zip(found.get(name, [0] * len(row)), row, strict=True)]
+            ages: dict[str, int] = {}
+            now = context.turn.now
+            for queue in _queues(context):
+                if isinstance(queue, Topic | PartitionedTopic):
+                    continue  # its messages are in its subscriptions
+                counts = queue.counts()
+                row = [getattr(counts, state) for state in _MESSAGE_STATES] + [counts.size_bytes, len(queue.receivers.consumers)]
+                name = queue.path if len(found) < ENTITIES_MAX else _OTHER
+                found[name] = [a + b for a, b in zip(found.get(name, [0] * len(row)), row, strict=True)]
+                ages[name] = max(ages.get(name, 0), queue.oldest_ms(now) or 0)
             for name, row in found.items():
                 for state, count in zip(_MESSAGE_STATES, row, strict=False):
                     messages.add_metric([space, name, state], count)
-                size.add_metric([space, name], row[-1])
-        yield messages
-        yield size
+                size.add_metric([space, name], row[-2])
+                consumers.add_metric([space, name], row[-1])
+                oldest.add_metric([space, name], ages[name] / 1000)
+        yield from (messages, size, consumers, oldest)
+
+    def _times_of_entities(self) -> Iterator[Metric]:
+        labels = ["namespace", "entity"]
+        sends = HistogramMetricFamily(
+            "tandem_send_seconds",
+            "From taking a message until it was durable and its sender could be answered.",
+            labels=labels,
+            unit="seconds",
+        )
+        ages = HistogramMetricFamily(
+            "tandem_delivery_age_seconds", "How long messages had waited when they were delivered.", labels=labels, unit="seconds"
+        )
+        for _, context in self._contexts():
+            sent: dict[str, Histogram] = {}
+            waited: dict[str, Histogram] = {}
+            for queue in _queues(context):
+                for part in queue.parts():
+                    if part.meter.send_times is not None:
+                        _collect(sent, queue.path, part.meter.send_times)
+                    if part.meter.ages is not None:
+                        _collect(waited, queue.path, part.meter.ages.histogram())
+            for family, found in ((sends, sent), (ages, waited)):
+                for name, histogram in found.items():
+                    _add(family, [context.namespace.name, name], histogram)
+        yield sends
+        yield ages
 
     def _of_relays(self) -> Iterator[Metric]:
         labels = ["namespace", "relay"]
@@ -155,10 +239,30 @@ class _Collector:
         return family
 
 
+def _queues(context: NamespaceContext) -> Iterator[Entity]:
+    """Queues, topics and subscriptions, with their dead-letter queues."""
+    namespace = context.namespace
+    for entity in namespace.entities.values():
+        if entity.store != PARTITIONED and namespace.is_elsewhere(entity.store):
+            continue  # counted by whoever has it
+        if isinstance(entity, QueueEntity):
+            yield from entity.queues.values()
+        else:
+            yield entity
+            for subscription in entity.subscriptions.values():
+                yield from subscription.entity.queues.values()
+
+
+def _collect(found: dict[str, Histogram], path: str, observed: Histogram) -> None:
+    """Under its own name, while there are few enough."""
+    name = path if path in found or len(found) < TIMED_ENTITIES_MAX else _OTHER
+    found.setdefault(name, Histogram(observed.bounds)).add(observed)
+
+
 def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
     buckets: list[tuple[str, float]] = []
     total = 0
-    for bound, count in zip((*(str(ms / 1000) for ms in BOUNDS_MS), "+Inf"), histogram.counts, strict=True):
+    for bound, count in zip((*(str(ms / 1000) for ms in histogram.bounds), "+Inf"), histogram.counts, strict=True):
         total += count
         buckets.append((bound, total))
     family.add_metric(labels, buckets, sum_value=histogram.sum_ms / 1000)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from tandem.broker.turn import Turn
+from tandem.cluster.node import Node
 from tandem.model.histogram import Histogram
 from tandem.server.administration import NamespaceAdmin
+from tandem.server.client_reports import ClientReports
 from tandem.server.context import NamespaceContext
+from tandem.server.history import NamespaceHistory
 from tandem.server.meter_roller import MeterRoller
 from tandem.server.settings import ServerSettings
 from tandem.server.store_supervisor import StoreSupervisor
@@ -19,14 +22,18 @@ class OperatedBroker(Protocol):
     """Lists go by the number of the namespace."""
 
     settings: ServerSettings
+    node: Node | None
     turn: Turn
     contexts: list[NamespaceContext]
     admins: list[NamespaceAdmin]
     supervisors: list[StoreSupervisor]
     meters: list[MeterRoller]
+    histories: list[NamespaceHistory]
+    reports: list[ClientReports]
     events: deque[dict[str, Any]]
     clock_jumps: int
     loop_lag: Histogram
+    on_reload: Callable[[], Awaitable[dict[str, Any]]] | None
     entropy: Callable[[int], bytes]
 
     def namespace_of(self, host: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -14,11 +13,14 @@ from aiohttp import web
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.ports import StoreState
 from tandem.gateway.http.connections import close_connection, describe_connections
+from tandem.gateway.http.console_files import serve_console
+from tandem.gateway.http.lock_pages import describe_locks, release_locks
 from tandem.gateway.http.relay_pages import serve_relays
-from tandem.gateway.http.types import PASSIVE, note_refused
+from tandem.gateway.http.types import PASSIVE, note_refused, peer_of
 from tandem.model.entity import Right
-from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, Unauthorized
+from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Unauthorized
 from tandem.server import sas
+from tandem.server.audit import CHANGED, READ_KEYS
 from tandem.server.faults import FaultRequest
 
 if TYPE_CHECKING:
@@ -26,14 +28,13 @@ if TYPE_CHECKING:
     from tandem.gateway.http.operated_broker import OperatedBroker
     from tandem.server.context import NamespaceContext
 
-_CONSOLE_FILES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
-_CONSOLE_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
-_HEALTHY = (StoreState.UP, StoreState.DEGRADED)
+_HEALTHY = (StoreState.UP, StoreState.DEGRADED, StoreState.ELSEWHERE)
 
 
 class OperatorPages:
-    """Handlers for one server. Health says up or down to anybody; details, metrics and console need Listen on the namespace, by token or
-    as user name and password (a development broker shows them freely); everything else needs Manage."""
+    """Handlers for one server. Health says up or down to anybody; details and metrics need Listen on the namespace, by token or as user
+    name and password (a development broker shows them freely); everything else needs Manage. The console's files say nothing about a
+    namespace: it logs in at `/$tandem/api`."""
 
     def __init__(self, server: OperatedBroker) -> None:
         self._server = server
@@ -43,33 +44,24 @@ class OperatorPages:
         front.mount("metrics", self.metrics)
         front.mount("faults", self.faults)
         front.mount("events", self.events)
-        front.mount("console", self.console)
+        front.mount("console", serve_console)
         front.mount("meters", self.meters)
         front.mount("connections", self.connections)
+        front.mount("locks", self.locks)
+        front.mount("reload", self.reload)
         front.mount("relays", self.relays)
-
-    async def console(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
-        """The web page: static files that know only the HTTP API."""
-        refusals: list[BusError] = []
-        if not await self._readable(request, refusals):
-            return self._who_are_you(request, refusals)
-        name = rest[0] if rest and rest[0] else "index.html"
-        kind = _CONSOLE_FILES.get(name)
-        if kind is None or len(rest) > 1:
-            return _json({"error": "amqp:not-found", "description": f"the console has no page {name!r}"}, 404)
-        content = resources.files("tandem.console").joinpath(name).read_bytes()
-        headers = PASSIVE | {"Content-Security-Policy": _CONSOLE_POLICY, "Cache-Control": "no-cache"}
-        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
 
     async def health(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """200 while a store works; to those who may know, each store with its state: one failing store does not condemn the rest."""
         refusals: list[BusError] = []
         readable = await self._readable(request, refusals)
+        if any(context.draining for context in self._server.contexts):
+            return as_json({"status": "draining"}, 503)
         if not readable and "Authorization" in request.headers:
             return self._who_are_you(request, refusals)
         if not readable:
             works = any(h.state in _HEALTHY for supervisor in self._server.supervisors for h in supervisor.health())
-            return _json({"status": "up" if works else "down"}, 200 if works else 503)
+            return as_json({"status": "up" if works else "down"}, 200 if works else 503)
         namespaces: list[dict[str, object]] = []
         status = "ok"
         for number in readable:
@@ -82,7 +74,8 @@ class OperatorPages:
                 status = "degraded"
             faults = [f.describe() for f in context.fault_points.faults.active.values()] if context.fault_points is not None else []
             namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": len(context.connections)})
-        return _json({"status": status, "namespaces": namespaces})
+        cluster = {} if self._server.node is None else {"cluster": self._server.node.state()}
+        return as_json({"status": status, "namespaces": namespaces, **cluster})
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """As Prometheus reads it, in OpenMetrics where it is asked for."""
@@ -109,7 +102,7 @@ class OperatorPages:
         missing.description = context.tracker.describe(missing, "", self._server.turn.now)
         if refusals:
             note_refused(request, missing)
-        answer = _json({"error": missing.condition, "description": missing.description}, 401)
+        answer = as_json({"error": missing.condition, "description": missing.description}, 401)
         answer.headers["WWW-Authenticate"] = 'Basic realm="Tandem", charset="UTF-8"'
         return answer
 
@@ -141,6 +134,28 @@ class OperatorPages:
             return close_connection(context, unquote("/".join(rest)))
         return describe_connections(context)
 
+    async def locks(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """GET `/<entity>` lists, DELETE `/<entity>?seq=<n>` (or `session=<id>`, `all=true`) releases."""
+        return await self._authorized(request, lambda r: self._locks(r, rest))
+
+    async def _locks(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
+        context = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))]
+        path, query = "/".join(rest), request.query
+        if request.method == "DELETE":
+            return release_locks(context, path, query.getall("seq", []), query.get("session"), query.get("all") == "true")
+        return describe_locks(context, path)
+
+    async def reload(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        """POST: the configuration is read again."""
+        return await self._authorized(request, self._reload)
+
+    async def _reload(self, request: web.BaseRequest) -> object:
+        if request.method != "POST":
+            raise ArgumentRefused("POST is needed to have the configuration read again")
+        if self._server.on_reload is None:
+            raise NotAllowed("This broker was started without a configuration that could be read again.")
+        return await self._server.on_reload()
+
     async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists, POST injects, DELETE heals all or `/<id>`."""
         return await self._authorized(request, lambda r: self._faults(r, rest))
@@ -169,14 +184,23 @@ class OperatorPages:
         number = self._server.namespace_of(request.headers.get("Host", ""))
         try:
             await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
-            return _json(await handler(request))
+            done = as_json(await handler(request))
+            self._audited(request, number)
+            return done
         except BusError as error:
             error.description = self._server.contexts[number].tracker.describe(error, "", self._server.turn.now)
             if isinstance(error, AuthenticationFailed | Unauthorized):
                 note_refused(request, error)
-            return _json({"error": error.condition, "description": error.description}, error.status)
+            return as_json({"error": error.condition, "description": error.description}, error.status)
         except ValueError as error:
-            return _json({"error": "amqp:decode-error", "description": str(error)}, 400)
+            return as_json({"error": "amqp:decode-error", "description": str(error)}, 400)
+
+    def _audited(self, request: web.BaseRequest, number: int) -> None:
+        action = CHANGED if request.method not in ("GET", "HEAD") else READ_KEYS if "keys" in request.query else ""
+        if action:
+            context = self._server.contexts[number]
+            who = context.authority.holder_of(request.headers.get("Authorization", ""))
+            context.audited(action, who, peer_of(request), request.path[:200], request.method)
 
 
 async def _may_read(context: NamespaceContext, given: str, refusals: list[BusError]) -> bool:
@@ -213,5 +237,5 @@ def _fault_request(body: bytes) -> FaultRequest:
     return FaultRequest(**{name: value for name, value in given.items() if value is not None})
 
 
-def _json(value: object, status: int = 200) -> web.Response:
+def as_json(value: object, status: int = 200) -> web.Response:
     return web.Response(text=json.dumps(value), status=status, content_type="application/json", headers=PASSIVE)

@@ -83,7 +83,11 @@ class Rest:
         if not address.entity or address.entity.startswith("$"):
             raise EntityNotFound(f"there is no entity '{target.path[:80]}'")
         if target.verb is Verb.SEND:
-            return await self._send(namespace, request, address, headers)
+            try:
+                return await self._send(namespace, request, address, headers)
+            except BusError:
+                namespace.data.count_refused_send(address)
+                raise
         if target.verb is Verb.HEAD:
             return await self._receive(namespace, request, address, target.path)
         return await self._locked(namespace, request, address, target)

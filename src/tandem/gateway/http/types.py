@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
@@ -38,6 +38,8 @@ class HttpNamespace:
     tracker: Tracker
     relay: RelayNamespace | None = None
     relays: RelayPort | None = None
+    audited: Callable[[str, str, str, str, str], None] = lambda action, token, peer, what, detail: None
+    """Given an action, the token it was done with, from where, to what, and more words about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,12 @@ def check_if_match(header: str | None, etag: str) -> None:
     given = [tag.strip().removeprefix("W/") for tag in header.split(",")]
     if "*" not in given and etag not in given:
         raise PreconditionFailed(f"If-Match is {header.strip()[:80]}, but the entity's tag is {etag}; read it again, or send *")
+
+
+def peer_of(request: web.BaseRequest) -> str:
+    """address:port"""
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    return f"{peer[0]}:{peer[1]}" if peer else request.remote or ""
 
 
 def note_refused(request: web.BaseRequest, error: BusError) -> None:

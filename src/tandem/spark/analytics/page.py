@@ -129,10 +129,9 @@ def _bands(story: OutageStory) -> list[Band]:
 
 def _outages(story: OutageStory) -> str:
     found = story.availability
-    if found is None or not (found.outages or found.stores) or not story.series.sent:
+    if found is None or not (found.outages or found.stores):
         return ""
-    start = story.series.start_ms
-    seconds = len(story.series.sent) * story.series.step_ms / 1000
+    start, seconds = _span(story.series, [*found.outages, *found.stores])
     lanes: list[tuple[str, list[Band]]] = []
     for one in [*found.outages, *found.stores]:
         began = (one.began_ms - start) / 1000
@@ -163,6 +162,15 @@ def _outages(story: OutageStory) -> str:
         + table
         + (f"<ul>{slo}</ul>" if slo else "")
     )
+
+
+def _span(series: Series, outages: Sequence[Outage]) -> tuple[int, float]:
+    """Where the timeline begins, in ms, and how many seconds it has: those of the messages, or of the outages where there are none."""
+    if series.sent:
+        return series.start_ms, len(series.sent) * series.step_ms / 1000
+    start = min(one.began_ms for one in outages)
+    end = max(one.healed_ms or one.failed_over_ms or one.began_ms for one in outages)
+    return start, max(1.0, (end - start) / 1000)
 
 
 def _throughput(story: OutageStory) -> str:

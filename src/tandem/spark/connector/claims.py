@@ -1,4 +1,4 @@
-"""An attempt's claim to the leases it works on: with speculation Spark may run two attempts of one task, and only one may send."""
+"""An attempt's claims to what it works on: with speculation Spark may run two attempts of one task, and only one may send."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tandem.engine_client.blocking import BlockingClient, TransportError
@@ -14,92 +15,105 @@ from tandem.spark.connector.connections import patiently, unreachable
 if TYPE_CHECKING:
     from tandem.spark.connector.options import Where
 
-log = logging.getLogger("tandem.spark.syphon")
+log = logging.getLogger("tandem.spark")
 
 CLAIM_MS: Final = 30_000
 _LOOK_SECONDS: Final = 0.5
 
 
-class LeaseClaims:
-    """Held for as long as this attempt lives; a stopped process loses them after half a minute and notices when it goes on."""
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """What attempts compete for, as the broker knows it."""
 
-    def __init__(self, where: Where, queue: str, claim_ms: int = CLAIM_MS) -> None:
+    noun: str
+    operation: str
+    field: str
+
+
+LEASE: Final = Claimable("lease", "com.tandem:claim-lease", "lease-id")
+TASK: Final = Claimable("task", "com.tandem:claim-task", "task")
+
+
+class Claims:
+    """Held for as long as this attempt lives; a stopped process loses them after `claim_ms` and notices when it goes on."""
+
+    def __init__(self, where: Where, entity: str, what: Claimable = LEASE, claim_ms: int = CLAIM_MS) -> None:
         self._where = where
-        self._queue = queue
+        self._entity = entity
+        self._what = what
         self._claim_ms = claim_ms
         self.attempt = uuid.uuid4().hex
         self._held: dict[str, float] = {}
-        """Lease -> until when, by the clock of this machine, the claim is certain."""
+        """What -> until when, by the clock of this machine, the claim is certain."""
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="tandem-claims", daemon=True)
 
-    def take(self, lease: str) -> None:
+    def take(self, name: str) -> None:
         """Waits while another living attempt has it: whoever finished now would be taken for the winner, and that one be killed."""
         while True:
             asked = time.monotonic()
-            holder = self._ask(lease, held=False)
+            holder = self._ask(name, held=False)
             if holder == self.attempt:
                 break
-            log.info("%s: lease %s is in the hands of attempt %s", self._queue, lease, holder)
+            log.info("%s: %s %s is in the hands of attempt %s", self._entity, self._what.noun, name, holder)
             time.sleep(_LOOK_SECONDS)
         with self._lock:
-            self._held[lease] = asked + self._claim_ms / 1000
+            self._held[name] = asked + self._claim_ms / 1000
         if not self._keeper.is_alive() and not self._done.is_set():
             self._keeper.start()
 
     def check(self) -> None:
         """Before every send. Raises TransportError if a claim is lost, or may be: another attempt may be sending the same messages."""
         with self._lock:
-            doubtful = [lease for lease, until in self._held.items() if time.monotonic() > until - self._claim_ms / 2_000]
-        for lease in doubtful:
-            self._renew(lease)
+            doubtful = [name for name, until in self._held.items() if time.monotonic() > until - self._claim_ms / 2_000]
+        for name in doubtful:
+            self._renew(name)
 
-    def _renew(self, lease: str) -> None:
+    def _renew(self, name: str) -> None:
         asked = time.monotonic()
-        holder = self._ask(lease, held=True)
+        holder = self._ask(name, held=True)
         if holder != self.attempt:
-            raise TransportError("com.tandem:claim-lost", f"lease {lease} of {self._queue} is in the hands of attempt {holder} now")
+            lost = f"{self._what.noun} {name} of {self._entity} is in the hands of attempt {holder} now"
+            raise TransportError("com.tandem:claim-lost", lost)
+        self._certain(name, asked)
+
+    def _certain(self, name: str, asked: float) -> None:
         with self._lock:
-            if lease in self._held:
-                self._held[lease] = asked + self._claim_ms / 1000
+            if name in self._held:
+                self._held[name] = asked + self._claim_ms / 1000
 
-    def _ask(self, lease: str, held: bool) -> str:
-        body: dict[str, object] = {"lease-id": lease, "attempt": self.attempt, "duration-ms": self._claim_ms, "held": held}
-
-        def step(client: BlockingClient) -> str:
-            answer = client.request(self._queue, "com.tandem:claim-lease", body)
-            return str(answer["attempt"]) if answer is not None else ""
-
-        found: str = patiently(self._where, f"claim of {self._queue}", step)
+    def _ask(self, name: str, held: bool) -> str:
+        found: str = patiently(self._where, f"claim of {self._entity}", lambda client: self._request(client, name, self._claim_ms, held))
         return found
+
+    def _request(self, client: BlockingClient, name: str, duration_ms: int, held: bool) -> str:
+        body: dict[str, object] = {self._what.field: name, "attempt": self.attempt, "duration-ms": duration_ms, "held": held}
+        answer = client.request(self._entity, self._what.operation, body)
+        return str(answer["attempt"]) if answer is not None else ""
 
     def _keep(self) -> None:
         """On a connection of its own: the task may be waiting for the primary."""
         while not self._done.wait(self._claim_ms / 3_000):
             try:
                 with BlockingClient(self._where.endpoint, timeout=min(5.0, self._where.timeout_seconds)) as client:
-                    for lease in list(self._held):
-                        self._keep_one(client, lease)
+                    for name in list(self._held):
+                        self._keep_one(client, name)
             except TransportError as error:
                 log.info("claims could not be kept, trying again: %s", error)
 
-    def _keep_one(self, client: BlockingClient, lease: str) -> None:
+    def _keep_one(self, client: BlockingClient, name: str) -> None:
         asked = time.monotonic()
-        body: dict[str, object] = {"lease-id": lease, "attempt": self.attempt, "duration-ms": self._claim_ms, "held": True}
         try:
-            answer = client.request(self._queue, "com.tandem:claim-lease", body)
+            if self._request(client, name, self._claim_ms, held=True) == self.attempt:
+                self._certain(name, asked)
         except TransportError as error:
             if unreachable(error):
                 raise
             return  # it lapsed; whoever reads it finds out
-        if answer is not None and answer["attempt"] == self.attempt:
-            with self._lock:
-                if lease in self._held:
-                    self._held[lease] = asked + self._claim_ms / 1000
 
-    def release(self) -> None:
-        """Done, one way or the other: the next attempt need not wait."""
+    def release(self, after_ms: int = 0) -> None:
+        """Done, one way or the other: the next attempt need not wait, or not longer than this."""
         self._done.set()
         with self._lock:
             held, self._held = list(self._held), {}
@@ -107,8 +121,7 @@ class LeaseClaims:
             return
         try:
             with BlockingClient(self._where.endpoint, timeout=min(5.0, self._where.timeout_seconds)) as client:
-                for lease in held:
-                    body: dict[str, object] = {"lease-id": lease, "attempt": self.attempt, "duration-ms": 0, "held": True}
-                    client.request(self._queue, "com.tandem:claim-lease", body)
+                for name in held:
+                    self._request(client, name, after_ms, held=True)
         except TransportError as error:
             log.info("claims were not given back and end by themselves: %s", error)

@@ -19,6 +19,8 @@ _cached: dict[Where, BlockingClient] = {}
 
 PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 5.0
+_LOST = ("com.tandem:lease-lost", "com.tandem:claim-lost")
+"""Somebody else has what was ours: to wait brings nothing back."""
 
 
 def connection(where: Where) -> BlockingClient:
@@ -37,7 +39,7 @@ def drop(where: Where) -> None:
 
 def unreachable(error: TransportError) -> bool:
     """Trying again later makes sense: the broker is away or busy, and has not refused."""
-    return classify_condition(error.condition) in (Verdict.UNREACHABLE, Verdict.BUSY) and error.condition != "com.tandem:lease-lost"
+    return error.condition not in _LOST and classify_condition(error.condition) in (Verdict.UNREACHABLE, Verdict.BUSY)
 
 
 def new_backoff() -> Backoff:

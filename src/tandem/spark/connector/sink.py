@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_encoding import encode_row
 from tandem.engine_client.property_text import parse
+from tandem.spark.connector.claims import TASK, Claims
+from tandem.spark.connector.connections import unreachable
 from tandem.spark.connector.options import OptionError, SinkOptions
 from tandem.spark.connector.schema import COLUMNS
 from tandem.spark.connector.task_sender import SendRefusal, TaskSender
@@ -55,6 +59,11 @@ _TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
 _OF_THE_SOURCE: Final = frozenset(name for name, _ in COLUMNS) | {"payload"}
 """Columns a message has when it was read: those that are not for senders to set are passed over."""
 _SHOWN: Final = 3
+_CLAIM_MS: Final = 10_000
+_DONE_MS: Final = 60_000
+"""Spark kills the other attempts when one has finished; so long they may not think that it is their turn."""
+
+log = logging.getLogger("tandem.spark")
 
 
 class RowsRefused(Exception):
@@ -143,28 +152,62 @@ def _values(column: pa.Array, name: str) -> list[Any]:
 
 
 class _Task:
-    """One attempt at one partition."""
+    """One attempt at one partition. `run_id` is the same for attempts that Spark runs beside each other, and for no others."""
 
-    def __init__(self, options: SinkOptions, names: Sequence[str], job: str, partition: int) -> None:
+    def __init__(
+        self, options: SinkOptions, names: Sequence[str], job: str, partition: int, run_id: str = "", claim_ms: int = _CLAIM_MS
+    ) -> None:
         self._options = options
         self._job = f"{job}-{partition}"
+        self._claim_name = f"{self._job}-{run_id}"
+        self._claim_ms = claim_ms
+        self._claims: Claims | None = None
         self._rows = _SinkRows(options, names, self._job)
-        self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages)
+        self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages, self._check_claim)
         self._table: list[pa.RecordBatch] = []
         self._refused = 0
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        try:
+            written = self._send_all(batches)
+        except BaseException:
+            self._release(0)
+            raise
+        self._release(_DONE_MS)
+        return written
+
+    def _send_all(self, batches: Iterator[pa.RecordBatch]) -> Written:
         for batch in batches:
             for path, payload, at in self._rows.messages(batch):
                 if isinstance(payload, ValueError):
                     self._sender.refused.append(SendRefusal(path, (batch, at), "com.tandem:row", str(payload)))
-                else:
-                    self._sender.send(path, payload, (batch, at))
+                    continue
+                if self._claims is None:
+                    self._claim(path)
+                self._sender.send(path, payload, (batch, at))
             self._refuse()
         self._sender.drain()
         self._refuse()
         self._write_table()
         return Written(self._sender.accepted, self._refused)
+
+    def _claim(self, path: str) -> None:
+        """At the entity of the first row: a second attempt begins with the same one."""
+        self._claims = Claims(self._options.where, path, TASK, self._claim_ms)
+        try:
+            self._claims.take(self._claim_name)
+        except TransportError as error:
+            if unreachable(error):
+                raise
+            log.info("%s: nothing can be claimed there: %s", path, error)  # a broker of another make, or no such entity
+
+    def _check_claim(self) -> None:
+        if self._claims is not None:
+            self._claims.check()
+
+    def _release(self, after_ms: int) -> None:
+        if self._claims is not None:
+            self._claims.release(after_ms)
 
     def _refuse(self) -> None:
         refused, self._sender.refused = self._sender.refused, []
@@ -195,6 +238,11 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
+def _run_id(run: str, context: TaskContext) -> str:
+    """A query that was started again waits for nobody of the run before."""
+    return f"{run}-{context.stageId()}"
+
+
 class ServiceBusWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """A batch write. Ids follow from the write, the partition and the row, so that a task that runs again repeats them."""
 
@@ -202,12 +250,13 @@ class ServiceBusWriter(DataSourceArrowWriter):  # type: ignore[misc]
         check_schema(schema, options)
         self._options = options
         self._names = schema.fieldNames()
-        self._job = options.id_prefix or _short(uuid.uuid4().hex)
+        self._run = _short(uuid.uuid4().hex)
+        self._job = options.id_prefix or self._run
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        return _Task(self._options, self._names, self._job, context.partitionId()).run(iterator)
+        return _Task(self._options, self._names, self._job, context.partitionId(), _run_id(self._run, context)).run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Every message was accepted durably when its task ended."""
@@ -223,6 +272,7 @@ class ServiceBusStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         check_schema(schema, options)
         self._options = options
         self._names = schema.fieldNames()
+        self._run = _short(uuid.uuid4().hex)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -232,7 +282,7 @@ class ServiceBusStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if query is None or batch is None:
             raise RuntimeError("Spark does not say which query and batch this is, so message ids cannot be made: give a column message_id")
         job = f"{self._options.id_prefix or _short(query)}-{batch}"
-        return _Task(self._options, self._names, job, context.partitionId()).run(iterator)
+        return _Task(self._options, self._names, job, context.partitionId(), _run_id(self._run, context)).run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Every message was accepted durably when its task ended."""

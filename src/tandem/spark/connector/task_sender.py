@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tandem.client.lanes import BATCH_BYTES, MESSAGE_BYTES
@@ -90,8 +90,10 @@ class Senders:
 class TaskSender:
     """One task's way out. `accepted` counts messages; `refused` are for the caller to deal with; anything else raises."""
 
-    def __init__(self, where: Where, max_in_flight: int, batch_messages: int) -> None:
+    def __init__(self, where: Where, max_in_flight: int, batch_messages: int, may_send: Callable[[], None] = lambda: None) -> None:
+        """`may_send` is asked before each transfer, and raises if this task may not send any more."""
         self.accepted = 0
+        self._may_send = may_send
         self.refused: list[SendRefusal] = []
         self._where = where
         self._transfers_in_flight = max(1, max_in_flight // batch_messages)
@@ -146,6 +148,7 @@ class TaskSender:
                 sender.check()
                 self._client.pump()
                 self._collect()
+            self._may_send()
             transfer.post(sender)
 
         self._patiently(step)
@@ -186,6 +189,7 @@ class TaskSender:
                 time.sleep(pause)
 
     def _resend(self) -> None:
+        self._may_send()
         for transfer in list(self._unanswered.values()):
             transfer.post(self._sender(transfer.path))
 

@@ -236,6 +236,10 @@ def _authorization_rules(rules: tuple[AuthorizationRule, ...]) -> str:
     return f"<AuthorizationRules>{''.join(map(_authorization_rule, rules))}</AuthorizationRules>"
 
 
+KEY_ELEMENT: Final = b"<PrimaryKey>"
+"""Stands in every document that shows a key."""
+
+
 def _authorization_rule(rule: AuthorizationRule) -> str:
     rights = "".join(element("AccessRights", right.value) for right in Right if right in rule.rights)
     return (

@@ -1,0 +1,176 @@
+"""`tandem cluster`: make one, see who serves what, and say where it should be served."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tandem.cli.cluster_node import engine_missing
+from tandem.model.errors import ConfigurationError, EngineAway
+
+if TYPE_CHECKING:
+    from tandem.stores.postgres_nodes import PostgresNodes
+    from tandem.stores.postgres_schema import Schema
+
+application = typer.Typer(no_args_is_help=True, help="Nodes that serve the same namespaces, with their journals in one PostgreSQL.")
+Engine = Annotated[
+    str, typer.Option("--engine", envvar="TANDEM_CLUSTER", help="Connection string of PostgreSQL, with all its hosts.", metavar="DSN")
+]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@contextmanager
+def _opened(dsn: str) -> Iterator[tuple[Schema, PostgresNodes]]:
+    try:
+        from tandem.stores.postgres_connection import EngineConnection, Hosts
+        from tandem.stores.postgres_nodes import PostgresNodes
+        from tandem.stores.postgres_schema import Schema
+    except ImportError as error:
+        raise engine_missing() from error
+    from tandem.model.clock import SystemClock
+
+    connection = EngineConnection(Hosts(dsn), "tandem cluster", SystemClock())
+    try:
+        yield Schema(dsn, connection), PostgresNodes(connection)
+    except EngineAway as error:
+        raise ConfigurationError(f"cluster.engine: {error.description}") from error
+    finally:
+        connection.close()
+
+
+@application.command()
+def init(
+    engine: Engine,
+    secret_file: Annotated[Path, typer.Option(help="What all nodes know; made if it is not there.", metavar="FILE")],
+    durability: Annotated[str, typer.Option(help="quorum, or assumed: do not look how the engine replicates.")] = "quorum",
+) -> None:
+    """Make a cluster in a PostgreSQL, once: its schema, its secret, and a check of the engine's settings with what to change.
+
+    Example: tandem cluster init --engine postgresql://tandem@pg1,pg2/tandem --secret-file cluster.key
+    """
+    import time
+
+    from tandem.cli.cluster_node import SECRET_BYTES_MIN
+
+    if durability not in ("quorum", "assumed"):
+        raise ConfigurationError(f'--durability: found "{durability}"; allowed is quorum or assumed')
+    with _opened(engine) as (schema, _):
+        schema.must_be_durable(durability, lambda: time.time_ns() // 1_000_000)
+        if not secret_file.exists():
+            descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+        secret = secret_file.read_bytes().strip()
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ConfigurationError(f"--secret-file: {secret_file} has {len(secret)} bytes; allowed are {SECRET_BYTES_MIN} or more")
+        made = schema.initialize(secret)
+    typer.echo("the cluster is made" if made else "the cluster was there already, and is as it should be")
+    typer.echo(f"on each machine: tandem serve --cluster … --secret-file {secret_file.name} --node <name>")
+
+
+def _status(nodes: PostgresNodes) -> dict[str, Any]:
+    rows, stores, revisions, _ = nodes.look()
+    return {
+        "nodes": [
+            {"name": name, "incarnation": incarnation, "beat": beat, "address": address, "version": version, "draining": draining}
+            for name, incarnation, beat, address, version, draining in rows
+        ],
+        "namespaces": [
+            {
+                "name": namespace,
+                "revision": revision,
+                "stores": [
+                    {"store": row.number, "owner": row.owner, "epoch": row.epoch, "wanted": row.wanted}
+                    for row in stores
+                    if row.namespace == namespace
+                ],
+            }
+            for namespace, revision in sorted(revisions.items())
+        ],
+    }
+
+
+@application.command()
+def status(
+    engine: Engine, as_json: Json = False, seconds: Annotated[float, typer.Option(help="How long to listen for beats.")] = 2.5
+) -> None:
+    """Which nodes there are, which of them beat, and who serves which store."""
+    import time
+
+    with _opened(engine) as (schema, nodes):
+        schema.check(None)
+        before = {node["name"]: node["beat"] for node in _status(nodes)["nodes"]}
+        if before:
+            time.sleep(seconds)
+        found = _status(nodes)
+    for node in found["nodes"]:
+        node["beats"] = node["beat"] != before.get(node["name"])
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for node in found["nodes"]:
+        state = "beats" if node["beats"] else "silent"
+        address = f", peers at {node['address']}" if node["address"] else ""
+        typer.echo(f"node {node['name']}: {state}, version {node['version']}{address}{', draining' if node['draining'] else ''}")
+    for namespace in found["namespaces"]:
+        for store in namespace["stores"]:
+            owner = f"node {store['owner']}" if store["owner"] else "nobody"
+            wanted = f", wanted by {store['wanted']}" if store["wanted"] else ""
+            typer.echo(f"{namespace['name']} store-{store['store']}: {owner}, epoch {store['epoch']}{wanted}")
+
+
+def _must_know(nodes: PostgresNodes, node: str) -> None:
+    known = [row[0] for row in nodes.look()[0]]
+    if node not in known:
+        raise ConfigurationError(f"there is no node {node!r}; known are {', '.join(known) or 'none'}")
+
+
+def _said(count: int, namespace: str, text: str) -> None:
+    if not count:
+        raise ConfigurationError(f"the cluster has no namespace {namespace!r}; see tandem cluster status")
+    typer.echo(text)
+
+
+@application.command()
+def move(engine: Engine, namespace: str, node: str) -> None:
+    """Let another node serve a namespace; its owner finishes what it is at first."""
+    with _opened(engine) as (schema, nodes):
+        schema.check(None)
+        _must_know(nodes, node)
+        _said(nodes.want(namespace, node), namespace, f"{namespace} moves to node {node}")
+
+
+@application.command()
+def take(engine: Engine, namespace: str, node: str) -> None:
+    """Let another node serve a namespace at once, whatever its owner is doing. Nothing that was acknowledged is lost."""
+    with _opened(engine) as (schema, nodes):
+        schema.check(None)
+        _must_know(nodes, node)
+        _said(nodes.depose(namespace, node), namespace, f"{namespace} was taken from its owner, for node {node}")
+
+
+@application.command()
+def drain(engine: Engine, node: str, end: Annotated[bool, typer.Option("--end", help="It may serve again.")] = False) -> None:
+    """Let a node serve nothing, for its maintenance: what it serves moves to others."""
+    with _opened(engine) as (schema, nodes):
+        schema.check(None)
+        _must_know(nodes, node)
+        nodes.drain(node, not end)
+    typer.echo(f"node {node} {'may serve again' if end else 'is drained: what it serves moves to others'}")
+
+
+@application.command()
+def forget(engine: Engine, node: str) -> None:
+    """Strike a node from the list that is never coming back."""
+    with _opened(engine) as (schema, nodes):
+        schema.check(None)
+        _must_know(nodes, node)
+        nodes.forget(node)
+    typer.echo(f"node {node} is forgotten")

@@ -1,0 +1,111 @@
+"""A node of a cluster from its settings: the engine is checked before anything starts, keys are those of all nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from tandem.cli.configuration.keyring import KeyRing
+from tandem.model.errors import ConfigurationError, EngineAway
+from tandem.server.settings import ClusterSettings, ServerSettings
+
+SECRET_BYTES_MIN: Final = 16
+
+
+def read_secret(settings: ClusterSettings) -> bytes:
+    try:
+        secret = settings.secret_file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"cluster.secret_file: {settings.secret_file} cannot be read: {error.strerror}; copy that of `tandem cluster init`"
+        ) from error
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigurationError(
+            f"cluster.secret_file: {settings.secret_file} has {len(secret)} bytes; allowed are {SECRET_BYTES_MIN} or more"
+        )
+    return secret
+
+
+def engine_missing() -> ConfigurationError:
+    return ConfigurationError("cluster.engine: needs the PostgreSQL client: pip install 'tandem[postgres]'")
+
+
+def check_engine(settings: ServerSettings, now_ms: Callable[[], int], say: Callable[[str], None]) -> None:
+    """Everything that would keep this node from serving well is found before it does anything."""
+    try:
+        from tandem.stores.postgres_schema import Schema
+    except ImportError as error:
+        raise engine_missing() from error
+    from tandem.model.clock import SystemClock
+    from tandem.stores.postgres_connection import EngineConnection, Hosts
+
+    cluster = settings.cluster
+    assert cluster is not None
+    connection = EngineConnection(Hosts(cluster.engine), f"tandem check {cluster.node}", SystemClock())
+    try:
+        schema = Schema(cluster.engine, connection)
+        schema.check(read_secret(cluster))
+        state = schema.must_be_durable(cluster.durability, now_ms)
+        for problem in state.problems:
+            say(f"the engine may lose what it acknowledged: {problem}")
+        for namespace in settings.namespaces:
+            schema.ensure_stores(namespace.name, settings.stores.count)
+    finally:
+        connection.close()
+
+
+def share_keys(settings: ServerSettings, ring: KeyRing) -> None:
+    """Keys that were made by any node are those of all; a node that has others from before it joined forgets them."""
+    from tandem.model.clock import SystemClock
+    from tandem.stores.postgres_connection import EngineConnection, Hosts
+    from tandem.stores.postgres_schema import Schema
+
+    cluster = settings.cluster
+    assert cluster is not None
+    connection = EngineConnection(Hosts(cluster.engine), f"tandem keys {cluster.node}", SystemClock())
+    try:
+        schema = Schema(cluster.engine, connection)
+        for namespace in settings.namespaces:
+            shared = schema.shared_keys(namespace.name, json.dumps(ring.of_namespace(namespace.name)))
+            ring.adopt(namespace.name, json.loads(shared))
+    finally:
+        connection.close()
+
+
+def make_node_server(settings: ServerSettings, log: Callable[[str], None], **rest: Any) -> Any:
+    """The composition root of a node: who it is, what it may open, and the server around it."""
+    from tandem import __version__
+    from tandem.cluster.node import Node
+    from tandem.cluster.peers import ClusterNode
+    from tandem.model.clock import SystemClock
+    from tandem.server.server import Server
+    from tandem.stores.ledger_engines import LedgerEngines
+    from tandem.stores.postgres_connection import EngineConnection, Hosts
+    from tandem.stores.postgres_nodes import PostgresNodes
+    from tandem.stores.settings import LogSettings
+
+    cluster = settings.cluster
+    assert cluster is not None
+    clock = SystemClock()
+    hosts = Hosts(cluster.engine)
+    nodes = PostgresNodes(EngineConnection(hosts, f"tandem beats {cluster.node}", clock))
+    try:
+        incarnation = nodes.join(cluster.node, cluster.advertise or cluster.listen, __version__)
+        node = Node(cluster.node, incarnation, nodes, clock, cluster.lease_ms, log)
+        node.first_look()
+    except EngineAway as error:
+        raise ConfigurationError(f"cluster.engine: {error.description}; is PostgreSQL up?") from error
+    stores = LogSettings(segment_bytes=settings.stores.segment_bytes, engine_bytes_max=cluster.engine_bytes_max)
+    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take, settings.data_dir)
+
+    def must_stop(why: str) -> None:
+        log(why)
+        os.kill(os.getpid(), 15)
+
+    node.must_stop = must_stop
+    peers = None
+    if cluster.listen:
+        peers = ClusterNode(node=cluster.node, listen=cluster.listen, secret=read_secret(cluster), ownership=node.ownership)
+    return Server(settings, engines, clock=clock, log=log, node=node, cluster=peers, **rest)

@@ -1,0 +1,97 @@
+"""One worker of `tandem serve --workers`: a broker without a port that is handed its connections. `python -m tandem.cli.worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import socket
+import sys
+import threading
+from typing import Final
+
+from tandem.cli import running
+from tandem.cli.log_output import LINES, OUTPUT, note
+from tandem.cli.workers import READY, WorkerStart
+from tandem.cluster.workers import worker_name
+from tandem.model.errors import BusError, ConfigurationError
+from tandem.server.audit import Audit
+from tandem.server.server import Server
+
+_EXIT_USAGE: Final = 2
+
+
+def main() -> None:
+    start: WorkerStart = pickle.load(sys.stdin.buffer)
+    OUTPUT.who = worker_name(start.number)
+    OUTPUT.configure(start.log_format, start.log_level)
+    running.allow_files(start.settings.limits)
+    try:
+        with asyncio.Runner(loop_factory=running.loop_factory()) as runner, running.audit_log(start.settings.data_dir) as audit:
+            runner.run(_serve(start, audit))
+    except ConfigurationError as error:
+        print(f"tandem: {error}", file=sys.stderr)
+        sys.exit(_EXIT_USAGE)
+    except MemoryError:
+        running.out_of_memory()
+
+
+async def _serve(start: WorkerStart, audit: Audit) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(running.on_loop_error)
+    threading.excepthook = running.on_thread_error
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    beside = loop.create_task(running.tell_what_was_left_out())
+    server = running.make_server(audit, start.settings, start.plan.node(start.number))
+    channel = socket.socket(fileno=start.channel)
+    channel.setblocking(False)
+    try:
+        await server.start()
+    except BusError as error:
+        raise ConfigurationError(f"the broker cannot start: {error.description}") from error
+    try:
+        running.settle_garbage_collector()
+        handed = _Handed(server, channel, stopping)
+        loop.add_reader(channel, handed.look)
+        channel.send(READY)
+        await stopping.wait()
+        loop.remove_reader(channel)
+        note(str(await server.drain()))
+    finally:
+        began = loop.time()
+        await server.stop()
+        beside.cancel()
+        note(f"stopped in {loop.time() - began:.2f} s")
+        LINES.close()
+
+
+class _Handed:
+    """Takes connections from the channel; its end is the end of whoever started us."""
+
+    def __init__(self, server: Server, channel: socket.socket, stopping: asyncio.Event) -> None:
+        self._server = server
+        self._channel = channel
+        self._stopping = stopping
+        self._taking: set[asyncio.Task[None]] = set()
+
+    def look(self) -> None:
+        try:
+            said, descriptors, _, _ = socket.recv_fds(self._channel, 64, 64)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            said, descriptors = b"", []
+        if not said:
+            self._stopping.set()
+        for descriptor in descriptors:
+            accepted = socket.socket(fileno=descriptor)
+            accepted.setblocking(False)
+            task = asyncio.get_running_loop().create_task(self._server.take(accepted))
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""`tandem serve --workers N`: one port, N processes behind it. This process accepts, hands connections over, and keeps the others alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tandem.cli.configuration.settings import Configuration
+from tandem.cli.log_output import LINES, note
+from tandem.cli.running import greeting, loop_factory
+from tandem.cli.service_manager import ServiceManager
+from tandem.cluster.workers import WorkerPlan, assign_stores, worker_name
+from tandem.model.catalog import Snapshot
+from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.model.errors import ConfigurationError
+from tandem.server.settings import ServerSettings
+
+READY: Final = b"R"
+CONNECTION: Final = b"C"
+STAY_VARIABLE: Final = "TANDEM_CONNECTIONS_STAY"
+"""Environment variable: 1 leaves every connection with the worker that it came to, for benchmarks of carried links."""
+_SECRET_BYTES: Final = 32
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+_STEADY_SECONDS: Final = 30.0
+"""Alive for so long, a worker that dies is started again at once."""
+_EXIT_USAGE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStart:
+    """What one worker is told when it starts, over its standard input."""
+
+    number: int
+    plan: WorkerPlan
+    settings: ServerSettings
+    log_format: str
+    log_level: str
+    channel: int
+    """File descriptor: connections come in, readiness goes out. It ends with whoever started the worker."""
+
+
+def serve_workers(configuration: Configuration, settings: ServerSettings, keys: str, lock: int) -> None:
+    """Until told to stop. `lock`: the descriptor that holds the data directory; workers hold it too."""
+    count = configuration.workers
+    if configuration.issuer is not None:
+        raise ConfigurationError("workers: an issuer in the same process has no place among them; run `tandem issuer serve` beside")
+    if settings.data_dir is None:
+        raise ConfigurationError("workers: they share a data directory; leave out --memory, or run without workers")
+    if count > settings.stores.count:
+        raise ConfigurationError(
+            f"workers: found {count}, but each needs a store and there are {settings.stores.count}; raise stores.count, or use fewer"
+        )
+    with _sockets() as sockets, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        plan = WorkerPlan(
+            count=count,
+            sockets=sockets,
+            secret=os.urandom(_SECRET_BYTES),
+            broker=settings.node,
+            moves=os.environ.get(STAY_VARIABLE) != "1",
+            stores=_plan_stores(settings, count),
+        )
+        runner.run(Supervisor(configuration, settings, plan, keys, lock).run())
+
+
+@contextlib.contextmanager
+def _sockets() -> Iterator[Path]:
+    """Where workers listen for each other: nobody else may look in."""
+    directory = Path(tempfile.mkdtemp(prefix="tandem-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# -- which worker has which store --------------------------------------------------------------
+
+
+def _plan_stores(settings: ServerSettings, workers: int) -> dict[str, tuple[int, ...]]:
+    assert settings.data_dir is not None
+    planned: dict[str, tuple[int, ...]] = {}
+    for namespace in settings.namespaces:
+        snapshot = _stored(settings.data_dir / namespace.name)
+        together = stores_together(snapshot, settings.stores.count) if snapshot is not None else []
+        planned[namespace.name] = assign_stores(settings.stores.count, workers, together)
+        kept = [sorted(stores) for stores in together if len(stores) > 1]
+        if kept:
+            note(f"{namespace.name}: one worker has the stores of what cannot be spread yet: {'; '.join(map(str, kept))}")
+    return planned
+
+
+def _stored(directory: Path) -> Snapshot | None:
+    from tandem.stores.engines import METADATA
+    from tandem.stores.metadata import Metadata
+
+    path = directory / METADATA
+    if not path.exists():
+        return None
+    metadata = Metadata(path)
+    try:
+        return metadata.load()
+    finally:
+        metadata.close()
+
+
+def stores_together(snapshot: Snapshot, count: int) -> list[frozenset[int]]:
+    """Sets of stores that one worker must have: what forwards and where to, and what is partitioned in a way that needs all of it."""
+    every = frozenset(range(count))
+    stores: dict[str, frozenset[int]] = {}
+    for stored in snapshot.entities:
+        description = stored.description
+        if isinstance(description, QueueDescription | TopicDescription):
+            stores[description.name.casefold()] = every if description.partition_count > 1 else frozenset({stored.store})
+    found: list[frozenset[int]] = []
+    for stored in snapshot.entities:
+        description = stored.description
+        own = description.topic if isinstance(description, SubscriptionDescription) else description.name
+        mine = stores.get(own.casefold(), frozenset())
+        if isinstance(description, QueueDescription | TopicDescription) and description.partition_count > 1:
+            found.append(every)
+        if not isinstance(description, TopicDescription):
+            for target in (description.forward_to, description.forward_dead_lettered_messages_to):
+                if target is not None:
+                    found.append(mine | stores.get(target.casefold(), frozenset()))
+    return [one for one in dict.fromkeys(found) if len(one) > 1]
+
+
+# -- the processes -----------------------------------------------------------------------------
+
+
+class _Worker:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = worker_name(number)
+        self.process: asyncio.subprocess.Process | None = None
+        self.channel: socket.socket | None = None
+        self.ready = asyncio.Event()
+        self.taking = False
+        self.pause = _FIRST_PAUSE
+
+
+class Supervisor:
+    """Binds, starts, hands over, restarts, and ends with everything it started."""
+
+    def __init__(self, configuration: Configuration, settings: ServerSettings, plan: WorkerPlan, keys: str, lock: int) -> None:
+        self._configuration = configuration
+        self._settings = settings
+        self._plan = plan
+        self._keys = keys
+        self._lock = lock
+        self._workers = [_Worker(number) for number in range(plan.count)]
+        self._listeners: list[socket.socket] = []
+        self._stopping = asyncio.Event()
+        self._turn = 0
+        self._exit = 0
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._told_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, note, "with workers the configuration is read again by a restart only; nothing was changed")
+        manager = ServiceManager(os.environ)
+        alive = loop.create_task(manager.keep_alive())
+        self._bind()
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            for worker in self._workers:
+                # The first makes what the others read: metadata, and what the configuration asks for.
+                tasks.append(loop.create_task(self._keep(worker)))
+                if not await self._is_ready(worker):
+                    return
+            self._greet(manager)
+            for listener in self._listeners:
+                loop.add_reader(listener, self._accept, listener)
+            await self._stopping.wait()
+        finally:
+            manager.stopping("what is under way is finished")
+            for listener in self._listeners:
+                loop.remove_reader(listener)
+                listener.close()
+            await self._stop(tasks)
+            alive.cancel()
+            LINES.close()
+        if self._exit:
+            sys.exit(self._exit)
+
+    async def _is_ready(self, worker: _Worker) -> bool:
+        waits = [asyncio.ensure_future(worker.ready.wait()), asyncio.ensure_future(self._stopping.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return not self._stopping.is_set()
+
+    def _bind(self) -> None:
+        for wanted in self._settings.listeners:
+            try:
+                family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+                listener = socket.create_server((wanted.host, wanted.port), family=family, backlog=4096)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror or error}; choose another with --port or --host"
+                ) from error
+            listener.setblocking(False)
+            self._listeners.append(listener)
+
+    def _greet(self, manager: ServiceManager) -> None:
+        addresses = [
+            (wanted.host, listener.getsockname()[1]) for wanted, listener in zip(self._settings.listeners, self._listeners, strict=True)
+        ]
+        processes = ", ".join(f"{worker.name} {worker.process.pid}" for worker in self._workers if worker.process is not None)
+        print(f"workers: {processes}")
+        for line in greeting(self._settings, tuple(addresses), self._keys):
+            print(line)
+        sys.stdout.flush()
+        manager.ready(line)
+
+    # -- connections -------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(64):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                note(f"a connection could not be accepted: {error.strerror or error}")
+                return
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._hand_over(connection)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """To the workers in turn; past one that is starting, or so busy that it does not take what it was given."""
+        for _ in self._workers:
+            self._turn = (self._turn + 1) % len(self._workers)
+            worker = self._workers[self._turn]
+            if worker.channel is None or not worker.taking:
+                continue
+            try:
+                socket.send_fds(worker.channel, [CONNECTION], [connection.fileno()])
+                return
+            except OSError:
+                continue
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def _keep(self, worker: _Worker) -> None:
+        """Start it, and start it again whenever it ends before it was told to."""
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            began = loop.time()
+            code = await self._run_worker(worker)
+            if self._stopping.is_set():
+                return
+            if not worker.ready.is_set():
+                self._exit = code if code == _EXIT_USAGE else 1  # it has said why
+                self._stopping.set()
+                return
+            worker.pause = _FIRST_PAUSE if loop.time() - began > _STEADY_SECONDS else min(worker.pause * 2, _LONGEST_PAUSE)
+            how = f"signal {-code}" if code < 0 else f"code {code}"
+            note(f"{worker.name} ended with {how}: its stores are away until it is back, in {worker.pause:g} s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(worker.pause):
+                    await self._stopping.wait()
+
+    async def _run_worker(self, worker: _Worker) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        settings = replace(self._settings, listeners=(), node=f"{self._settings.node}-{worker.number}")
+        start = WorkerStart(
+            number=worker.number,
+            plan=self._plan,
+            settings=settings,
+            log_format=self._configuration.log_format,
+            log_level=self._configuration.log_level,
+            channel=theirs.fileno(),
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tandem.cli.worker",
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(theirs.fileno(), self._lock),
+        )
+        theirs.close()
+        worker.process, worker.channel = process, ours
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, self._heard, worker)
+        assert process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(pickle.dumps(start))
+            process.stdin.close()
+        try:
+            return await process.wait()
+        finally:
+            loop.remove_reader(ours)
+            ours.close()
+            worker.channel, worker.process, worker.taking = None, None, False
+
+    def _heard(self, worker: _Worker) -> None:
+        if worker.channel is None:
+            return
+        try:
+            said = worker.channel.recv(64)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            said = b""
+        if not said:
+            asyncio.get_running_loop().remove_reader(worker.channel)
+            return
+        if worker.ready.is_set():
+            note(f"{worker.name} is back")
+        worker.taking = True
+        worker.ready.set()
+
+    def _told_to_stop(self) -> None:
+        """The first time everybody finishes what is under way; the second time nobody does."""
+        if self._stopping.is_set():
+            for worker in self._workers:
+                if worker.process is not None:
+                    worker.process.kill()
+        self._stopping.set()
+
+    async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
+        self._stopping.set()
+        for worker in self._workers:
+            if worker.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    worker.process.terminate()
+        await asyncio.gather(*tasks)

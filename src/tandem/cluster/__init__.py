@@ -1,0 +1,1 @@
+"""Several processes that serve one namespace: who serves which store, and how one reaches what another has."""

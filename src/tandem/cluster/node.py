@@ -1,0 +1,265 @@
+"""One node of a cluster: beats, looks who lives, takes what is free, and gives up what it may no longer serve."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tandem.cluster.membership import BEATS_PER_LEASE, Membership, NodeRow, View
+from tandem.model.clock import Clock, boot_ms
+from tandem.model.errors import EngineAway
+from tandem.model.store_row import StoreRow
+
+_SKEW_MS_MAX: Final = 1_000
+"""Clocks of node and engine further apart than this are worth a word."""
+
+
+class Nodes(Protocol):
+    """The engine, for beats. Calls block."""
+
+    def beat(self, node: str, incarnation: int) -> bool: ...
+
+    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int]: ...
+
+    def wait(self, seconds: float) -> bool:
+        """True as soon as another node has changed a namespace; False after so long."""
+        ...
+
+    def give_up_after(self, milliseconds: int) -> None:
+        """On any thread."""
+
+    def close(self) -> None: ...
+
+
+class HeldStore(Protocol):
+    """A store as its node drives it."""
+
+    epoch: int
+
+    def hold(self, why: str) -> None: ...
+
+    def hand_back(self, why: str) -> None: ...
+
+    def move_away(self, why: str) -> None: ...
+
+
+class Node:
+    """Methods are called on the loop; one thread beats."""
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        nodes: Nodes,
+        clock: Clock,
+        lease_ms: int,
+        log: Callable[[str], None],
+        boot_ms: Callable[[], int] = boot_ms,
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.membership = Membership(name)
+        self._nodes = nodes
+        self._clock = clock
+        self.lease_ms = lease_ms
+        self._interval_ms = lease_ms // BEATS_PER_LEASE
+        self._hold_after_ms = lease_ms - lease_ms // BEATS_PER_LEASE
+        self._log = log
+        self._boot_ms = boot_ms
+        self.must_stop: Callable[[str], None] = log
+        """Called on the loop when this process must not go on, with the reason."""
+        self._loop_call: Callable[[Callable[[], None]], None] = lambda function: None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._late = False
+        self._last_beat = 0
+        """When the last beat that the engine has was begun, on a clock that goes on while the machine sleeps."""
+        self._told_away = ""
+        self._told_skew = False
+        self.stores: dict[tuple[str, int], HeldStore] = {}
+        self._subscribers: dict[str, list[Callable[[int], None]]] = {}
+        self._owners: dict[tuple[str, int], str | None] = {}
+        self.on_beat: list[Callable[[], None]] = []
+        """Called on the loop after each beat."""
+        self.on_notice: list[Callable[[], None]] = []
+        """Called on the loop when another node says that it has changed a namespace."""
+        self.takeovers = 0
+        self.beat_ms = 0
+        self.skew_ms = 0
+
+    # -- beats -------------------------------------------------------------------------------
+
+    def first_look(self) -> None:
+        """Before anything is opened: blocks, and raises EngineAway."""
+        begun = self._boot_ms()
+        if not self._nodes.beat(self.name, self.incarnation):
+            raise EngineAway(f"another process runs as node {self.name}")
+        self._take(self._view(), begun)
+
+    def start(self, loop_call: Callable[[Callable[[], None]], None]) -> None:
+        self._loop_call = loop_call
+        self._thread = threading.Thread(target=self._run, name="tandem-beats", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        due = 0
+        while not self._ending.is_set():
+            begun = self._boot_ms()
+            try:
+                if begun < due:
+                    if self._nodes.wait((due - begun) / 1000):
+                        self._call(self._noticed)
+                    continue
+                due = begun + self._interval_ms
+                if not self._nodes.beat(self.name, self.incarnation):
+                    self._call(self._deposed)
+                    return
+                view = self._view()
+            except EngineAway as error:
+                away = error.description
+                self._call(lambda away=away: self._away(away))  # type: ignore[misc]
+                self._ending.wait(self._interval_ms / 1000)
+                continue
+            self._call(lambda view=view, begun=begun: self._take(view, begun))  # type: ignore[misc]
+        self._nodes.close()
+
+    def _noticed(self) -> None:
+        for tell in self.on_notice:
+            tell()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            self._loop_call(function)
+        except RuntimeError:
+            return  # the loop is closed
+
+    def _view(self) -> View:
+        nodes, stores, revisions, engine_ms = self._nodes.look()
+        self.skew_ms = engine_ms - self._clock.now_ms() if engine_ms else 0
+        return View(tuple(NodeRow(*row) for row in nodes), tuple(stores), revisions, engine_ms)
+
+    def _away(self, cause: str) -> None:
+        if not self._told_away:
+            self._told_away = cause
+            self._log(f"the engine does not take our beats: {cause}")
+        self.check()
+
+    def _deposed(self) -> None:
+        """Two processes under one name would both think that they are this node."""
+        for store in self.stores.values():
+            store.hand_back(f"another process runs as node {self.name}")
+        self.must_stop(f"another process runs as node {self.name}: give each node a name of its own (--node), then start again")
+
+    def _take(self, view: View, begun: int) -> None:
+        self._last_beat = begun
+        self.beat_ms = self._boot_ms() - begun
+        if self._told_away:
+            self._told_away = ""
+            self._log("the engine takes our beats again")
+        if abs(self.skew_ms) > _SKEW_MS_MAX and not self._told_skew:
+            self._log(f"the clock of this machine is {-self.skew_ms} ms ahead of the engine's: set both by NTP")
+        self._told_skew = abs(self.skew_ms) > _SKEW_MS_MAX
+        self.membership.beat(view)
+        for (namespace, number), store in self.stores.items():
+            by = self.membership.lost(namespace, number, store.epoch) if store.epoch else ""
+            if by:
+                store.hand_back(f"node {by} has taken the store over" if by != "nobody" else "the store was taken away by an operator")
+            elif store.epoch:
+                to = self.membership.should_leave(namespace)
+                if to:
+                    store.move_away(f"moving to node {to}")
+        self.check()
+        self._tell_changes()
+        for tell in self.on_beat:
+            tell()
+
+    def check(self) -> None:
+        """At the start of a turn: a node that was stopped, or cut off, may have been declared dead. It hands out nothing until it knows."""
+        late = self._boot_ms() - self._last_beat > self._hold_after_ms
+        if late:
+            self._nodes.give_up_after(self.lease_ms)
+        if late == self._late:
+            return
+        self._late = late
+        why = f"node {self.name} could not reach the engine for {self._hold_after_ms} ms: others may have taken over" if late else ""
+        for store in self.stores.values():
+            store.hold(why)
+
+    # -- stores ------------------------------------------------------------------------------
+
+    def may_take(self, row: StoreRow) -> bool:
+        """On the thread that opens a store."""
+        return self._thread is not None and self.membership.may_take(row)
+
+    def should_open(self, namespace: str, number: int) -> bool:
+        return self.membership.should_open(namespace, number)
+
+    def took(self, row: StoreRow) -> None:
+        """A store was acquired here."""
+        before = self.membership.store(row.namespace, row.number)
+        if before is not None and before.owner not in ("", self.name):
+            self.takeovers += 1
+            self._log(f"{row.namespace} store-{row.number}: node {self.name} takes over from {before.owner}, epoch {row.epoch}")
+        self.membership.took(row)
+        self._tell_changes()
+
+    def state(self) -> dict[str, object]:
+        """For operators."""
+        living = self.membership.living()
+        return {
+            "node": self.name,
+            "beats": not self._late,
+            "beat_ms": self.beat_ms,
+            "clock_ahead_ms": -self.skew_ms,
+            "takeovers": self.takeovers,
+            "nodes": [
+                {"name": row.name, "lives": row.name in living, "draining": row.draining, "version": row.version}
+                for row in self.membership.view.nodes
+            ],
+        }
+
+    def ownership(self, namespace: str) -> NamespaceOwnership:
+        return NamespaceOwnership(self, namespace)
+
+    def subscribe(self, namespace: str, changed: Callable[[int], None]) -> None:
+        self._subscribers.setdefault(namespace, []).append(changed)
+
+    def _tell_changes(self) -> None:
+        for row in self.membership.view.stores:
+            key = (row.namespace, row.number)
+            owner = self.membership.owner(*key)
+            if self._owners.get(key, "") != owner:
+                self._owners[key] = owner
+                for changed in self._subscribers.get(row.namespace, ()):
+                    changed(row.number)
+
+
+class NamespaceOwnership:
+    """Who serves the stores of one namespace, by what the last beat has shown."""
+
+    def __init__(self, node: Node, namespace: str) -> None:
+        self._node = node
+        self._namespace = namespace
+
+    def owner(self, store: int) -> str | None:
+        if self.here(store):
+            return self._node.name
+        owner = self._node.membership.owner(self._namespace, store)
+        return None if owner == self._node.name else owner
+
+    def here(self, store: int) -> bool:
+        held = self._node.stores.get((self._namespace, store))
+        return held is not None and held.epoch > 0
+
+    def address(self, node: str) -> str | None:
+        row = self._node.membership.node_row(node)
+        return row.address or None if row is not None else None
+
+    def subscribe(self, changed: Callable[[int], None]) -> None:
+        self._node.subscribe(self._namespace, changed)

@@ -1,0 +1,126 @@
+"""Links with tracing: a span for each message that carries a trace context when it is accepted, delivered and settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.amqp.link import Delivery, ReceiverLink, SenderLink
+from tandem.amqp.outcomes import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE, TRANSACTIONAL, Outcome
+from tandem.broker.ports import Effect
+from tandem.broker.queue.locks import Lock
+from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
+from tandem.gateway.amqp.sending import BATCH_FORMAT, Sending, split_batch
+from tandem.gateway.views import application_properties_of
+from tandem.model.errors import BusError
+from tandem.tracing import MessageSpans, trace_parent
+
+if TYPE_CHECKING:
+    from tandem.broker.queue.entity import Entity
+    from tandem.gateway.amqp.connection import PeerConnection
+    from tandem.model.address import Address
+    from tandem.model.message import Message
+
+_MS = 1_000_000
+_OUTCOMES = {
+    ACCEPTED_CODE: "complete",
+    REJECTED_CODE: "dead-letter",
+    RELEASED_CODE: "release",
+    MODIFIED_CODE: "abandon",
+    TRANSACTIONAL: "transactional",
+}
+
+
+class _SpansEnd(Effect):
+    """When the disk knows, what was asked is done."""
+
+    __slots__ = ("_spans", "_tracing")
+
+    def __init__(self, tracing: MessageSpans, spans: list[object]) -> None:
+        self._tracing = tracing
+        self._spans = spans
+
+    def done(self, error: BaseException | None) -> None:
+        for span in self._spans:
+            self._tracing.end(span, error)
+
+
+class TracedSending(Sending):
+    """`accept`: from the transfer until the message is durable, or why it was refused."""
+
+    def __init__(self, connection: PeerConnection, queue: Entity, address: Address, tracing: MessageSpans) -> None:
+        super().__init__(connection, queue, address)
+        self._tracing = tracing
+        self._refusals: list[BusError] = []
+
+    def on_transfer(
+        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
+    ) -> None:
+        spans: list[object] = []
+        for parent in _parents(payload, message_format):
+            spans.append(self._tracing.start("accept", parent, self.queue.path))
+        self._refusals.clear()
+        super().on_transfer(link, delivery_id, tag, payload, settled, message_format, state)
+        if not spans:
+            return
+        if self._refusals:
+            _SpansEnd(self._tracing, spans).done(self._refusals[0])
+        else:
+            self.queue.when_durable(_SpansEnd(self._tracing, spans))
+
+    def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
+        self._refusals.append(error)
+        super()._reject(link, delivery_id, settled, error)
+
+
+def _parents(payload: bytes, message_format: int) -> list[str]:
+    try:
+        parts = split_batch(payload) if message_format == BATCH_FORMAT else [payload]
+    except BusError:
+        return []  # it is refused in a moment, with what is wrong
+    found = [trace_parent(application_properties_of(part)) for part in parts]
+    return [parent for parent in found if parent]
+
+
+class TracedConsumer(LinkConsumer):
+    """`deliver`: from the instant a message was enqueued until it was sent to a receiver."""
+
+    __slots__ = ("contexts", "path", "tracing")
+
+    def __init__(self, connection: PeerConnection, link: SenderLink, peek_lock: bool, path: str, tracing: MessageSpans) -> None:
+        super().__init__(connection, link, peek_lock)
+        self.path = path
+        self.tracing = tracing
+        self.contexts: dict[bytes, str] = {}
+        """Of what is in the receiver's hands, by lock token."""
+
+    def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
+        parent = trace_parent(application_properties_of(message.bare))
+        super().deliver(message, seq, enqueued_at, count, expires_at, lock)
+        if not parent:
+            return
+        now = self.connection.turn.now
+        began = min(enqueued_at, now) * _MS
+        span = self.tracing.start("deliver", parent, self.path, began, sequence_number=seq, delivery_count=count + 1)
+        self.tracing.end(span, None, now * _MS)
+        if lock is not None:
+            self.contexts[lock.token] = parent
+
+
+class TracedReceiving(Receiving):
+    """`settle`: from the receiver's word until it is durable."""
+
+    def __init__(self, connection: PeerConnection, queue: Entity, consumer: TracedConsumer) -> None:
+        super().__init__(connection, queue, consumer)
+        self._traced = consumer
+
+    def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
+        consumer = self._traced
+        spans: list[object] = []
+        for delivery in deliveries:
+            lock = delivery.context
+            parent = consumer.contexts.pop(lock.token, "") if isinstance(lock, Lock) else ""
+            if parent:
+                spans.append(consumer.tracing.start("settle", parent, self.queue.path, None, settlement=_OUTCOMES.get(outcome.code, "?")))
+        super().on_disposition(link, deliveries, outcome, settled)
+        if spans:
+            self.queue.when_durable(_SpansEnd(consumer.tracing, spans))

@@ -1,0 +1,1 @@
+"""What the console does over HTTP: JSON under `/$tandem/api/`, a file for each noun."""

@@ -1,0 +1,162 @@
+"""One call of the console: who makes it, what it may do, what it brought along; and how answers and refusals look."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from aiohttp import web
+
+from tandem.gateway.http.types import PASSIVE, note_refused
+from tandem.model.address import Address, parse
+from tandem.model.entity import Right
+from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, Refused, Unauthorized
+from tandem.server import sas
+
+if TYPE_CHECKING:
+    from tandem.gateway.http.operated_broker import OperatedBroker
+    from tandem.server.administration import NamespaceAdmin
+    from tandem.server.context import NamespaceContext
+
+NAMESPACE_HEADER: Final = "Tandem-Namespace"
+"""Says which namespace is meant, where the name of the host does not."""
+_T = TypeVar("_T")
+
+
+class BodyTooLarge(Refused):
+    condition = "amqp:link:message-size-exceeded"
+    status = 413
+
+
+class Caller:
+    """Whose token came with a request, and what it is good for."""
+
+    def __init__(self, grants: list[sas.Grant], namespace: str) -> None:
+        self.grants = [grant for grant in grants if grant.rights]
+        self._namespace = namespace
+
+    @classmethod
+    async def of(cls, context: NamespaceContext, token: str | None) -> Caller:
+        """Raises AuthenticationFailed."""
+        if not token:
+            raise AuthenticationFailed("MissingToken: the request has no Authorization header. Log in.")
+        path = sas.parse(token).path if sas.looks_like_sas(token) else ""
+        return cls(await context.authority.grants_looking(token, path), context.namespace.name)
+
+    @property
+    def name(self) -> str:
+        return self.grants[0].key_name if self.grants else ""
+
+    @property
+    def expires_at_ms(self) -> int:
+        return max((grant.expires_at_ms for grant in self.grants), default=0)
+
+    def may(self, path: str, right: Right) -> bool:
+        return any(grant.allows(right) and grant.covers(path) for grant in self.grants)
+
+    def need(self, path: str, right: Right) -> None:
+        if not self.may(path, right):
+            raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace}'.")
+
+    def described(self) -> list[dict[str, Any]]:
+        return [{"path": grant.scope, "rights": sorted(right.value for right in grant.rights)} for grant in self.grants]
+
+
+class ApiCall:
+    """A request, taken apart. `argument` reads what came as JSON, and refuses what is missing or of another type."""
+
+    def __init__(self, server: OperatedBroker, number: int, request: web.BaseRequest, caller: Caller, body: dict[str, Any]) -> None:
+        self.server = server
+        self.number = number
+        self.request = request
+        self.caller = caller
+        self.body = body
+
+    @property
+    def context(self) -> NamespaceContext:
+        return self.server.contexts[self.number]
+
+    @property
+    def admin(self) -> NamespaceAdmin:
+        return self.server.admins[self.number]
+
+    def argument(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
+        value = self.body.get(name)
+        if value is None:
+            value = default
+        fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+        if value is None or not fits:
+            raise ArgumentRefused(f"'{name}' must be a {kind.__name__}, found {_shown(value)}")
+        return cast("_T", value)
+
+    def number_of(self, name: str, least: int, most: int, default: int | None = None) -> int:
+        """Browsers cannot hold large numbers: those come as text."""
+        value = self.body.get(name, default)
+        if isinstance(value, str) and value.isdigit():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ArgumentRefused(f"'{name}' must be a number from {least} to {most}, found {_shown(value)}")
+        return value
+
+    def numbers(self, name: str, most: int) -> list[int]:
+        """Sequence numbers, as text or as numbers, each once."""
+        values = self.argument(name, list)
+        try:
+            found = [int(value) for value in values]
+        except (TypeError, ValueError):
+            raise ArgumentRefused(f"'{name}' must be a list of sequence numbers") from None
+        if not 0 < len(found) <= most or len(set(found)) != len(found):
+            raise ArgumentRefused(f"'{name}' must have 1 to {most} different sequence numbers, found {len(found)}")
+        return found
+
+    def address(self, right: Right, name: str = "path") -> Address:
+        """Where, and whether the caller may do it there: without the right nobody learns what exists."""
+        address = parse(self.argument(name, str))
+        self.caller.need(address.resource, right)
+        return address
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else repr(value)[:60]
+
+
+async def read_body(request: web.BaseRequest, bytes_max: int, ms_max: int) -> dict[str, Any]:
+    """A JSON object, bounded in size and time; nothing counts as an empty one."""
+    found = bytearray()
+    too_large = BodyTooLarge(f"the request has more than the {bytes_max} bytes that are allowed; `tandem send` takes larger messages")
+    if (request.content_length or 0) > bytes_max:
+        raise too_large
+    try:
+        async with asyncio.timeout(ms_max / 1000):
+            async for chunk in request.content.iter_any():
+                found += chunk
+                if len(found) > bytes_max:
+                    raise too_large
+    except TimeoutError:
+        raise ArgumentRefused(f"the request did not arrive within {ms_max} ms") from None
+    if not found:
+        return {}
+    try:
+        value = json.loads(found)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentRefused(f"the request is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ArgumentRefused("the request must be a JSON object")
+    return value
+
+
+def answer(value: object, status: int = 200) -> web.Response:
+    headers = PASSIVE | {"Cache-Control": "no-store"}
+    return web.Response(text=json.dumps(value), status=status, content_type="application/json", headers=headers)
+
+
+def refusal(context: NamespaceContext, request: web.BaseRequest, error: BusError, now: int) -> web.Response:
+    """With the condition of the specification and a tracking id. No challenge: a browser would ask for a password of its own accord."""
+    error.description = context.tracker.describe(error, "", now)
+    if isinstance(error, AuthenticationFailed | Unauthorized):
+        note_refused(request, error)
+    response = answer({"error": error.condition, "description": error.description}, error.status)
+    if isinstance(error, BodyTooLarge):
+        response.force_close()
+    return response

@@ -1,0 +1,130 @@
+"""`/$tandem/api/…`: which call goes where. Every call but the login names the right it needs, and whose token it came with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from tandem.gateway.http.api import browsing, entities, faults, login, messages, outage, overview, rules, sessions
+from tandem.gateway.http.api.calls import NAMESPACE_HEADER, ApiCall, Caller, answer, read_body, refusal
+from tandem.gateway.http.api.report import ReportTickets
+from tandem.gateway.http.types import peer_of
+from tandem.model.errors import BusError, EntityNotFound
+from tandem.server.audit import CHANGED, PURGED, TOKEN
+
+if TYPE_CHECKING:
+    from tandem.gateway.http.front import HttpFront
+    from tandem.gateway.http.operated_broker import OperatedBroker
+
+Handler = Callable[[ApiCall], Awaitable[Any]]
+logger: Final = logging.getLogger("tandem.http")
+
+_HANDLERS: Final[dict[str, Handler]] = {
+    "GET overview": overview.overview,
+    "GET live": overview.live,
+    "POST entities": entities.rows,
+    "POST entity": entities.show,
+    "PUT entity": entities.put,
+    "DELETE entity": entities.delete,
+    "POST rules": rules.show,
+    "PUT rule": rules.put,
+    "DELETE rule": rules.delete,
+    "POST rules/test": rules.test,
+    "POST messages": browsing.browse,
+    "POST messages/lines": browsing.lines,
+    "POST message": browsing.show,
+    "POST message/body": browsing.body,
+    "POST messages/send": messages.send,
+    "POST messages/resubmit": messages.resubmit,
+    "POST messages/remove": messages.remove,
+    "POST messages/cancel": messages.cancel,
+    "POST messages/dead-letter": messages.dead_letter,
+    "POST messages/purge": messages.purge,
+    "POST sessions": sessions.show,
+    "PUT session": sessions.set_state,
+    "GET outage": outage.show,
+    "POST outage/destinations": outage.destinations,
+    "POST reports": outage.take_reports,
+    "GET faults": faults.show,
+}
+
+_AUDITED: Final[dict[str, str]] = {
+    "PUT entity": CHANGED,
+    "DELETE entity": CHANGED,
+    "PUT rule": CHANGED,
+    "DELETE rule": CHANGED,
+    "PUT session": CHANGED,
+    "POST messages/purge": PURGED,
+    "POST messages/remove": PURGED,
+    "POST messages/cancel": PURGED,
+    "POST messages/resubmit": CHANGED,
+    "POST messages/dead-letter": CHANGED,
+}
+
+
+class ConsoleApi:
+    """For one server."""
+
+    def __init__(self, server: OperatedBroker) -> None:
+        self._server = server
+        self._tickets = ReportTickets(server)
+        self._handlers = _HANDLERS | {"POST report": self._tickets.issue}
+
+    def install(self, front: HttpFront) -> None:
+        front.mount("api", self.serve)
+        front.mount("report", self._tickets.serve)
+        front.before_close.append(self._close)
+
+    def _close(self) -> None:
+        """Whoever watches hears that it is over: the broker waits for nobody."""
+        for history in self._server.histories:
+            history.close()
+
+    def _namespace(self, request: web.BaseRequest) -> int:
+        named = request.headers.get(NAMESPACE_HEADER)
+        if named is None:
+            return self._server.namespace_of(request.headers.get("Host", ""))
+        for number, context in enumerate(self._server.contexts):
+            if context.namespace.name.casefold() == named.casefold():
+                return number
+        return 0
+
+    async def serve(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
+        number = self._namespace(request)
+        context = self._server.contexts[number]
+        limits = context.limits
+        try:
+            what = f"{request.method} {'/'.join(rest).strip('/')}"
+            if what in ("GET login", "POST login"):
+                body = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
+                told = await login.serve(self._server, number, request, body)
+                if request.method == "POST":
+                    context.audited(TOKEN, str(told["name"]), peer_of(request), "", "console")
+                return answer(told)
+            caller = await Caller.of(context, request.headers.get("Authorization"))
+            handler = self._handlers.get(what)
+            if handler is None:
+                raise EntityNotFound(f"The console has no call '{what[:80]}'.")
+            body = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
+            context.turn.begin()
+            call = ApiCall(self._server, number, request, caller, body)
+            found = await handler(call)
+            _note(call, what, found)
+            return found if isinstance(found, web.StreamResponse) else answer(found)
+        except BusError as error:
+            if error.status >= 500:
+                logger.error("%s %s: %s", request.method, request.path[:100], error.description)
+            return refusal(context, request, error, context.connection_clock.now_ms())
+
+
+def _note(call: ApiCall, what: str, found: Any) -> None:
+    """Who changed or removed something; a step that did nothing is no news."""
+    action = _AUDITED.get(what)
+    done = found.get("done") if isinstance(found, dict) else None
+    if action is None or done == 0:
+        return
+    detail = f"console: {what}" + (f", {done} messages" if done is not None else "")
+    call.context.audited(action, call.caller.name, peer_of(call.request), str(call.body.get("path", ""))[:200], detail)

@@ -1,0 +1,28 @@
+"""A messaging store that several nodes share, as their engine has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRow:
+    """What the engine knows of a store."""
+
+    id: int
+    namespace: str
+    number: int
+    journal: bytes
+    """16 bytes that name the journal: its checksums start from them."""
+    format: int
+    epoch: int
+    """Raised with every change of owner: nothing of an earlier one is taken any more."""
+    owner: str
+    """Name of a node; empty: free."""
+    incarnation: int
+    wanted: str
+    """The node that somebody wants it to move to; empty: nobody does."""
+    first_segment: int
+    last_segment: int
+    first_block: int
+    """Number of the first block of the first segment."""

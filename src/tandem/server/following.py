@@ -1,0 +1,258 @@
+"""Metadata that one node changes and the others follow: who is told of a change, and what a follower makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from tandem.broker.entities.partitioned import PARTITIONED
+from tandem.broker.entities.queue_entity import QueueEntity
+from tandem.model.catalog import Changes
+from tandem.model.entity import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity_json import dump_rule, load_rule
+from tandem.model.errors import BusError, NotAllowed
+from tandem.server.administration import Catalog, NamespaceAdmin
+from tandem.server.administration_port import RuntimeProperties
+from tandem.server.catalog_follower import CatalogFollower
+
+if TYPE_CHECKING:
+    from tandem.cluster.ownership import Ownership
+    from tandem.cluster.peers import ClusterNode
+    from tandem.model.catalog import Snapshot, StoredEntity
+    from tandem.server.context import NamespaceContext
+    from tandem.server.settings import NamespaceSettings
+
+Ask = Callable[[str, str, dict[object, object]], Awaitable[dict[object, object]]]
+"""(node, request, body) -> the answer's body."""
+_ONE_WORKER: Final = "create the entities that forward to each other after each other, or start the broker anew, which puts them together."
+_TELL_SECONDS: Final = 2.0
+"""A follower that does not hear of a change within this reads it when it does, or when it is started again."""
+
+
+def runtime_of(told: dict[object, object]) -> RuntimeProperties:
+    return RuntimeProperties(**{field.name: told.get(field.name, 0) for field in dataclasses.fields(RuntimeProperties)})  # type: ignore[arg-type]
+
+
+def added_up(parts: list[RuntimeProperties]) -> RuntimeProperties:
+    """Of a partitioned entity whose fragments are on several nodes."""
+    whole: dict[str, Any] = dataclasses.asdict(parts[0])
+    for part in parts[1:]:
+        for name in ("active", "dead_lettered", "scheduled", "transfer", "transfer_dead_lettered", "size_bytes"):
+            whole[name] += getattr(part, name)
+        whole["accessed_at_ms"] = max(whole["accessed_at_ms"], part.accessed_at_ms)
+    return RuntimeProperties(**whole)
+
+
+def _targets(description: QueueDescription | TopicDescription | SubscriptionDescription) -> list[str]:
+    """The names, in lower case, to which it forwards."""
+    if isinstance(description, TopicDescription):
+        return []
+    wanted = (description.forward_to, description.forward_dead_lettered_messages_to)
+    return [name.casefold() for name in wanted if name is not None]
+
+
+class SharedAdmin(NamespaceAdmin):
+    """Of a node that has some of the stores."""
+
+    def __init__(
+        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: Ownership, ask: Ask
+    ) -> None:
+        super().__init__(context, catalog, fragments)
+        self._cluster = cluster
+        self._ownership = ownership
+        self._ask = ask
+        context.peer_operations["runtime"] = self._answer_runtime
+
+    async def queue_runtime(self, name: str) -> RuntimeProperties:
+        return await self._joined(self._queue(name).store, super().queue_runtime(name), {"queue": name})
+
+    async def topic_runtime(self, name: str) -> RuntimeProperties:
+        return await self._joined(self._namespace.topic(name).store, super().topic_runtime(name), {"topic": name})
+
+    async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
+        mine = super().subscription_runtime(topic, name)
+        return await self._joined(self._namespace.topic(topic).store, mine, {"topic": topic, "subscription": name})
+
+    async def _joined(self, store: int, mine: Awaitable[RuntimeProperties], what: dict[object, object]) -> RuntimeProperties:
+        local = await mine
+        if store != PARTITIONED:
+            owner = self._ownership.owner(store)
+            if owner is None or self._ownership.here(store):
+                return local
+            return runtime_of(await self._ask(owner, "runtime", what))
+        stores = range(len(self._namespace.stores))
+        owners = {self._ownership.owner(number) for number in stores if not self._ownership.here(number)}
+        others = [self._ask(owner, "runtime", what) for owner in sorted(owner for owner in owners if owner is not None)]
+        return added_up([local, *(runtime_of(told) for told in await asyncio.gather(*others))])
+
+    async def _answer_runtime(self, body: dict[object, object]) -> dict[object, object]:
+        if "subscription" in body:
+            found = await super().subscription_runtime(str(body["topic"]), str(body["subscription"]))
+        elif "topic" in body:
+            found = await super().topic_runtime(str(body["topic"]))
+        else:
+            found = await super().queue_runtime(str(body["queue"]))
+        return dict(dataclasses.asdict(found).items())
+
+
+class LeadingAdmin(SharedAdmin):
+    """Changes metadata, and answers when the others have followed."""
+
+    def __init__(
+        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: Ownership, ask: Ask
+    ) -> None:
+        super().__init__(context, catalog, fragments, cluster, ownership, ask)
+        context.peer_operations["administer"] = self._administer
+        self._loaded = False
+
+    async def load(self, wanted: NamespaceSettings) -> None:
+        """The others begin to read when this has come to its end."""
+        await super().load(wanted)
+        self._loaded = True
+
+    # -- where entities live ----------------------------------------------------------------
+
+    def _fragments_of(self, enabled: bool) -> int:
+        """Until fragments can be on several nodes, a new partitioned entity has one: it lives in one store, on one node."""
+        return 0
+
+    def _choose_store(self, description: QueueDescription | TopicDescription) -> int:
+        """Where everything that it forwards to, or that forwards to it, is: messages do not move between nodes yet."""
+        owners = {self._ownership.owner(store) for store in self._connected_stores(description)}
+        if not owners:
+            return self._namespace.choose_store()
+        if len(owners) > 1:
+            raise NotAllowed(f"'{description.name}' would forward between entities of several workers: {_ONE_WORKER}")
+        here = [store for store in range(len(self._namespace.stores)) if self._ownership.owner(store) in owners]
+        return self._namespace.choose_store(here)
+
+    def _connected_stores(self, description: QueueDescription | TopicDescription) -> set[int]:
+        name = description.name.casefold()
+        stores: set[int] = set()
+        for target in _targets(description):
+            entity = self._namespace.find(target)
+            if entity is not None:
+                stores.add(entity.store)
+        for entity in self._namespace.entities.values():
+            sources = [entity] if isinstance(entity, QueueEntity) else [one.entity for one in entity.subscriptions.values()]
+            if any(name in _targets(source.description) for source in sources):
+                stores.add(entity.store)
+        return stores - {PARTITIONED}
+
+    def _must_stay_together(self, store: int, description: QueueDescription | SubscriptionDescription) -> None:
+        for target in _targets(description):
+            entity = self._namespace.find(target)
+            if entity is not None and self._ownership.owner(entity.store) != self._ownership.owner(store):
+                raise NotAllowed(
+                    f"'{description.name}' and '{target}', to which it would forward, are served by two workers: {_ONE_WORKER}"
+                )
+
+    async def update_queue(self, description: QueueDescription) -> QueueDescription:
+        self._must_stay_together(self._queue(description.name).store, description)
+        return await super().update_queue(description)
+
+    async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
+        self._must_stay_together(self._namespace.topic(description.topic).store, description)
+        return await super().create_subscription(description)
+
+    async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
+        self._must_stay_together(self._namespace.topic(description.topic).store, description)
+        return await super().update_subscription(description)
+
+    # -- the others --------------------------------------------------------------------------
+
+    async def announce(self) -> None:
+        if not self._loaded:
+            return
+
+        async def tell(node: str) -> None:
+            try:
+                async with asyncio.timeout(_TELL_SECONDS):
+                    await self._ask(node, "follow", {})
+            except (BusError, TimeoutError) as error:
+                self._context.log(f"node '{node}' was not told of a change: {error}; it reads it when it is back")
+
+        await asyncio.gather(*(tell(node) for node in self._cluster.others))
+
+    async def _administer(self, body: dict[object, object]) -> dict[object, object]:
+        """What a client of a follower asked for over its management link, or what was idle there for too long."""
+        operation, topic, subscription = str(body.get("operation")), str(body.get("topic")), str(body.get("subscription"))
+        if operation == "create-rule":
+            await self.create_rule(topic, subscription, load_rule(str(body.get("rule"))))
+        elif operation == "delete-rule":
+            await self.delete_rule(topic, subscription, str(body.get("name")))
+        elif operation == "delete-entity":
+            await self.delete_entity(str(body.get("name")))
+        elif operation == "delete-subscription":
+            await self.delete_subscription(topic, subscription)
+        else:
+            raise NotAllowed(f"Administration does not know {operation!r}.")
+        return {}
+
+
+class ReadCatalog:
+    """A catalog that another node writes: what has changed is what is different from the last time it was read."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: dict[int, StoredEntity] = {}
+        self._read: Snapshot | None = None
+        self.revision = 0
+
+    def changes(self) -> Changes | None:
+        snapshot = self._read = self._catalog.load()
+        ids = {stored.id for stored in snapshot.entities}
+        return Changes(
+            revision=self.revision + 1,
+            entities=tuple(stored for stored in snapshot.entities if self._known.get(stored.id) != stored),
+            gone=tuple(id_ for id_ in self._known if id_ not in ids),
+            authorization_rules=snapshot.authorization_rules,
+            relays=(),  # they are met at the node that answers HTTP
+            relays_gone=(),
+            highest_id=snapshot.highest_id,
+        )
+
+    def applied(self, changes: Changes) -> None:
+        assert self._read is not None
+        self._known = {stored.id: stored for stored in self._read.entities}
+        self.revision = changes.revision
+
+
+class FollowingAdmin(SharedAdmin):
+    """Reads metadata that another node changes, and asks that node to change it."""
+
+    def __init__(
+        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: Ownership, ask: Ask
+    ) -> None:
+        super().__init__(context, catalog, fragments, cluster, ownership, ask)
+        self.follower = CatalogFollower(context, ReadCatalog(catalog))
+        context.peer_operations["follow"] = self._follow
+
+    async def load(self, wanted: NamespaceSettings) -> None:
+        """What is there: what the configuration asks for beyond it was made by the node that may."""
+        await super().load(dataclasses.replace(wanted, queues=(), topics=(), subscriptions=(), relays=()))
+        await self.follow()
+
+    async def _follow(self, body: dict[object, object]) -> dict[object, object]:
+        await self.follow()
+        return {}
+
+    async def _administer(self, operation: str, **arguments: str) -> None:
+        body: dict[object, object] = {"operation": operation}
+        body.update(arguments)
+        await self._ask(self._cluster.administrator, "administer", body)
+
+    async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        await self._administer("create-rule", topic=topic, subscription=subscription, rule=dump_rule(rule))
+        return await self.get_rule(topic, subscription, rule.name)
+
+    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        await self._administer("delete-rule", topic=topic, subscription=subscription, name=name)
+
+    async def delete_entity(self, name: str) -> None:
+        await self._administer("delete-entity", name=name)
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        await self._administer("delete-subscription", topic=topic, subscription=name)

@@ -1,0 +1,232 @@
+"""An engine for ledgers that lies as real ones do: it hangs, does what it does not tell, shows what it does not keep, and fails over."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+from tandem.model.errors import EngineAway
+from tandem.model.store_row import StoreRow
+from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NotOurs, Part
+
+
+class Fate(Enum):
+    """What becomes of one write."""
+
+    DONE = "done"
+    BROKEN = "nothing was done, and the connection broke"
+    UNTOLD = "done on the quorum, and the caller is not told"
+    LOCAL = "done on the primary alone: visible, not durable, and the caller waits in vain"
+    LATE = "done some time after the caller has given up"
+
+
+class _State:
+    """What one machine of the engine has of one store."""
+
+    def __init__(self, row: StoreRow) -> None:
+        self.row = row
+        self.segments: dict[int, dict[int, tuple[int, int, bytes, bytes]]] = {}
+
+
+class SimEngine:
+    """One store. `fate` is asked for each write, `pause` is called before each call: whatever happens meanwhile, happens there."""
+
+    def __init__(self, fate: Callable[[], Fate] = lambda: Fate.DONE, pause: Callable[[], None] = lambda: None) -> None:
+        row = StoreRow(1, "tandem", 0, bytes(range(16)), 2, 0, "", 0, "", 1, 1, 1)
+        self._primary = _State(row)
+        self._quorum = _State(row)
+        self._fate = fate
+        self._pause = pause
+        self._late: list[Callable[[_State], object]] = []
+        self.reachable = True
+        self.fail_overs = 0
+
+    def write(self, change: Callable[[_State], object], connection: int = -1) -> object:
+        """One transaction. Commits have one order: one that is on the quorum has all before it there too.
+
+        `connection`: a statement that belongs to one before it fails if that was said to another primary.
+        """
+        self._pause()
+        fate = self._fate()
+        if not self.reachable or fate is Fate.BROKEN or connection not in (-1, self.fail_overs):
+            raise EngineAway("the connection broke")
+        if fate is Fate.LATE:
+            self._late.append(change)
+            raise EngineAway("no answer")
+        answer = change(self._primary)
+        if fate is Fate.LOCAL:
+            raise EngineAway("no answer: the standby is away")
+        self._quorum = copy.deepcopy(self._primary)
+        if fate is Fate.UNTOLD:
+            raise EngineAway("the connection broke")
+        return answer
+
+    def read(self, look: Callable[[_State], object]) -> object:
+        self._pause()
+        if not self.reachable:
+            raise EngineAway("the connection broke")
+        return look(self._primary)
+
+    def run_late(self) -> None:
+        """Statements that were given up arrive after all."""
+        late, self._late = self._late, []
+        for change in late:
+            change(self._primary)
+
+    def fail_over(self) -> None:
+        """Exactly what no quorum had is forgotten, and statements on their way to the old primary with it."""
+        self._primary = copy.deepcopy(self._quorum)
+        self._late = []
+        self.fail_overs += 1
+
+    @property
+    def kept(self) -> dict[int, dict[int, tuple[int, int, bytes, bytes]]]:
+        """By segment and number, on the quorum: epoch, offset, entry, block."""
+        return self._quorum.segments
+
+    @property
+    def row(self) -> StoreRow:
+        return self._quorum.row
+
+
+class SimLedger:
+    """The ledger of a node on such an engine."""
+
+    def __init__(self, engine: SimEngine, node: str, may_take: Callable[[StoreRow], bool] = lambda row: True) -> None:
+        self._engine = engine
+        self._node = node
+        self._may_take = may_take
+        self._epoch = 0
+        self.where = f"store-0 of {node}"
+
+    # -- whoever opens the store -------------------------------------------------------------
+
+    def acquire(self) -> StoreRow:
+        seen = self._engine.read(lambda state: state.row)
+        assert isinstance(seen, StoreRow)
+        if not self._may_take(seen):
+            raise NotOurs(f"served by node {seen.owner}" if seen.owner else "between two owners")
+
+        def take(state: _State) -> StoreRow | None:
+            if state.row.epoch != seen.epoch:
+                return None
+            state.row = replace(state.row, epoch=seen.epoch + 1, owner=self._node, incarnation=1, wanted="")
+            return state.row
+
+        taken = self._engine.write(take)
+        if not isinstance(taken, StoreRow):
+            raise NotOurs("others were faster")
+        self._epoch = taken.epoch
+        return taken
+
+    def read_entries(self, segment: int, after: int, most: int) -> list[Entry]:
+        def look(state: _State) -> list[Entry]:
+            rows = sorted(state.segments.get(segment, {}).items())
+            return [(number, epoch, at, entry) for number, (epoch, at, entry, _) in rows if number > after][:most]
+
+        found = self._engine.read(look)
+        assert isinstance(found, list)
+        return found
+
+    def release(self) -> None:
+        try:
+            self._change(lambda row: replace(row, owner="", incarnation=0))
+        except (EngineAway, Deposed):
+            return  # others find out by our beats
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _change(self, change: Callable[[StoreRow], StoreRow], connection: int = -1) -> None:
+        epoch = self._epoch
+
+        def do(state: _State) -> bool:
+            if state.row.epoch != epoch:
+                return False
+            state.row = change(state.row)
+            return True
+
+        if not self._engine.write(do, connection):
+            raise Deposed(f"{self.where}: another node has taken the store over")
+
+    # -- the committer's thread --------------------------------------------------------------
+
+    def append(self, segment: int, number: int, at: int, entry: bytes, block: bytes) -> None:
+        epoch = self._epoch
+
+        def do(state: _State) -> bool:
+            rows = state.segments.setdefault(segment, {})
+            if state.row.epoch != epoch or number in rows:
+                return False
+            rows[number] = (epoch, at, entry, block)
+            return True
+
+        try:
+            done = self._engine.write(do)
+        except EngineAway as error:
+            raise InDoubt(error.description) from error
+        if not done:
+            raise InDoubt("the engine took no block under our epoch")
+
+    def confirm(self, segment: int) -> int:
+        self._change(lambda row: row)
+        found = self._engine.read(lambda state: (self._engine.fail_overs, max(state.segments.get(segment, {}), default=0)))
+        assert isinstance(found, tuple)
+        connection, last = found
+        self._change(lambda row: row, connection)
+        return int(last)
+
+    def begin_segment(self, segment: int) -> None:
+        try:
+            self._change(lambda row: replace(row, last_segment=max(row.last_segment, segment)))
+        except EngineAway as error:
+            raise InDoubt(error.description) from error
+
+    # -- the reader's and the maintenance thread -----------------------------------------------
+
+    def read_parts(self, segment: int, parts: list[Part]) -> list[bytes]:
+        def look(state: _State) -> list[bytes]:
+            rows = state.segments.get(segment, {})
+            return [rows[number][3][offset : offset + size] if number in rows else b"" for number, offset, size in parts]
+
+        found = self._engine.read(look)
+        assert isinstance(found, list)
+        return found
+
+    def read_blocks(self, segment: int, after: int, most: int) -> list[Block]:
+        def look(state: _State) -> list[Block]:
+            rows = sorted(state.segments.get(segment, {}).items())
+            return [(number, at, block) for number, (_, at, _, block) in rows if number > after][:most]
+
+        found = self._engine.read(look)
+        assert isinstance(found, list)
+        return found
+
+    def prepare_segment(self, segment: int) -> None:
+        """Tables cost nothing here."""
+
+    def retire(self, first_segment: int, first_block: int) -> None:
+        self._change(
+            lambda row: replace(row, first_segment=max(row.first_segment, first_segment), first_block=max(row.first_block, first_block))
+        )
+
+    def drop_retired(self) -> bool:
+        def drop(state: _State) -> None:
+            for segment in [segment for segment in state.segments if segment < state.row.first_segment]:
+                del state.segments[segment]
+
+        self._engine.write(drop)
+        return True
+
+    def size_bytes(self) -> int:
+        return 0
+
+    # -- any thread --------------------------------------------------------------------------
+
+    def give_up_after(self, milliseconds: int) -> None:
+        """Whoever decides fates decides when."""
+
+    def abandon(self) -> None:
+        """Nothing is under way between two calls."""

@@ -1,0 +1,80 @@
+"""Nodes and stores of a cluster as PostgreSQL has them: joined, beaten for, looked at, and told by commands where to go."""
+
+from __future__ import annotations
+
+from tandem.model.errors import EngineAway
+from tandem.model.store_row import StoreRow
+from tandem.stores.postgres_catalog import CHANNEL
+from tandem.stores.postgres_connection import EngineConnection
+from tandem.stores.postgres_ledger import STORE_COLUMNS
+
+Beat = tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int]
+"""Nodes (name, incarnation, beat, address, version, draining), stores, revisions by namespace, the engine's clock in ms."""
+
+
+class PostgresNodes:
+    """Used by one thread. Calls block."""
+
+    def __init__(self, connection: EngineConnection) -> None:
+        self._connection = connection
+
+    def join(self, node: str, address: str, version: str) -> int:
+        """The incarnation of this process: whoever ran under this name before is told at its next beat."""
+        row = self._connection.execute(
+            "INSERT INTO tandem.node (name, incarnation, beat, address, version) VALUES (%s, 1, 0, %s, %s) ON CONFLICT (name) DO UPDATE "
+            "SET incarnation = tandem.node.incarnation + 1, address = excluded.address, version = excluded.version RETURNING incarnation",
+            (node, address, version),
+        ).fetchone()
+        if row is None:
+            raise EngineAway("the engine did not let us join")
+        return int(row[0])
+
+    def beat(self, node: str, incarnation: int) -> bool:
+        """False: another process runs under this name."""
+        done: int = self._connection.execute(
+            "UPDATE tandem.node SET beat = beat + 1 WHERE name = %s AND incarnation = %s", (node, incarnation)
+        ).rowcount
+        return done == 1
+
+    def look(self) -> Beat:
+        nodes = self._connection.execute("SELECT name, incarnation, beat, address, version, draining FROM tandem.node ORDER BY name")
+        rows = [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in nodes.fetchall()]
+        stores = self._connection.execute(f"SELECT {STORE_COLUMNS} FROM tandem.store ORDER BY namespace, number").fetchall()
+        spaces = self._connection.execute(
+            "SELECT name, revision, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM tandem.namespace"
+        ).fetchall()
+        return rows, [StoreRow(*row) for row in stores], {row[0]: row[1] for row in spaces}, max((row[2] for row in spaces), default=0)
+
+    def wait(self, seconds: float) -> bool:
+        """True as soon as another node has changed a namespace; False after so long."""
+        return bool(self._connection.notices_of(CHANNEL, seconds))
+
+    def give_up_after(self, milliseconds: int) -> None:
+        """On any thread: a call that takes longer fails."""
+        self._connection.shut_if_slow(milliseconds)
+
+    # -- commands ----------------------------------------------------------------------------
+
+    def want(self, namespace: str, node: str) -> int:
+        """The stores of the namespace go to this node as soon as their owner has finished what it is at. How many stores."""
+        return self._changed("UPDATE tandem.store SET wanted = %s WHERE namespace = %s", (node, namespace))
+
+    def depose(self, namespace: str, node: str) -> int:
+        """Nobody is waited for: whatever their owner has not confirmed is refused from now on."""
+        return self._changed(
+            "UPDATE tandem.store SET epoch = epoch + 1, owner = '', incarnation = 0, wanted = %s WHERE namespace = %s", (node, namespace)
+        )
+
+    def drain(self, node: str, draining: bool) -> bool:
+        return self._changed("UPDATE tandem.node SET draining = %s WHERE name = %s", (draining, node)) == 1
+
+    def forget(self, node: str) -> bool:
+        """A node that is never coming back."""
+        return self._changed("DELETE FROM tandem.node WHERE name = %s", (node,)) == 1
+
+    def _changed(self, sql: str, values: tuple[object, ...]) -> int:
+        count: int = self._connection.execute(sql, values).rowcount
+        return count
+
+    def close(self) -> None:
+        self._connection.close()

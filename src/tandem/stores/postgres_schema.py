@@ -1,0 +1,187 @@
+"""What a cluster keeps in PostgreSQL: made once by `tandem cluster init`, checked by every node before it starts."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tandem.model.errors import ConfigurationError, EngineAway
+from tandem.stores.postgres_connection import EngineConnection, sqlstate_of, without_password
+from tandem.stores.postgres_ledger import FORMAT
+
+SCHEMA_VERSION: Final = 1
+CLOCK_MS_MAX: Final = 60_000
+"""A node whose clock is further from the engine's than this does not start: times to live and tokens would mean nothing."""
+_TABLES: Final = (
+    "CREATE SCHEMA tandem",
+    "CREATE TABLE tandem.cluster (version int NOT NULL, secret bytea NOT NULL)",
+    "CREATE TABLE tandem.node (name text PRIMARY KEY, incarnation bigint NOT NULL, beat bigint NOT NULL, address text NOT NULL, "
+    "version text NOT NULL, draining boolean NOT NULL DEFAULT false) WITH (fillfactor = 10)",
+    "CREATE TABLE tandem.store (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, namespace text NOT NULL, number int NOT NULL, "
+    "UNIQUE (namespace, number), journal bytea NOT NULL, format int NOT NULL, epoch bigint NOT NULL DEFAULT 0, "
+    "owner text NOT NULL DEFAULT '', incarnation bigint NOT NULL DEFAULT 0, wanted text NOT NULL DEFAULT '', "
+    "touched bigint NOT NULL DEFAULT 0, first_segment int NOT NULL DEFAULT 1, last_segment int NOT NULL DEFAULT 1, "
+    "first_block bigint NOT NULL DEFAULT 1) WITH (fillfactor = 10)",
+    "CREATE TABLE tandem.namespace (name text PRIMARY KEY, stores int NOT NULL, revision bigint NOT NULL DEFAULT 0, "
+    "highest_id bigint NOT NULL DEFAULT 0, keys text NOT NULL DEFAULT '{}')",
+    "CREATE TABLE tandem.entity (namespace text NOT NULL, id bigint NOT NULL, kind text NOT NULL, path text NOT NULL, topic_id bigint, "
+    "store int NOT NULL, description text NOT NULL, revision bigint NOT NULL, gone boolean NOT NULL DEFAULT false, "
+    "PRIMARY KEY (namespace, id))",
+    "CREATE UNIQUE INDEX entity_path ON tandem.entity (namespace, path) WHERE NOT gone",
+    "CREATE INDEX entity_revision ON tandem.entity (namespace, revision)",
+    "CREATE TABLE tandem.named (namespace text NOT NULL, kind text NOT NULL, name text NOT NULL, description text NOT NULL, "
+    "revision bigint NOT NULL, gone boolean NOT NULL DEFAULT false, PRIMARY KEY (namespace, kind, name))",
+)
+"""`named`: authorization rules of namespaces, and relays."""
+
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
+_UNDEFINED: Final = ("42P01", "3F000")
+_LABEL: Final = b"tandem cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What the engine says of itself."""
+
+    problems: list[str] = field(default_factory=list)
+    """Why a commit may not be on two machines, each with what to change."""
+    clock_ahead_ms: int = 0
+    """By how much its clock is ahead of ours."""
+
+
+def _refused(error: EngineAway, dsn: str) -> ConfigurationError:
+    state = sqlstate_of(error)
+    where = without_password(dsn)
+    if state == _INSUFFICIENT_PRIVILEGE:
+        return ConfigurationError(
+            f"cluster.engine: {where}: {error.description}; the user needs to own the schema: "
+            "GRANT CREATE ON DATABASE <database> TO <user>, or run `tandem cluster init` as its owner"
+        )
+    return ConfigurationError(f"cluster.engine: {where} cannot be used: {error.description}; is PostgreSQL up, and the user let in there?")
+
+
+def fingerprint(secret: bytes) -> bytes:
+    """Says whether two nodes have the same secret, and nothing about it."""
+    return hmac.new(secret, _LABEL, hashlib.sha256).digest()
+
+
+class Schema:
+    """Asked before anything is started, and by commands. Errors are ConfigurationErrors that say what to do."""
+
+    def __init__(self, dsn: str, connection: EngineConnection) -> None:
+        self._dsn = dsn
+        self._connection = connection
+
+    def initialize(self, secret: bytes) -> bool:
+        """True if it was made now; False if it was there. Whole or not at all."""
+        try:
+            if self._version() is not None:
+                self.check(secret)
+                return False
+            script = "; ".join(("BEGIN", *_TABLES, "COMMIT"))
+            self._connection.execute(script, prepare=False, text=True)
+            made = "INSERT INTO tandem.cluster (version, secret) VALUES (%s, %s)"
+            self._connection.execute(made, (SCHEMA_VERSION, fingerprint(secret)))
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+        return True
+
+    def check(self, secret: bytes | None) -> None:
+        """`secret` None: only whether this version can read what is there."""
+        try:
+            found = self._version()
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+        if found is None:
+            raise ConfigurationError(
+                f"cluster.engine: {without_password(self._dsn)} has no cluster yet; make one: tandem cluster init --engine …"
+            )
+        version, kept = found
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"cluster.engine: its schema has version {version}, made by a newer Tandem; this one knows versions up to "
+                f"{SCHEMA_VERSION}. Start that version"
+            )
+        if secret is not None and not hmac.compare_digest(kept, fingerprint(secret)):
+            raise ConfigurationError(
+                "cluster.secret_file: it is not the secret of this cluster; copy the file that `tandem cluster init` was given"
+            )
+
+    def _version(self) -> tuple[int, bytes] | None:
+        try:
+            found = self._connection.execute("SELECT version, secret FROM tandem.cluster").fetchone()
+        except EngineAway as error:
+            if sqlstate_of(error) in _UNDEFINED:
+                return None
+            raise
+        return (found[0], bytes(found[1])) if found is not None else None
+
+    def state(self, now_ms: Callable[[], int]) -> EngineState:
+        sql = (
+            "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_setting('fsync'), "
+            "current_setting('full_page_writes'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), "
+            "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        )
+        try:
+            self._connection.execute("SELECT 1")
+            before = now_ms()
+            found = self._connection.execute(sql).fetchone()
+            after = now_ms()
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+        assert found is not None
+        commit, standbys, fsync, full_pages, synchronous, theirs = found
+        problems = []
+        if commit not in ("on", "remote_apply"):
+            problems.append(f"synchronous_commit is {commit}: set it to on, for the database and for the user")
+        if not standbys:
+            problems.append("synchronous_standby_names is empty: name the standbys, as in 'ANY 1 (*)'")
+        elif not synchronous:
+            problems.append("no standby replicates synchronously now: start one (pg_stat_replication shows them)")
+        problems += [
+            f"{name} is off: set it to on" for name, value in (("fsync", fsync), ("full_page_writes", full_pages)) if value != "on"
+        ]
+        return EngineState(problems, int(theirs) - (before + after) // 2)
+
+    def must_be_durable(self, durability: str, now_ms: Callable[[], int]) -> EngineState:
+        """Before a node starts: nothing is accepted that one machine alone has, unless somebody said that this is known."""
+        state = self.state(now_ms)
+        if state.problems and durability == "quorum":
+            raise ConfigurationError(
+                f"cluster.engine: {without_password(self._dsn)} does not commit on two machines: {'; '.join(state.problems)}. "
+                'A service that does not show how it replicates: durability = "assumed"'
+            )
+        if abs(state.clock_ahead_ms) > CLOCK_MS_MAX:
+            off = f"{abs(state.clock_ahead_ms) // 1000} s {'behind' if state.clock_ahead_ms > 0 else 'ahead of'}"
+            raise ConfigurationError(f"the clock of this machine is {off} the engine's: set both by NTP, then start again")
+        return state
+
+    def ensure_stores(self, namespace: str, count: int) -> None:
+        """The namespace and its stores are there; ConfigurationError if it was made with another number of them."""
+        connection = self._connection
+        try:
+            connection.execute("INSERT INTO tandem.namespace (name, stores) VALUES (%s, %s) ON CONFLICT DO NOTHING", (namespace, count))
+            found = connection.execute("SELECT stores FROM tandem.namespace WHERE name = %s", (namespace,)).fetchone()
+            there = found[0] if found is not None else count
+            if there != count:
+                raise ConfigurationError(f"stores.count: found {count}; namespace {namespace} has {there} stores in this cluster, for good")
+            for number in range(count):
+                connection.execute(
+                    "INSERT INTO tandem.store (namespace, number, journal, format) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                    (namespace, number, secrets.token_bytes(16), FORMAT),
+                )
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+
+    def shared_keys(self, namespace: str, ours: str) -> str:
+        """The keys that were made for this namespace by whichever node came first: ours, if nobody has any."""
+        try:
+            self._connection.execute("UPDATE tandem.namespace SET keys = %s WHERE name = %s AND keys = '{}'", (ours, namespace))
+            found = self._connection.execute("SELECT keys FROM tandem.namespace WHERE name = %s", (namespace,)).fetchone()
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+        return str(found[0]) if found is not None else ours

@@ -1,0 +1,213 @@
+"""A PostgreSQL for tests and benchmarks, with standbys if wanted: started from the programs of this machine, never as root, thrown away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_USER: Final = "tandem"
+_SETTINGS: Final = {
+    "listen_addresses": "'127.0.0.1'",
+    "unix_socket_directories": "''",
+    "shared_buffers": "64MB",
+    "max_connections": "200",
+    "wal_level": "replica",
+    "max_wal_senders": "10",
+    "wal_keep_size": "256MB",
+    "log_min_messages": "fatal",
+    "wal_receiver_status_interval": "1s",
+    "wal_retrieve_retry_interval": "200ms",
+}
+
+
+def programs() -> Path | None:
+    """Where `initdb` and `postgres` are; None if this machine has none."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: -int(path.parent.parent.name))
+    if found:
+        return found[0].parent
+    known = shutil.which("postgres")
+    return Path(known).resolve().parent if known else None
+
+
+def _as_somebody() -> list[str]:
+    """PostgreSQL refuses to run as root."""
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class PostgresNode:
+    """One server process and its directory."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        found = programs()
+        assert found is not None, "PostgreSQL is not installed"
+        self._bin = found
+        self.name = name
+        self.directory = directory
+        self.port = _free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run([*_as_somebody(), str(self._bin / program), *arguments], capture_output=True, text=True, check=False, cwd="/")
+        if done.returncode:
+            raise RuntimeError(f"{program}: {done.stderr.strip()}")
+
+    def start(self, **settings: str) -> None:
+        told = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        log = (self.directory.parent / f"{self.name}.log").open("ab")
+        command = [*_as_somebody(), str(self._bin / "postgres"), "-D", str(self.directory), "-p", str(self.port), *told]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", start_new_session=True)
+        log.close()
+        self._wait_until_it_answers()
+
+    def _wait_until_it_answers(self) -> None:
+        import psycopg
+
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.dsn("postgres"), connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                assert self.process is not None
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    said = (self.directory.parent / f"{self.name}.log").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"PostgreSQL did not start:\n{said}") from None
+                time.sleep(0.05)
+
+    def dsn(self, database: str = "tandem") -> str:
+        return f"postgresql://{_USER}@127.0.0.1:{self.port}/{database}"
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: fast; SIGQUIT: immediate; SIGKILL: as if the power had gone, with all its children."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        children = _children_of(process.pid) if how is signal.SIGKILL else []
+        process.send_signal(how)
+        for child in children:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait(60)
+
+    def cpu_seconds(self) -> float:
+        """Of the server and all its processes that live."""
+        assert self.process is not None
+        return sum(_cpu_of(pid) for pid in [self.process.pid, *_children_of(self.process.pid)])
+
+    def execute(self, sql: str, values: Sequence[object] = (), database: str = "tandem") -> list[tuple[object, ...]]:
+        import psycopg
+
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            cursor = connection.execute(sql, values)
+            return cursor.fetchall() if cursor.description else []
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def _cpu_of(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+class PostgresEngine:
+    """A primary and `standbys` synchronous ones, any of which has to have a commit."""
+
+    def __init__(self, directory: Path, standbys: int = 0) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            shutil.chown(directory, "postgres", "postgres")
+            for above in directory.parents:  # a temporary directory of root is closed to others
+                if above.owner() == "root" and str(above).startswith("/tmp/"):
+                    above.chmod(above.stat().st_mode | 0o011)
+        self._directory = directory
+        self._standbys = standbys
+        self.nodes: list[PostgresNode] = []
+
+    @property
+    def primary(self) -> PostgresNode:
+        return self.nodes[0]
+
+    def dsn(self, database: str = "tandem") -> str:
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return f"postgresql://{_USER}@{hosts}/{database}"
+
+    def start(self) -> PostgresEngine:
+        primary = PostgresNode(self._directory / "primary", "primary")
+        primary.run(
+            "initdb", "-D", str(primary.directory), "-A", "trust", "-U", _USER, "-N", "--data-checksums", "--no-locale", "-E", "UTF8"
+        )
+        lines = "".join(f"{key} = {value}\n" for key, value in _SETTINGS.items())
+        with (primary.directory / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.write(lines)
+        with (primary.directory / "pg_hba.conf").open("a", encoding="utf-8") as file:
+            file.write("host replication all 127.0.0.1/32 trust\n")
+        primary.start()
+        self.nodes.append(primary)
+        for number in range(self._standbys):
+            self.add_standby(f"standby{number + 1}")
+        primary.execute("CREATE DATABASE tandem", database="postgres")
+        self.require_standby()
+        return self
+
+    def add_standby(self, name: str) -> PostgresNode:
+        node = PostgresNode(self._directory / name, name)
+        source = f"host=127.0.0.1 port={self.primary.port} user={_USER} application_name={name}"
+        node.run("pg_basebackup", "-D", str(node.directory), "-d", source, "-R", "-c", "fast", "-X", "stream", "--no-sync")
+        node.start()
+        self.nodes.append(node)
+        return node
+
+    def require_standby(self) -> None:
+        """A commit waits for one of the standbys there are."""
+        others = self.nodes[1:]
+        if others:
+            names = ", ".join(node.name for node in others)
+            self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({names})'", database="postgres")
+            self.primary.execute("SELECT pg_reload_conf()", database="postgres")
+            deadline = time.monotonic() + 30
+            waiting = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
+            while self.primary.execute(waiting, database="postgres")[0][0] != len(others):
+                assert time.monotonic() < deadline, "the standbys do not replicate"
+                time.sleep(0.05)
+
+    def fail_over(self, delete: bool = True) -> None:
+        """The primary is killed, its disk deleted; of the standbys the one that has most is promoted."""
+        lost = self.nodes.pop(0)
+        lost.stop(signal.SIGKILL)
+        if delete:
+            shutil.rmtree(lost.directory)
+        most = "SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn"
+        self.nodes.sort(key=lambda node: -int(str(node.execute(most)[0][0])))
+        chosen = self.nodes[0]
+        chosen.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+        chosen.execute("SELECT pg_promote(true, 60)")
+
+    def stop(self) -> None:
+        for node in reversed(self.nodes):
+            node.stop(signal.SIGKILL)
+        shutil.rmtree(self._directory, ignore_errors=True)

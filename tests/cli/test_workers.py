@@ -1,0 +1,350 @@
+"""`tandem serve --workers`: several processes that are one broker to everybody who comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from tandem import amqp
+from tandem.cli.workers import stores_together
+from tandem.cluster.workers import assign_stores
+from tandem.model.catalog import Snapshot, StoredEntity
+from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
+from tandem.server.sas import make_token
+from tests.cli.broker_process import BrokerProcess
+from tests.conformance.house import ROOT_KEY, ROOT_NAME
+from tests.conformance.raw import End, Raw, Refused, token_for
+
+QUEUES = ("a", "b", "c", "d")
+CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in QUEUES) + (
+    '[[queue]]\nname = "sessions"\nrequires_session = true\n'
+    '[[queue]]\nname = "onward"\nforward_to = "a"\n'
+    '[[queue]]\nname = "spread"\nenable_partitioning = true\n'
+    '[[topic]]\nname = "t"\n[[topic.subscription]]\nname = "s"\n[[topic.subscription]]\nname = "u"\n'
+)
+
+
+def start(directory: Path, *arguments: str) -> BrokerProcess:
+    directory.mkdir(exist_ok=True)
+    (directory / "tandem.toml").write_text(CONFIG)
+    log = directory / "log"
+    return BrokerProcess(directory, "--port", "0", "--data", "data", "--dev", "--workers", "2", *arguments, log=log)
+
+
+def pids(broker: BrokerProcess) -> list[int]:
+    return [int(part.split()[1]) for part in broker.line("workers:").split(",")]
+
+
+@pytest.fixture(scope="module")
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with start(module_path / "broker") as broker:
+        yield broker
+
+
+def administration(broker: BrokerProcess) -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        broker.connection_string, connection_verify=str(broker.directory / "data" / "ca.pem")
+    )
+
+
+def health(broker: BrokerProcess) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.port}/$tandem/health") as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
+def over_http(broker: BrokerProcess, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes, str]:
+    token = make_token(f"sb://localhost:{broker.port}/", ROOT_NAME, ROOT_KEY, int((time.time() + 600) * 1000))
+    url = f"http://127.0.0.1:{broker.port}/{path}"
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"Authorization": token}, method=method)) as answer:
+        return answer.status, answer.read(), answer.headers.get("Location", "")
+
+
+def test_every_connection_reaches_every_queue_whichever_worker_has_it(broker: BrokerProcess) -> None:
+    for queue in QUEUES:
+        for number in range(2):  # connections go to the workers in turn
+            with Raw(broker.port) as client:
+                client.feed(queue, f"{queue}{number}")
+        for number in range(2):
+            with Raw(broker.port) as client:
+                receiver = client.receiver(queue)
+                (arrival,) = receiver.receive()
+                assert arrival.text == f"{queue}{number}"
+                receiver.settle(arrival, b"\x00\x53\x24\x45")
+
+
+def tcp_sockets(pid: int) -> int:
+    """Of clients: those between workers are unix sockets."""
+    inodes = {line.split()[9] for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]}
+    found = 0
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{entry}")
+        except FileNotFoundError:
+            continue
+        found += target.startswith("socket:[") and target[8:-1] in inodes
+    return found
+
+
+@pytest.mark.parametrize("way", ["plain", "token", "sdk"])
+def test_a_connection_goes_to_the_worker_that_has_its_first_queue(broker: BrokerProcess, way: str) -> None:
+    """Connections come to the workers in turn: of two to one queue, one is moved."""
+    opened: list[Any] = []
+    for queue in QUEUES:
+        before = [tcp_sockets(pid) for pid in pids(broker)]
+        for _ in range(2):
+            if way == "sdk":
+                client = ServiceBusClient.from_connection_string(broker.connection_string)
+                opened += [client.get_queue_sender(queue).__enter__(), client]
+                continue
+            raw = Raw(broker.port) if way == "plain" else Raw(broker.port, user="", password="")
+            opened.append(raw)
+            if way == "token":
+                assert raw.put_token(queue, token_for(broker.port, queue))[0] == 202
+            raw.feed(queue, "one")
+            receiver = raw.receiver(queue, delete=True)
+            assert [arrival.text for arrival in receiver.receive()] == ["one"]
+        more = sorted(tcp_sockets(pid) - had for pid, had in zip(pids(broker), before, strict=True))
+        assert more == [0, 2], "both are with the worker that has the queue"
+    for one in opened:
+        one.close()
+
+
+def test_a_connection_that_turns_to_a_second_queue_stays_and_its_link_is_carried(broker: BrokerProcess) -> None:
+    with Raw(broker.port) as client:
+        for queue in QUEUES:
+            client.feed(queue, "one")
+        for queue in QUEUES:
+            assert [arrival.text for arrival in client.receiver(queue, delete=True).receive()] == ["one"]
+
+
+def test_a_connection_that_heard_what_no_other_worker_would_say_stays_and_is_carried(broker: BrokerProcess) -> None:
+    for queue in QUEUES:
+        for _ in range(2):
+            with Raw(broker.port, user="", password="") as client:
+                assert client.put_token(queue, "nonsense")[0] == 401, "with a tracking id that exists once"
+                assert client.put_token(queue, token_for(broker.port, queue))[0] == 202
+                client.feed(queue, "one")
+                assert [arrival.text for arrival in client.receiver(queue, delete=True).receive()] == ["one"]
+
+
+def test_two_attaches_in_one_breath_are_both_answered(broker: BrokerProcess) -> None:
+    for first, second in (("a", "b"), ("b", "a"), ("c", "d"), ("a", "c")):
+        for _ in range(2):
+            with Raw(broker.port) as client:
+                one, two = End(), End()
+                client.session.attach_sender("one", amqp.Terminus("here"), amqp.Terminus(first), one)
+                client.session.attach_sender("two", amqp.Terminus("here"), amqp.Terminus(second), two)
+                client.until(lambda one=one, two=two: one.attached and two.attached)  # type: ignore[misc]
+
+
+def test_an_entity_created_on_one_worker_is_there_on_all_when_the_request_is_answered(broker: BrokerProcess) -> None:
+    administrator = administration(broker)
+    for number in range(4):
+        name = f"made-{number}"
+        administrator.create_queue(name)
+        for _ in range(2):
+            with Raw(broker.port) as client:
+                client.feed(name, "one")
+        assert administrator.get_queue_runtime_properties(name).active_message_count == 2, "counted by whoever has it"
+        properties = administrator.get_queue(name)
+        properties.max_delivery_count = 3
+        administrator.update_queue(properties)
+        administrator.delete_queue(name)
+        for _ in range(2):
+            with Raw(broker.port) as client, pytest.raises(Refused, match="could not be found"):
+                client.sender(name)
+
+
+def test_topics_sessions_and_forwarding_work_over_workers(broker: BrokerProcess) -> None:
+    for number in range(2):
+        with Raw(broker.port) as client:
+            client.feed("t", f"t{number}")
+            client.feed("sessions", f"s{number}", session_id="one")
+            client.feed("onward", f"f{number}")
+    for subscription in ("s", "u"):
+        with Raw(broker.port) as client:
+            got = client.receiver(f"t/Subscriptions/{subscription}", delete=True).receive(2)
+            assert [arrival.text for arrival in got] == ["t0", "t1"]
+    with Raw(broker.port) as client:
+        assert [arrival.text for arrival in client.receiver("sessions", session=None).receive(2)] == ["s0", "s1"]
+        assert [arrival.text for arrival in client.receiver("a", delete=True).receive(2)] == ["f0", "f1"]
+
+
+def test_a_partitioned_queue_gives_back_everything_that_was_sent_from_anywhere(broker: BrokerProcess) -> None:
+    sent = set()
+    for number in range(4):
+        with Raw(broker.port) as client:
+            for key in range(5):
+                body = f"{number}-{key}"
+                annotations = {"x-opt-partition-key": f"key-{key}"} if key else {}
+                client.feed("spread", body, message_annotations=annotations)
+                sent.add(body)
+    with Raw(broker.port) as client:
+        assert {arrival.text for arrival in client.receiver("spread", delete=True).receive(len(sent))} == sent
+
+
+def test_a_rule_added_over_amqp_reaches_the_worker_that_has_the_topic(broker: BrokerProcess) -> None:
+    for number in range(2):
+        with Raw(broker.port) as client:
+            rule = {"sql-filter": {"expression": f"n = {number}"}, "sql-rule-action": None}
+            body = {"rule-name": f"rule-{number}", "rule-description": rule}
+            assert client.request("t/Subscriptions/u", "com.microsoft:add-rule", body)[0] == 200
+    names = {rule.name for rule in administration(broker).list_rules("t", "u")}
+    assert {"rule-0", "rule-1"} <= names
+    with Raw(broker.port) as client:
+        for number in range(2):
+            assert client.request("t/Subscriptions/u", "com.microsoft:remove-rule", {"rule-name": f"rule-{number}"})[0] == 200
+
+
+def test_messages_go_over_http_to_and_from_every_queue(broker: BrokerProcess) -> None:
+    for queue in QUEUES:
+        for number in range(2):
+            assert over_http(broker, "POST", f"{queue}/messages", f"{queue}{number}".encode())[0] == 201
+        for number in range(2):
+            status, body, location = over_http(broker, "POST", f"{queue}/messages/head?timeout=5", b"")
+            assert (status, body) == (201, f"{queue}{number}".encode())
+            assert over_http(broker, "DELETE", location.partition(f":{broker.port}/")[2])[0] == 200
+
+
+def test_health_and_connections_are_those_of_all_workers(broker: BrokerProcess) -> None:
+    found = health(broker)
+    assert found["status"] == "ok"
+    namespaces: object = found["namespaces"]
+    assert isinstance(namespaces, list)
+    assert [store["state"] for store in namespaces[0]["stores"]] == ["up"] * 4
+    with Raw(broker.port) as one, Raw(broker.port) as two:
+        one.sender("a")
+        two.sender("b")
+        _, body, _ = over_http(broker, "GET", "$tandem/connections")
+        peers = {connection["peer"] for connection in json.loads(body)["connections"]}
+        mine = {f"127.0.0.1:{client.socket.getsockname()[1]}" for client in (one, two)}
+        assert mine <= peers
+
+
+def test_metrics_are_those_of_all_workers_and_say_whose(broker: BrokerProcess) -> None:
+    _, page, _ = over_http(broker, "GET", "$tandem/metrics")
+    lines = page.decode().splitlines()
+    for worker in ("worker-0", "worker-1"):
+        assert any(line.startswith("tandem_connections{") and f'worker="{worker}"' in line for line in lines)
+    for queue in QUEUES:
+        of_it = [line for line in lines if line.startswith("tandem_size_bytes{") and f'entity="{queue}"' in line]
+        assert len(of_it) == 1, "told by the worker that has it"
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_takes_its_stores_along_and_brings_them_back(tmp_path: Path) -> None:
+    with start(tmp_path / "broker") as broker:
+        where = {}
+        for queue in QUEUES:
+            with Raw(broker.port) as client:
+                client.feed(queue, "kept")
+            where[queue] = queue
+        victim = pids(broker)[1]
+        clients = [Raw(broker.port) for _ in range(2)]
+        senders = [client.sender("a") for client in clients]
+        assert senders
+        os.kill(victim, signal.SIGKILL)
+        for queue in QUEUES:
+            for _ in range(2):
+                while True:  # a connection may meet the dead worker, or one that is not back yet; attaches are held meanwhile
+                    try:
+                        with Raw(broker.port) as client:
+                            client.feed(queue, "more")
+                            break
+                    except (Refused, ConnectionError):
+                        time.sleep(0.05)
+        for queue in QUEUES:
+            with Raw(broker.port) as client:
+                assert [arrival.text for arrival in client.receiver(queue, delete=True).receive(3)] == ["kept", "more", "more"]
+        log = (tmp_path / "broker" / "log").read_text()
+        assert "worker-1 ended with signal 9: its stores are away until it is back" in log
+        assert "worker-1 is back" in log
+        for client in clients:
+            client.close()
+        assert broker.stop()[0] == 0
+
+
+@pytest.mark.slow
+def test_told_to_stop_all_workers_drain_and_nothing_is_left(tmp_path: Path) -> None:
+    with start(tmp_path / "broker") as broker:
+        workers = pids(broker)
+        with Raw(broker.port) as client:
+            client.feed("a", "kept")
+            assert broker.stop()[0] == 0
+        for pid in workers:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        assert (tmp_path / "broker" / "log").read_text().count("drained in") == 2
+    with start(tmp_path / "broker") as broker, Raw(broker.port) as client:
+        assert [arrival.text for arrival in client.receiver("a", delete=True).receive()] == ["kept"]
+
+
+@pytest.mark.slow
+def test_workers_end_with_whoever_started_them_and_hold_the_data_directory_until_then(tmp_path: Path) -> None:
+    with start(tmp_path / "broker") as broker:
+        workers = pids(broker)
+        os.kill(workers[1], signal.SIGSTOP)
+        broker.process.kill()
+        broker.process.wait(20)
+        second = BrokerProcess(tmp_path / "broker", "--port", "0", "--data", "data", "--dev")
+        with pytest.raises(AssertionError, match="is in use by another broker"), second:
+            pass
+        os.kill(workers[1], signal.SIGCONT)
+        deadline = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--memory", "--workers", "2"), "workers: they share a data directory"),
+        (("--data", "data", "--workers", "5"), "each needs a store and there are 4"),
+        (("--data", "data", "--workers", "0"), "--workers: found 0; allowed is"),
+    ],
+)
+def test_what_workers_cannot_do_is_said_before_anything_starts(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
+    with pytest.raises(AssertionError, match=why), BrokerProcess(tmp_path, "--port", "0", "--dev", *arguments):
+        pass
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        broker = BrokerProcess(tmp_path, "--port", port, "--data", "data", "--dev", "--workers", "2")
+        with pytest.raises(AssertionError, match=f"cannot listen on 127.0.0.1:{port}"), broker:
+            pass
+
+
+def test_stores_are_spread_evenly_and_what_belongs_together_is_together() -> None:
+    assert assign_stores(4, 2, []) == (0, 1, 0, 1)
+    assert assign_stores(5, 2, [frozenset({0, 3})]) == (0, 1, 1, 0, 0)
+    assert assign_stores(4, 2, [frozenset({0, 1}), frozenset({1, 2, 3})]) == (0, 0, 0, 0)
+
+
+def test_chains_of_forwarding_are_together() -> None:
+    snapshot = Snapshot(
+        entities=(
+            StoredEntity(id=1, description=QueueDescription(name="A", forward_to="b"), store=0),
+            StoredEntity(id=2, description=QueueDescription(name="B", forward_dead_lettered_messages_to="T"), store=1),
+            StoredEntity(id=3, description=TopicDescription(name="t"), store=2),
+            StoredEntity(id=4, description=SubscriptionDescription(topic="t", name="s", forward_to="d"), store=2),
+            StoredEntity(id=5, description=QueueDescription(name="d"), store=3),
+            StoredEntity(id=6, description=QueueDescription(name="alone"), store=4),
+        ),
+        authorization_rules=(),
+    )
+    assert stores_together(snapshot, 5) == [frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})]

@@ -1,0 +1,86 @@
+"""A cluster that cannot work is refused before anything starts, with what to do about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.testing.postgres import PostgresEngine
+from tests.cluster.nodes import Cluster
+from tests.postgres import SECRET
+
+
+def refusal(directory: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tandem", *arguments], cwd=directory, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, "one line"
+    return done.stderr
+
+
+def serve(directory: Path, dsn: str, *more: str) -> str:
+    (directory / "secret").write_bytes(SECRET)
+    return refusal(directory, "serve", "--dev", "--port", "0", "--cluster", dsn, "--secret-file", "secret", "--node", "a", *more)
+
+
+def test_settings_that_do_not_go_together_say_which(tmp_path: Path) -> None:
+    assert "needs cluster.engine (--cluster)" in refusal(tmp_path, "serve", "--node", "a")
+    assert "needs cluster.secret_file" in refusal(tmp_path, "serve", "--cluster", "postgresql://h/d")
+    assert "cannot be read" in refusal(tmp_path, "serve", "--cluster", "postgresql://127.0.0.1:1/d", "--secret-file", "none")
+    (tmp_path / "short").write_text("x")
+    assert "allowed are 16 or more" in refusal(tmp_path, "serve", "--cluster", "postgresql://127.0.0.1:1/d", "--secret-file", "short")
+
+
+@pytest.mark.parametrize(
+    ("dsn", "says"),
+    [
+        ("postgresql://127.0.0.1:1/tandem", "is PostgreSQL up"),
+        ("mysql://somewhere", "not a connection string of PostgreSQL"),
+        ("postgresql://", "names no host"),
+    ],
+)
+def test_a_connection_string_that_leads_nowhere(tmp_path: Path, dsn: str, says: str) -> None:
+    assert says in serve(tmp_path, dsn)
+
+
+def test_a_database_without_a_cluster_and_one_of_a_newer_version(tmp_path: Path, database: str, postgres: PostgresEngine) -> None:
+    assert "tandem cluster init" in serve(tmp_path, database)
+    (tmp_path / "secret").write_bytes(SECRET)
+    name = database.rpartition("/")[2]
+    done = Cluster(tmp_path, database)
+    done.command("init", "--secret-file", str(tmp_path / "secret"))
+    assert "was there already" in done.command("init", "--secret-file", str(tmp_path / "secret"))
+    (tmp_path / "other").write_bytes(b"another secret of enough length")
+    assert "not the secret of this cluster" in serve(tmp_path, database, "--secret-file", "other")
+    postgres.primary.execute("UPDATE tandem.cluster SET version = 99", database=name)
+    assert "made by a newer Tandem" in serve(tmp_path, database)
+
+
+def test_an_engine_that_does_not_commit_on_two_machines(tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine) -> None:
+    name = cluster_dsn.rpartition("/")[2]
+    postgres.primary.execute(f"ALTER DATABASE {name} SET synchronous_commit = local", database="postgres")
+    said = serve(tmp_path, cluster_dsn)
+    assert "synchronous_commit is local: set it to on" in said
+    assert 'durability = "assumed"' in said
+
+
+def test_a_user_without_rights_is_told_what_to_grant(tmp_path: Path, database: str, postgres: PostgresEngine) -> None:
+    name = database.rpartition("/")[2]
+    postgres.primary.execute(f"CREATE ROLE guest_{name} LOGIN", database="postgres")
+    dsn = database.replace("tandem@", f"guest_{name}@")
+    (tmp_path / "secret").write_bytes(SECRET)
+    said = refusal(tmp_path, "cluster", "init", "--engine", dsn, "--secret-file", "secret", "--durability", "assumed")
+    assert "GRANT CREATE ON DATABASE" in said
+
+
+def test_another_number_of_stores_than_the_cluster_has(tmp_path: Path, cluster_dsn: str) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn)
+    try:
+        cluster.start("a").process.terminate()
+        assert "has 4 stores in this cluster, for good" in serve(tmp_path, cluster_dsn, "--store-count", "5")
+    finally:
+        cluster.close()

@@ -1,0 +1,98 @@
+"""What a node does that cannot reach the engine, and an engine that cannot reach its standby."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.testing.postgres import PostgresEngine
+from tests.acceptance.proxy import SlowNetwork
+from tests.cluster.nodes import Cluster, receive_all, try_send, until
+
+
+class Line:
+    """The network between one node and the engine, on a loop of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._network = self._run(self._open(port))
+        self.port = self._network.port
+
+    async def _open(self, port: int) -> SlowNetwork:
+        return await SlowNetwork(port).__aenter__()
+
+    def _run(self, work: object) -> SlowNetwork:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)  # type: ignore[arg-type]
+
+    def hold(self) -> None:
+        """Nothing comes through, and nobody is told."""
+        self._loop.call_soon_threadsafe(self._network.flowing.clear)
+
+    def let_go(self) -> None:
+        self._loop.call_soon_threadsafe(self._network.flowing.set)
+
+    def close(self) -> None:
+        self._run(self._network.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture
+def line(postgres: PostgresEngine) -> Iterator[Line]:
+    made = Line(postgres.primary.port)
+    yield made
+    made.close()
+
+
+def test_an_owner_cut_off_from_the_engine_loses_its_stores_and_finds_out(
+    tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine, line: Line
+) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn)
+    try:
+        cut = cluster.start("a", "--cluster", cluster_dsn.replace(f":{postgres.primary.port}/", f":{line.port}/"))
+        assert try_send(cut.connection_string, "before")
+        other = cluster.start("b")
+        line.hold()
+        until(lambda: cluster.owner() == "b")
+        until(lambda: try_send(other.connection_string, "after"))
+        until(lambda: "suspended" in cluster.logs("a") or "is down" in cluster.logs("a"))
+        line.let_go()
+        until(lambda: "elsewhere" in cluster.logs("a"))
+        assert not try_send(cut.connection_string, "nobody takes it")
+        assert cluster.owner() == "b"
+        assert sorted(receive_all(other.connection_string)) == ["after", "before"]
+    finally:
+        cluster.close()
+
+
+def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accepted_meanwhile(
+    tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
+) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn)
+    sent: list[bool] = []
+    try:
+        broker = cluster.start("a")
+        assert try_send(broker.connection_string, "before")
+        postgres.primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (nobody)'", database="postgres")
+        postgres.primary.execute("SELECT pg_reload_conf()", database="postgres")
+        try:
+            thread = threading.Thread(target=lambda: sent.append(try_send(broker.connection_string, "while it was gone")))
+            thread.start()
+            time.sleep(2)  # nothing happens, which is what is looked for
+            assert sent == []
+        finally:
+            postgres.require_standby()
+        thread.join(60)
+        assert sent == [True], "and it goes on by itself"
+        assert sorted(receive_all(broker.connection_string)) == ["before", "while it was gone"]
+        assert "epoch 2" not in cluster.command("status", "--seconds", "0"), "without a takeover"
+    finally:
+        cluster.close()

@@ -1,0 +1,95 @@
+"""Nodes die, sleep and move; what was acknowledged is there, once, wherever it is served."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nodes import LEASE_MS, Cluster, receive_all, sender_of, try_send, until
+
+ROUNDS = int(os.environ.get("TANDEM_CLUSTER_KILLS", "1"))
+"""How often a node is killed; 100 in the long form."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, cluster_dsn: str) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, cluster_dsn)
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(180 + 60 * ROUNDS)
+def test_a_node_that_is_killed_is_followed_by_another_with_everything_that_was_acknowledged(cluster: Cluster) -> None:
+    brokers = {name: cluster.start(name) for name in ("a", "b")}
+    sent: list[str] = []
+    for round_ in range(ROUNDS):
+        until(lambda: cluster.owner() in brokers)
+        owner = cluster.owner()
+        with sender_of(brokers[owner].connection_string) as send:
+            for number in range(20):
+                send(f"{round_}-{number}")
+                sent.append(f"{round_}-{number}")
+        survivor = next(name for name in brokers if name != owner)
+        brokers[owner].process.kill()
+        sent.append(f"{round_}-after")
+        took = until(partial(try_send, brokers[survivor].connection_string, sent[-1]))
+        assert took < LEASE_MS / 1000 + 5 + 5, "a slow machine is given as much again"
+        brokers[owner] = cluster.start(owner)
+        assert cluster.owner() == survivor, "what has a new owner stays there"
+    found = receive_all(brokers[cluster.owner()].connection_string)
+    assert sorted(found) == sorted(sent), "lost = duplicated = 0"
+    last = brokers[cluster.owner()]
+    last.process.kill()
+    survivor = next(name for name in brokers if brokers[name] is not last)
+    until(lambda: try_send(brokers[survivor].connection_string, "again"))
+    assert receive_all(brokers[survivor].connection_string) == ["again"], "nothing that was completed returns"
+
+
+def test_an_owner_that_sleeps_through_its_lease_wakes_up_to_find_that_it_may_do_nothing(cluster: Cluster) -> None:
+    brokers = {"a": cluster.start("a")}
+    assert try_send(brokers["a"].connection_string, "before")
+    brokers["b"] = cluster.start("b")
+    brokers["a"].process.send_signal(signal.SIGSTOP)
+    until(lambda: cluster.owner() == "b")
+    until(lambda: try_send(brokers["b"].connection_string, "while it slept"))
+    brokers["a"].process.send_signal(signal.SIGCONT)
+    assert not try_send(brokers["a"].connection_string, "too late")
+    until(lambda: "elsewhere" in cluster.logs("a"))
+    assert cluster.owner() == "b"
+    assert sorted(receive_all(brokers["b"].connection_string)) == ["before", "while it slept"]
+
+
+def test_a_namespace_moves_when_it_is_told_to_and_when_its_node_is_drained(cluster: Cluster) -> None:
+    brokers = {"a": cluster.start("a")}
+    with sender_of(brokers["a"].connection_string) as send:
+        for number in range(10):
+            send(f"{number}")
+    brokers["b"] = cluster.start("b")
+    assert [(node["name"], node["beats"]) for node in cluster.status()["nodes"]] == [("a", True), ("b", True)]
+    cluster.command("move", "tandem", "b")
+    assert until(lambda: cluster.owner() == "b") < 20
+    until(lambda: try_send(brokers["b"].connection_string, "10"))
+    cluster.command("drain", "b")
+    until(lambda: cluster.owner() == "a")
+    until(lambda: try_send(brokers["a"].connection_string, "11"))
+    cluster.command("drain", "b", "--end")
+    cluster.command("take", "tandem", "b")
+    until(lambda: cluster.owner() == "b")
+    until(lambda: try_send(brokers["b"].connection_string, "12"))
+    assert sorted(receive_all(brokers["b"].connection_string), key=int) == [str(number) for number in range(13)]
+
+
+def test_of_two_processes_under_one_name_the_older_one_stops(cluster: Cluster) -> None:
+    first = cluster.start("a")
+    assert try_send(first.connection_string, "one")
+    (cluster.directory / "elsewhere").mkdir()
+    second = cluster.start("a", "--data", "elsewhere/data")
+    first.process.wait(30)
+    assert "another process runs as node a" in cluster.logs("a")
+    until(lambda: try_send(second.connection_string, "two"))
+    assert sorted(receive_all(second.connection_string)) == ["one", "two"]

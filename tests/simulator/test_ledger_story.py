@@ -1,0 +1,34 @@
+"""Stores over an engine that lies, in virtual time: thousands of seeds in seconds."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tandem.simulator.ledger_story import LedgerStory
+
+SEEDS = int(os.environ.get("TANDEM_LEDGER_SEEDS", "400"))
+"""10,000 in the long form."""
+
+
+@pytest.mark.timeout(120 + SEEDS)
+def test_whatever_the_engine_does_what_was_announced_is_there_once_and_in_one_order() -> None:
+    announced = landed = again = fail_overs = 0
+    for seed in range(SEEDS):
+        story = LedgerStory(seed)
+        story.run()
+        announced += len(story.announced)
+        fail_overs += story.engine.fail_overs
+        landed += sum(node.store.doubts["landed"] for node in story.nodes)
+        again += sum(node.store.doubts["sent again"] for node in story.nodes)
+    assert announced > SEEDS, "something was tried"
+    assert min(landed, again, fail_overs) > 0, "and all that may happen did"
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    first, second = LedgerStory(7), LedgerStory(7)
+    first.run()
+    second.run()
+    assert first.announced == second.announced
+    assert first.engine.kept == second.engine.kept

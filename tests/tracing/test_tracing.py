@@ -1,0 +1,216 @@
+"""One trace from the send to the receive, through the broker and across a diversion, with the official SDK's tracing plug-in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+import tandem
+from tandem.aio import PairedNamespaces
+from tandem.testing import Bus
+from tandem.tracing import trace_parent
+from tests.cli.broker_process import BrokerProcess
+from tests.plain_http import administration_of
+from tests.waiting import until, wait_until
+
+pytest.importorskip("opentelemetry.sdk", reason="MISSING: opentelemetry-sdk")
+pytest.importorskip("azure.core.tracing.ext.opentelemetry_span", reason="MISSING: azure-core-tracing-opentelemetry")
+
+from azure.core.settings import settings
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+PROVIDER = TracerProvider()
+SPANS = InMemorySpanExporter()
+PROVIDER.add_span_processor(SimpleSpanProcessor(SPANS))
+TRACER = PROVIDER.get_tracer("an application")
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture(autouse=True)
+def spans() -> Iterator[InMemorySpanExporter]:
+    SPANS.clear()
+    yield SPANS
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The SDK traces by itself, as an application would have it."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", PROVIDER)
+    settings.tracing_implementation = "opentelemetry"
+    yield
+    settings.tracing_implementation = None
+
+
+@pytest.fixture(scope="module")
+def bus() -> Iterator[Bus]:
+    with Bus(real_time=True, tracer_provider=PROVIDER) as running:
+        running.create_queue("orders")
+        running.create_queue("sessions", requires_session=True)
+        yield running
+
+
+def named(trace_id: int) -> list[str]:
+    return sorted(span.name for span in SPANS.get_finished_spans() if span.context.trace_id == trace_id)
+
+
+def test_the_brokers_spans_are_in_the_trace_that_the_sdk_began(bus: Bus, plug_in: None) -> None:
+    with ServiceBusClient.from_connection_string(bus.connection_string) as client:
+        with TRACER.start_as_current_span("order taken") as span, client.get_queue_sender("orders") as sender:
+            trace_id = span.get_span_context().trace_id
+            message = ServiceBusMessage("x", application_properties={"total": 7})
+            sender.send_messages(message)
+        with client.get_queue_receiver("orders") as receiver:
+            [received] = receiver.receive_messages(1, max_wait_time=30)
+            carried = trace_parent(received.application_properties or {})
+            assert carried.split("-")[1] == f"{trace_id:032x}", "kept as it was"
+            receiver.complete_message(received)
+    wait_until(lambda: "tandem settle" in named(trace_id), lambda: str(named(trace_id)))
+    found = named(trace_id)
+    assert {"order taken", "tandem accept", "tandem deliver", "tandem settle"} <= set(found)
+    assert any(name.startswith("ServiceBus.") for name in found), "the SDK's own"
+    accepted = next(span for span in SPANS.get_finished_spans() if span.name == "tandem accept")
+    assert f"{accepted.parent.span_id:016x}" == carried.split("-")[2]
+    assert accepted.attributes["messaging.destination.name"] == "orders"
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Diagnostic-Id"])
+def test_either_name_is_continued_and_a_batch_has_a_span_for_each(bus: Bus, name: str) -> None:
+    trace_id = int(PARENT.split("-")[1], 16)
+    with ServiceBusClient.from_connection_string(bus.connection_string) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages([ServiceBusMessage(str(n), application_properties={name: PARENT}) for n in range(3)])
+        sender.send_messages(ServiceBusMessage("not traced"))
+        with client.get_queue_receiver("orders") as receiver:
+            got = []
+            while len(got) < 4:
+                got += receiver.receive_messages(4 - len(got), max_wait_time=30)
+            for message in got[1:]:
+                receiver.complete_message(message)
+            receiver.abandon_message(got[0])
+            [again] = receiver.receive_messages(1, max_wait_time=30)
+            receiver.dead_letter_message(again)
+
+    def settled(how: str) -> int:
+        finished = [one for one in SPANS.get_finished_spans() if one.name == "tandem settle"]
+        return sum(one.attributes["messaging.settlement"] == how for one in finished)
+
+    wait_until(lambda: (settled("complete"), settled("abandon"), settled("dead-letter")) == (2, 1, 1), lambda: str(named(trace_id)))
+    assert (named(trace_id).count("tandem accept"), named(trace_id).count("tandem deliver")) == (3, 4)
+    assert {span.context.trace_id for span in SPANS.get_finished_spans()} == {trace_id}, "what carries no context is not traced"
+
+
+def test_a_refusal_is_in_the_trace(bus: Bus) -> None:
+    with (
+        ServiceBusClient.from_connection_string(bus.connection_string, retry_total=0) as client,
+        client.get_queue_sender("sessions") as sender,
+        pytest.raises(ServiceBusError, match="SessionId"),
+    ):
+        sender.send_messages(ServiceBusMessage("x", application_properties={"traceparent": PARENT}))
+    [refused] = [span for span in SPANS.get_finished_spans() if span.name == "tandem accept"]
+    assert not refused.status.is_ok and "SessionId" in str(refused.status.description)
+
+
+@asynccontextmanager
+async def paired(west: Bus, east: Bus) -> AsyncIterator[PairedNamespaces]:
+    manager = administration_of(east)
+    pair = PairedNamespaces(
+        west.connection_string,
+        east.connection_string,
+        primary_namespace="contoso",
+        failover_interval=0,
+        ping_primary_interval=1,
+        enable_syphon=True,
+        backlog_queue_count=1,
+        tracer_provider=PROVIDER,
+        secondary_administration=manager,
+    )
+    async with manager, pair:
+        yield pair
+
+
+async def test_one_trace_shows_a_message_sent_diverted_carried_home_and_received(bus: Bus) -> None:
+    with Bus(real_time=True, tracer_provider=PROVIDER) as east:
+        async with paired(bus, east) as pair, pair.get_queue_sender("orders") as sender:
+            with TRACER.start_as_current_span("order taken") as span:
+                trace_id = span.get_span_context().trace_id
+                await sender.send_messages(ServiceBusMessage("straight"))
+                await pair.fail_over("orders", hold=True)
+                await sender.send_messages(ServiceBusMessage("round about"))
+            await pair.mark_path_healthy("orders")
+            await until(lambda: "tandem move" in named(trace_id), 60, "the move")
+            async with pair.primary_client.get_queue_receiver("orders") as receiver:
+                texts: list[str] = []
+                while len(texts) < 2:
+                    for message in await receiver.receive_messages(2, max_wait_time=30):
+                        texts.append(str(message))
+                        await receiver.complete_message(message)
+            await until(lambda: named(trace_id).count("tandem settle") == 3, 60, "all to be settled")
+    assert sorted(texts) == ["round about", "straight"]
+    found = named(trace_id)
+    counts = {name: found.count(f"tandem {name}") for name in ("send", "divert", "move", "accept", "deliver", "settle")}
+    # The one that went round about was accepted, delivered and settled twice: in the backlog queue and at home.
+    assert counts == {"send": 2, "divert": 1, "move": 1, "accept": 3, "deliver": 3, "settle": 3}
+    diverted = next(span for span in SPANS.get_finished_spans() if span.name == "tandem divert")
+    assert diverted.attributes["messaging.destination.name"] == "orders"
+
+
+async def test_pings_are_traced_with_what_came_of_them(bus: Bus) -> None:
+    with Bus(real_time=True) as east:
+        async with paired(bus, east) as pair, pair.get_queue_sender("orders") as sender:
+            await pair.fail_over("orders")
+            await sender.send_messages(ServiceBusMessage("while it pings"))
+            await until(lambda: any(span.name == "tandem ping" for span in SPANS.get_finished_spans()), 60, "a ping")
+    ping = next(span for span in SPANS.get_finished_spans() if span.name == "tandem ping")
+    assert ping.attributes["messaging.ping"] == "accepted"
+
+
+def test_a_broker_sends_its_spans_to_a_collector(tmp_path: Path) -> None:
+    received: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words: Any) -> None:
+            """Quietly."""
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        (tmp_path / "tandem.toml").write_text('tracing = true\n\n[[queue]]\nname = "orders"\n')
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}", "OTEL_EXPORTER_OTLP_COMPRESSION": "none"}
+        with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", environ=environ) as broker:
+            with ServiceBusClient.from_connection_string(broker.connection_string) as client, client.get_queue_sender("orders") as sender:
+                sender.send_messages(ServiceBusMessage("x", application_properties={"traceparent": PARENT}))
+            broker.stop()
+        collector.shutdown()
+    assert any(bytes.fromhex(PARENT.split("-")[1]) in body and b"tandem accept" in body for body in received)
+
+
+def test_a_sender_without_await_is_traced_too(bus: Bus) -> None:
+    with Bus(real_time=True) as east:
+        pair = tandem.PairedNamespaces(bus.connection_string, east.connection_string, primary_namespace="contoso", tracer_provider=PROVIDER)
+        with pair, pair.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+    assert "tandem send" in {span.name for span in SPANS.get_finished_spans()}
+
+
+def test_a_broker_that_does_not_trace_loads_nothing_for_it() -> None:
+    code = (
+        "import sys, tandem.cli.running, tandem.server.server, tandem.gateway.amqp.attach, tandem.client.pairing\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry') or name.endswith('.traced')])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
