@@ -39,8 +39,8 @@ class Cluster:
         files = ["--config", "tandem.toml", "--data", f"data-{name}", "--secret-file", "secret"]
         return ["--dev", "--port", "0", *files, "--cluster", self.dsn, "--node", name, *more]
 
-    def start(self, name: str, *more: str) -> BrokerProcess:
-        environ = {"TANDEM_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}"} if self._peers else {}
+    def start(self, name: str, *more: str, environ: dict[str, str] | None = None) -> BrokerProcess:
+        environ = {"TANDEM_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}"} | (environ or {}) if self._peers else environ
         log = self.directory / f"{name}-{time.monotonic_ns()}.log"
         broker = BrokerProcess(self.directory, *self.arguments(name, *more), environ=environ, log=log)
         return self._stack.enter_context(broker)

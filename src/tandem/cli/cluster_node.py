@@ -78,6 +78,7 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     """The composition root of a node: who it is, what it may open, and the server around it."""
     from tandem import __version__
     from tandem.cluster.node import Node
+    from tandem.cluster.owners_clock import OwnersClock
     from tandem.cluster.peers import ClusterNode
     from tandem.model.clock import SystemClock
     from tandem.server.server import Server
@@ -88,7 +89,7 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
 
     cluster = settings.cluster
     assert cluster is not None
-    clock = SystemClock()
+    clock = OwnersClock(SystemClock())
     hosts = Hosts(cluster.engine)
     nodes = PostgresNodes(EngineConnection(hosts, f"tandem beats {cluster.node}", clock))
     try:

@@ -144,6 +144,13 @@ class Node:
         self.skew_ms = engine_ms - self._clock.now_ms() if engine_ms else 0
         return View(tuple(NodeRow(*row) for row in nodes), tuple(stores), revisions, engine_ms)
 
+    def clock_note(self) -> str:
+        """Why somebody should look at this machine's clock, or at the engine's; empty: both are well."""
+        if abs(self.skew_ms) <= _SKEW_MS_MAX:
+            return ""
+        way = "ahead of" if self.skew_ms < 0 else "behind"
+        return f"the clock of this node is {abs(self.skew_ms)} ms {way} the engine's: set both by NTP"
+
     def _away(self, cause: str) -> None:
         if not self._told_away:
             self._told_away = cause
@@ -162,9 +169,10 @@ class Node:
         if self._told_away:
             self._told_away = ""
             self._log("the engine takes our beats again")
-        if abs(self.skew_ms) > _SKEW_MS_MAX and not self._told_skew:
-            self._log(f"the clock of this machine is {-self.skew_ms} ms ahead of the engine's: set both by NTP")
-        self._told_skew = abs(self.skew_ms) > _SKEW_MS_MAX
+        skew = self.clock_note()
+        if skew and not self._told_skew:
+            self._log(skew)
+        self._told_skew = bool(skew)
         self.membership.beat(view)
         for (namespace, number), store in self.stores.items():
             by = self.membership.lost(namespace, number, store.epoch) if store.epoch else ""
@@ -217,6 +225,7 @@ class Node:
             "beats": not self._late,
             "beat_ms": self.beat_ms,
             "clock_ahead_ms": -self.skew_ms,
+            "notes": [note] if (note := self.clock_note()) else [],
             "takeovers": self.takeovers,
             "nodes": [
                 {"name": row.name, "lives": row.name in living, "draining": row.draining, "version": row.version}

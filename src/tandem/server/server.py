@@ -343,7 +343,7 @@ class Server:
 
         node.on_beat.append(beaten)
         node.on_notice.append(lambda: context.spawn(admin.follow()))
-        return SharedStores(node, name, cast("list[TakenStore]", journals), follower)
+        return SharedStores(node, name, cast("list[TakenStore]", journals), follower, context, self.driver.check_clock)
 
     def _new_uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.entropy(16), version=4)

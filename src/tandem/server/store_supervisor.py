@@ -31,6 +31,9 @@ class Keeper(Protocol):
     async def acquire(self, store: int) -> None:
         """The store is this node's from now on, and everything that it may speak of is known. BusError if it cannot be had."""
 
+    def replayed(self, store: int, last_instant: int) -> None:
+        """What it holds was written up to this instant; it is about to be served."""
+
 
 class StoreSupervisor:
     """One per namespace. `look_after` is called a few times a second."""
@@ -189,6 +192,8 @@ class StoreSupervisor:
                 self._refused[index] = str(error)  # once: it may go on for days
                 self._context.warn(f"{namespace.name} store-{index} could not be reopened ({error}); it is tried again until it can")
         else:
+            if self._keeper is not None:
+                self._keeper.replayed(index, fresh.last_instant)
             self._context.turn.begin()
             namespace.swap(index, fresh)
             self._refused.pop(index, None)

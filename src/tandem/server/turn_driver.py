@@ -131,7 +131,8 @@ class TurnDriver:
         if again:
             self.run_housekeeping()
 
-    def _check_clock(self) -> None:
+    def check_clock(self) -> None:
+        """Whether it was set, and everybody is told."""
         by_ms = self._clock.jumped()
         theirs = by_ms if self._connection_clock is self._clock else self._connection_clock.jumped()
         if theirs:
@@ -150,7 +151,7 @@ class TurnDriver:
     def run_housekeeping(self) -> None:
         """The clock, heartbeats, silent peers, lapsed tokens, stores that fail, compaction."""
         turn = self.turn
-        self._check_clock()
+        self.check_clock()
         turn.begin()
         now = self._connection_clock.steady_ms()
         for context in self.contexts:

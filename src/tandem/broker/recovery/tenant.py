@@ -33,6 +33,8 @@ class StoreTenant(CrossStoreFacts):
         """Of its queues."""
         self.meters = MeterBook(journal)
         self.clock_missed_ms: int = 0
+        self.last_instant: int = 0
+        """The latest that a replayed fact was written at."""
         self.available: bool = True
         """False while the store is down: its entities answer at once, retryably."""
 
@@ -80,6 +82,8 @@ class StoreTenant(CrossStoreFacts):
     # -- replay ------------------------------------------------------------------------------
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
+        if at > self.last_instant:
+            self.last_instant = at
         if kind == facts.PUBLISHED:
             self._replay_published(flags, entity, seq, at, key, location, body_bytes)
         elif kind >= facts.METERED:
@@ -94,6 +98,7 @@ class StoreTenant(CrossStoreFacts):
 
     def _replay_own(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int) -> None:
         if kind == facts.CLOCK_SET:
+            self.last_instant = at  # whatever came before was told by the clock as it was set before
             for rows in self.rows.values():
                 rows.apply_clock_set(facts.read_clock_set(flags, aux))
         elif kind >= facts.ENTITY:
