@@ -109,7 +109,9 @@ def loaded_by(*arguments: str) -> list[str]:
         "aiohttp",
         "requests",
         "asyncio",
+        "pydantic",
         "prometheus_client",
+        "tandem.amqp",
         "tandem.spark",
         "tandem.server",
     ]
@@ -132,7 +134,13 @@ def test_help_loads_nothing_that_takes_time(arguments: tuple[str, ...]) -> None:
 def test_a_command_that_asks_the_brokers_pages_loads_neither_the_sdk_nor_the_broker() -> None:
     nobody = "Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
     assert loaded_by("lock", "list", "orders", "-c", nobody) == []
-    assert loaded_by("session", "list", "orders", "-c", nobody) == []
+    assert loaded_by("connection", "list", "-c", nobody) == []
+    assert loaded_by("session", "list", "orders", "-c", nobody) == ["tandem.amqp"]  # asks over AMQP, with our engine
+
+
+def test_a_command_that_administers_loads_the_sdk_and_neither_our_engine_nor_a_broker() -> None:
+    nobody = "Endpoint=sb://localhost:1;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
+    assert set(loaded_by("queue", "list", "-c", nobody)) <= {"azure", "requests", "asyncio"}
 
 
 def test_cost_with_figures_alone_needs_no_spark(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from tandem.amqp import encode_message
 from tandem.cli.operations.target import OperationTarget, takes_target
 from tandem.cli.property_pairs import property_pair
-from tandem.engine_client.blocking import TransportError
+from tandem.engine_client.endpoint import TransportError
 from tandem.model.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Ask about the rules of subscriptions.")

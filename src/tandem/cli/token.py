@@ -9,7 +9,7 @@ import typer
 
 from tandem.cli.operations.output import JsonFlag, tell
 from tandem.cli.operations.target import ConnectionString, ContextName, target_of
-from tandem.engine_client.blocking import Endpoint
+from tandem.engine_client.endpoint import Endpoint
 from tandem.model.errors import ConfigurationError
 from tandem.model.sas_token import make_token
 

@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any, Final
 
 from tandem.cli.operations.target import OperationTarget
-from tandem.engine_client.blocking import Endpoint
+from tandem.engine_client.endpoint import Endpoint
 from tandem.model.errors import ConfigurationError
 from tandem.model.sas_token import make_token
 

@@ -98,7 +98,7 @@ def add(
 
     Example: tandem context add prod --connection-string-file prod.txt
     """
-    from tandem.engine_client.blocking import Endpoint
+    from tandem.engine_client.endpoint import Endpoint
 
     if connection_string_file is not None:
         connection_string = _read(connection_string_file)
@@ -166,7 +166,7 @@ def _read(file: Path) -> str:
 
 
 def _shown(name: str, one: Context, current: str | None) -> dict[str, Any]:
-    from tandem.engine_client.blocking import Endpoint
+    from tandem.engine_client.endpoint import Endpoint
 
     endpoint = Endpoint.parse(one.connection_string)
     place = f"{endpoint.host}:{endpoint.port}"

@@ -45,7 +45,7 @@ def purge(
 
 def _batch_delete(target: OperationTarget, path: Path, progress: Progress) -> int | None:
     """By the broker itself, thousands in a request; None where it does not know how."""
-    from tandem.engine_client.blocking import TransportError
+    from tandem.engine_client.endpoint import TransportError
 
     task = progress.add_task("", total=None)
     dropped = 0

@@ -41,7 +41,7 @@ class OperationTarget:
     def administration(self) -> ServiceBusAdministrationClient:
         from azure.servicebus.management import ServiceBusAdministrationClient
 
-        from tandem.engine_client.blocking import Endpoint
+        from tandem.engine_client.endpoint import Endpoint
 
         options = self._options()
         if not Endpoint.parse(self.connection_string).tls:
@@ -55,7 +55,8 @@ class OperationTarget:
 
     def engine_client(self) -> BlockingClient:
         """For requests that the SDK does not know."""
-        from tandem.engine_client.blocking import BlockingClient, Endpoint
+        from tandem.engine_client.blocking import BlockingClient
+        from tandem.engine_client.endpoint import Endpoint
 
         return BlockingClient(Endpoint.parse(self.connection_string, self.ca_file))
 
@@ -107,7 +108,7 @@ def takes_target(command: Callable[..., None]) -> Callable[..., None]:
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
     """What the namespace refuses is one line and exit code 2, not a traceback."""
-    from tandem.engine_client.blocking import TransportError
+    from tandem.engine_client.endpoint import TransportError
 
     try:
         yield
