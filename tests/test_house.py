@@ -60,10 +60,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "engine_client",
             "spark",
             "demo",
+            "testing",
             "aio",
         }
     ),
-    "demo": frozenset({"client", "spark", "aio"}),
+    "demo": frozenset({"client", "spark", "aio", "testing"}),
     "console": frozenset(),
     "testing": frozenset({"model", "broker", "stores", "server", "gateway", "cluster", "tracing"}),
     "simulator": frozenset({"model", "amqp", "broker", "stores", "server", "tokens", "client", "cluster"}),

@@ -1,6 +1,7 @@
 """Gives this machine what `make demo` or `make test` need beside Python packages: as root by apt-get, else in words.
 
-    python3 tools/machine.py [--small] demo | test | setup
+    python3 tools/machine.py [--small | --cluster] demo | test | setup
+    python3 tools/machine.py --lacks-postgres       exit code 0 if its programs are not here
 
 Standard library only: it runs before anything is installed. Without something the command cannot do: exit code 2 and one line that says
 what to install. What only some tests need is named together with the tests that are then skipped.
@@ -172,12 +173,15 @@ BROWSER = Need(
     lacks_browser, lambda: ["chromium", "chromium-driver"], "tests of the console in a browser are skipped (tests/console)", "a minute"
 )
 POSTGRES = Need(lacks_postgres, lambda: ["postgresql"], "tests of clusters are skipped (tests/cluster, tests/stores)", "twenty seconds")
+POSTGRES_FOR_DEMO = Need(lacks_postgres, lambda: ["postgresql"], "its programs come from a wheel", "twenty seconds")
 
 
-def needs(command: str, small: bool) -> list[Need]:
+def needs(command: str, small: bool, cluster: bool) -> list[Need]:
     if command == "test":
         of_tests = [NODE] + [need for need, file in ((GO, "tests/go/go.mod"), (MAVEN, "tests/java/pom.xml")) if (ROOT / file).exists()]
         return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, FAKETIME, PROMETHEUS, BROWSER, POSTGRES]
+    if cluster:
+        return [VENV, HEADERS, POSTGRES_FOR_DEMO]
     return [VENV, HEADERS] if small or command == "setup" else [VENV, HEADERS, JAVA]
 
 
@@ -205,11 +209,15 @@ class Apt:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=["setup", "demo", "test"])
+    parser.add_argument("command", choices=["setup", "demo", "test"], nargs="?", default="setup")
     parser.add_argument("--small", action="store_true", help="the demo without Spark")
+    parser.add_argument("--cluster", action="store_true", help="the demo of a cluster")
+    parser.add_argument("--lacks-postgres", action="store_true", help="only say whether PostgreSQL is missing")
     given = parser.parse_args()
+    if given.lacks_postgres:
+        return 0 if lacks_postgres() else 1
     apt = Apt()
-    for need in needs(given.command, given.small):
+    for need in needs(given.command, given.small, given.cluster):
         if need.lacks() and apt.usable:
             apt.get(need)
         problem = need.lacks()

@@ -13,12 +13,37 @@ import pytest
 
 from tandem.demo.small import judge
 from tandem.spark.java import java_version, missing_java
+from tandem.testing.postgres import programs
+from tests.postgres import MISSING
 
 
 def test_small_demo_survives_its_own_kill_and_says_so() -> None:
     command = [sys.executable, "-m", "tandem", "demo", "--small", "--messages", "20", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, json.loads(done.stdout)) == (0, {"sent": 20, "delivered": 20, "lost": 0, "duplicated": 0})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(programs() is None, reason=MISSING)
+def test_the_demo_of_a_cluster_survives_the_death_of_a_node_and_of_the_primary() -> None:
+    command = [sys.executable, "-m", "tandem", "demo", "--cluster", "--rate", "40", "--before", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    verdict = json.loads(done.stdout)
+    assert (verdict["lost"], verdict["duplicated"], verdict["held"]) == (0, 0, True)
+    assert verdict["delivered"] == verdict["sent"] > 40
+    assert verdict["killed"] in ("a", "b", "c")
+    assert verdict["seconds_without_node"] > verdict["lease"] / 2, "a dead node is missed"
+
+
+def test_the_demo_of_a_cluster_without_postgresql_says_where_to_get_it(tmp_path: Path) -> None:
+    script = "import sys; from tandem.testing import postgres; postgres.programs = lambda: None; from tandem.cli.main import main; main()"
+    command = [sys.executable, "-c", script, "demo", "--cluster"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "apt-get install postgresql" in line and "cluster-dev" in line
 
 
 @pytest.mark.slow

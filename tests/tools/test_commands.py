@@ -33,6 +33,14 @@ def test_the_small_demo_and_setup_ask_for_no_java(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, ""), arguments
 
 
+def test_the_demo_of_a_cluster_asks_for_postgresql_and_goes_on_with_a_wheel(tmp_path: Path) -> None:
+    done = machine(tmp_path, "demo", "--cluster")
+    assert (done.returncode, done.stdout) == (0, "")
+    for line in done.stderr.splitlines():
+        assert "apt-get install postgresql" in line and "wheel" in line
+    assert machine(tmp_path, "--lacks-postgres").returncode == (0 if done.stderr else 1)
+
+
 def test_what_tests_would_need_is_named_with_the_tests_that_are_skipped(tmp_path: Path) -> None:
     done = machine(tmp_path, "test")
     assert done.returncode == 0

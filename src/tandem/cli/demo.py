@@ -29,6 +29,9 @@ def demo(
         str, typer.Option(help="What fails: `broker` (the primary is killed), or `issuer` (no more tokens; no Spark).")
     ] = "broker",
     small: Annotated[bool, typer.Option("--small", help="One broker, no Spark: kill it half way and count.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Three nodes on a PostgreSQL with a standby, no Spark: a node is killed, then the primary.")
+    ] = False,
     messages: Annotated[int, typer.Option(help="With --small: how many messages to send.", min=2, max=100_000)] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON, and nothing else.")] = False,
 ) -> None:
@@ -42,6 +45,8 @@ def demo(
         from tandem.demo.issuer import issuer_demo
 
         return issuer_demo(as_json)
+    if cluster:
+        return _cluster(rate, before, keep, as_json)
     if small:
         from tandem.demo.small import small_demo
 
@@ -61,6 +66,28 @@ def demo(
         print(json.dumps(verdict.as_dict()))
     else:
         show_verdict(verdict)
+    if not verdict.held:
+        raise typer.Exit(1)
+
+
+def _cluster(rate: float, calm: float, keep: Path | None, as_json: bool) -> None:
+    if importlib.util.find_spec("psycopg") is None:
+        raise ConfigurationError("the PostgreSQL client is not installed (pip install 'tandem-bus[postgres]')")
+    from tandem.testing.postgres import programs
+
+    if programs() is None:
+        raise ConfigurationError(
+            "PostgreSQL is not installed (on Debian: apt-get install postgresql; elsewhere: pip install 'tandem-bus[cluster-dev]')"
+        )
+    from tandem.demo.cluster import ClusterPlan, cluster_demo, show_json
+    from tandem.demo.cluster_view import ClusterView, LiveClusterView, PlainClusterView, show_cluster_verdict
+
+    view = ClusterView() if as_json else LiveClusterView() if sys.stdout.isatty() else PlainClusterView()
+    verdict = cluster_demo(ClusterPlan(rate=rate, calm=calm), view, keep)
+    if as_json:
+        show_json(verdict)
+    else:
+        show_cluster_verdict(verdict)
     if not verdict.held:
         raise typer.Exit(1)
 

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +42,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def connection_string(port: int) -> str:
+    return f"Endpoint=sb://localhost:{port};{_KEY}"
+
+
 class BrokerProcess:
     """One `tandem serve` on a port that stays the same through every restart."""
 
@@ -51,8 +57,10 @@ class BrokerProcess:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         self.process: subprocess.Popen[str] | None = None
-        text = _CONFIGURATION.format(name=name) + "".join(_QUEUE.format(name=queue) for queue in queues)
-        (self.home / "tandem.toml").write_text(text, encoding="utf-8")
+        (self.home / "tandem.toml").write_text(self._configuration(queues), encoding="utf-8")
+
+    def _configuration(self, queues: tuple[str, ...]) -> str:
+        return _CONFIGURATION.format(name=self.name) + "".join(_QUEUE.format(name=queue) for queue in queues)
 
     @property
     def data(self) -> Path:
@@ -60,7 +68,7 @@ class BrokerProcess:
 
     @property
     def connection_string(self) -> str:
-        return f"Endpoint=sb://localhost:{self.port};{_KEY}"
+        return connection_string(self.port)
 
     @property
     def up(self) -> bool:
@@ -121,12 +129,12 @@ class TrafficCount:
     received_by: dict[str, int] = field(default_factory=dict)
 
 
-class Traffic:
-    """A sender and a receiver for each queue, until they are told to stop."""
+class Traffic(ABC):
+    """Senders and a receiver for each queue, until they are told to stop."""
 
-    def __init__(self, primary: BrokerProcess, pair: PairedNamespaces, rate: float, directory: Path) -> None:
-        self._primary = primary
-        self._pair = pair
+    def __init__(self, connection_string: str, rate: float, directory: Path) -> None:
+        """`connection_string`: where receivers go."""
+        self._connection_string = connection_string
         self._pause = len(QUEUES) / rate
         self.tally = TrafficCount()
         self.sent = MessageLedger(directory / "sent.jsonl")
@@ -152,6 +160,11 @@ class Traffic:
         """Sent and not received yet."""
         return len(self._sent_ids - self._received_ids)
 
+    @property
+    def duplicated(self) -> int:
+        """Copies beyond the first."""
+        return len(self._seen) - len(self._received_ids)
+
     async def finish(self, patience: float) -> None:
         """Until everything sent has come, or nothing has come for so many seconds."""
         last, since = self.tally.received, time.monotonic()
@@ -164,21 +177,19 @@ class Traffic:
         self.sent.close()
         self.received.close()
 
+    @abstractmethod
     async def _send(self, queue: str) -> None:
-        """Steadily: a send that takes long is not waited for by the next one."""
-        under_way: set[asyncio.Task[None]] = set()
-        async with self._pair.get_queue_sender(queue) as sender:
-            due = time.monotonic()
-            number = 0
-            while not self._quiet.is_set():
-                number += 1
-                task = asyncio.ensure_future(self._send_one(sender, queue, f"{queue}-{number:06d}"))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-                due = max(due + self._pause, time.monotonic() - 1.0)
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-            if under_way:
-                await asyncio.wait(under_way)
+        """Steadily, until `_quiet`; every message until it is accepted."""
+
+    async def _due(self, queue: str) -> AsyncIterator[str]:
+        """Ids of messages, each when it is time to send it."""
+        due = time.monotonic()
+        number = 0
+        while not self._quiet.is_set():
+            number += 1
+            yield f"{queue}-{number:06d}"
+            due = max(due + self._pause, time.monotonic() - 1.0)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _send_one(self, sender: Any, queue: str, message_id: str) -> None:
         """As an application does it: what was refused is sent again under the same id, until it is accepted."""
@@ -188,19 +199,22 @@ class Traffic:
                 await sender.send_messages(message)
                 break
             except ServiceBusError as error:
-                self.tally.failed += 1
-                self._pair.events.tell("send-failed", queue, f"{message_id}: {describe(error)}", error)
+                self._failed(queue, message_id, error)
                 await asyncio.sleep(0.2)
         self.sent.add(message_id, queue)
         self._sent_ids.add(message_id)
         self.tally.sent += 1
         self.tally.sent_by[queue] = self.tally.sent_by.get(queue, 0) + 1
 
+    def _failed(self, queue: str, message_id: str, error: ServiceBusError) -> None:
+        """It is sent again."""
+        self.tally.failed += 1
+
     async def _receive(self, queue: str) -> None:
         while not self._done.is_set():
             try:
                 async with (
-                    ServiceBusClient.from_connection_string(self._primary.connection_string, retry_total=0) as client,
+                    ServiceBusClient.from_connection_string(self._connection_string, retry_total=0) as client,
                     client.get_queue_receiver(queue, prefetch_count=100) as receiver,
                 ):
                     while not self._done.is_set():
@@ -219,3 +233,26 @@ class Traffic:
         self.received.add(message_id, queue)
         self.tally.received += 1
         self.tally.received_by[queue] = self.tally.received_by.get(queue, 0) + 1
+
+
+class PairedTraffic(Traffic):
+    """Sent through a pair; received from the primary."""
+
+    def __init__(self, primary: BrokerProcess, pair: PairedNamespaces, rate: float, directory: Path) -> None:
+        super().__init__(primary.connection_string, rate, directory)
+        self._pair = pair
+
+    async def _send(self, queue: str) -> None:
+        """A send that takes long is not waited for by the next one."""
+        under_way: set[asyncio.Task[None]] = set()
+        async with self._pair.get_queue_sender(queue) as sender:
+            async for message_id in self._due(queue):
+                task = asyncio.ensure_future(self._send_one(sender, queue, message_id))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            if under_way:
+                await asyncio.wait(under_way)
+
+    def _failed(self, queue: str, message_id: str, error: ServiceBusError) -> None:
+        super()._failed(queue, message_id, error)
+        self._pair.events.tell("send-failed", queue, f"{message_id}: {describe(error)}", error)

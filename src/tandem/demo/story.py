@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandem.aio import PairedNamespaces
 from tandem.client.event_log import EventLog
-from tandem.demo.processes import QUEUES, BrokerProcess, Traffic, now_ms
+from tandem.demo.processes import QUEUES, BrokerProcess, PairedTraffic, Traffic, now_ms
 from tandem.demo.verdict import DemoVerdict
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def _outage(
         "on_event": told,
     }
     async with PairedNamespaces(primary.connection_string, secondary.connection_string, **options) as pair:
-        traffic = Traffic(primary, pair, plan.rate, directory)
+        traffic = PairedTraffic(primary, pair, plan.rate, directory)
         async with _watching(view, traffic, pair):
             traffic.start()
             view.phase(f"peace: {plan.rate:g} messages a second go to the primary; Spark starts beside it")

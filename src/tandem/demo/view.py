@@ -70,7 +70,7 @@ class PlainView(View):
         print(f"{time.strftime('%H:%M:%S')}    syphon: {moved} moved, {remaining} remaining", flush=True)
 
 
-class _Rates:
+class Rates:
     """Counts once a second, as a row of blocks."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class LiveView(View):
         self._paths: list[PathStatus] = []
         self._diverted = 0
         self._moved: tuple[int, int] | None = None
-        self._sent, self._diverting, self._received = _Rates(), _Rates(), _Rates()
+        self._sent, self._diverting, self._received = Rates(), Rates(), Rates()
         self._live = Live(console=Console(), get_renderable=self._draw, refresh_per_second=4)
 
     def __enter__(self) -> View:
@@ -174,17 +174,20 @@ def _path(path: PathStatus) -> Text:
     return Text(f"{path.path} ", style="dim") + Text(path.state.value, style=style)
 
 
+def show_figures(console: Console, figures: dict[str, int]) -> None:
+    """In one row, what must be zero in its colour."""
+    table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
+    for name in figures:
+        table.add_column(name, justify="right")
+    table.add_row(*[_figure(value, name in ("lost", "duplicated")) for name, value in figures.items()])
+    console.print()
+    console.print(table)
+
+
 def show_verdict(verdict: DemoVerdict) -> None:
     """The last words: every figure of the contract, and where the page is."""
     console = Console(highlight=False)
-    table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
-    names = ("sent", "delivered", "lost", "duplicated", "diverted", "operations")
-    for name in names:
-        table.add_column(name, justify="right")
-    good = {"lost", "duplicated"}
-    table.add_row(*[_figure(getattr(verdict, name), name in good) for name in names])
-    console.print()
-    console.print(table)
+    show_figures(console, {name: getattr(verdict, name) for name in ("sent", "delivered", "lost", "duplicated", "diverted", "operations")})
     words = "Nothing was lost, nothing was delivered twice." if verdict.held else "It did not hold: see the page for the message ids."
     console.print(f"\n[bold {'green' if verdict.held else 'red'}]{words}[/]")
     if verdict.seconds_to_failover is not None and verdict.seconds_to_heal is not None:

