@@ -119,6 +119,8 @@ def test_entities_rules_limits_and_keys_are_as_the_file_says_now(tmp_path: Path,
         assert "tandem: authorization rule reader" in told["changed"]
         rules = {one["name"]: one for one in json.loads(command_line("rule", "list", "events/large", "--json", "-c", text).stdout)}
         assert set(rules) == {"over", "tiny"} and "200" in json.dumps(rules["over"])
+        again = shown(text, "reload")
+        assert again == {"changed": [], "refused": told["refused"], "left": [], "needs_restart": told["needs_restart"]}, "told each time"
         (tmp_path / "tandem.toml").write_text(AFTER.replace("requires_session = true\n", "").replace("= 7\n", "= 8\n"))
         assert "queue orders: max_delivery_count" in str(shown(text, "reload")["changed"])
         orders = shown(text, "queue", "show", "orders")

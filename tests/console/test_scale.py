@@ -148,3 +148,8 @@ def test_a_message_of_a_hundred_megabytes_is_listed_shown_in_part_and_downloaded
     browser.sees("The first 256 KiB of 95.4 MiB are shown", 60)
     assert len(api.raw("POST", "message/body", {"path": "queue-00009", "sequence_number": "1"})) == 100_000_003
     browser.click("Close")
+    browser.write("Contains", "nothing of the kind")
+    browser.click("Filter")
+    browser.sees("1 messages over 4.0 MiB are not shown: a filter does not look into them.")
+    told = api("POST", "messages/resubmit", path="queue-00009", text="nothing of the kind", count=10, to="queue-00008")
+    assert (told["done"], told["unread"]) == (0, 1)

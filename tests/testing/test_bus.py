@@ -303,8 +303,9 @@ def test_faults_are_injected_and_healed_from_the_test(bus: Bus) -> None:
         bus.inject("flood")
 
 
-def test_a_store_is_taken_down_and_comes_back() -> None:
-    with Bus(real_time=True, store_count=2) as bus:
+@pytest.mark.parametrize("kept", ["in memory", "on disk"])
+def test_a_store_is_taken_down_and_comes_back(kept: str, tmp_path: Path) -> None:
+    with Bus(real_time=True, store_count=2, data_dir=tmp_path if kept == "on disk" else None) as bus:
         bus.create_queue("q")
         send(bus, "q", ServiceBusMessage("kept"))
         for store in range(2):

@@ -25,6 +25,21 @@ LIMITS_NEED_RESTART: Final = frozenset(
 """Copied where they are needed when a broker, an entity or a door is opened."""
 
 
+class RefusedChanges:
+    """What a reload refused is refused again, and told again, for as long as the configuration says the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[Any, Any]] = {}
+
+    def before(self, kind: str, name: str, was: Any, wanted: Any) -> Any:
+        """What it was before it became what is wanted, in vain or not."""
+        known = self._known.pop((kind, name.casefold()), None)
+        return known[1] if known is not None and known[0] == wanted else was
+
+    def note(self, kind: str, name: str, was: Any, wanted: Any) -> None:
+        self._known[kind, name.casefold()] = (wanted, was)
+
+
 @dataclass(slots=True)
 class Reloaded:
     """What came of it."""
@@ -35,6 +50,7 @@ class Reloaded:
     left: list[str] = field(default_factory=list)
     """Entities that are no longer in the configuration: nothing is deleted."""
     needs_restart: list[str] = field(default_factory=list)
+    earlier: RefusedChanges = field(default_factory=RefusedChanges)
 
     def as_dict(self) -> dict[str, list[str]]:
         return {"changed": self.changed, "refused": self.refused, "left": self.left, "needs_restart": self.needs_restart}
@@ -112,17 +128,20 @@ async def _subscriptions(
             continue
         rules_before = {rule.name.casefold(): rule for rule in was.rules} if was is not None else {}
         rules_after = {rule.name.casefold(): rule for rule in one.rules}
-        for folded in {**rules_before, **rules_after} if rules_before != rules_after else ():
-            old_rule, rule = rules_before.get(folded), rules_after.get(folded)
+        for folded in {**rules_before, **rules_after}:
+            rule = rules_after.get(folded)
+            old_rule = told.earlier.before("rule", f"{name}/{folded}", rules_before.get(folded), rule)
             if old_rule == rule:
                 continue
-            told_name = f"rule {name}/{(rule or old_rule).name}"  # type: ignore[union-attr]
+            told_name = f"rule {name}/{(rule or old_rule).name}"
+            change: Callable[[], Awaitable[object]]
             if rule is None:
-                await _try(told, told_name, partial(admin.delete_rule, one.topic, one.name, folded))
-            elif old_rule is None:
-                await _try(told, told_name, partial(admin.create_rule, one.topic, one.name, rule))
+                change = partial(admin.delete_rule, one.topic, one.name, folded)
             else:
-                await _try(told, told_name, partial(admin.update_rule, one.topic, one.name, rule))
+                put = admin.create_rule if old_rule is None else admin.update_rule
+                change = partial(put, one.topic, one.name, rule)
+            if not await _try(told, told_name, change):
+                told.earlier.note("rule", f"{name}/{folded}", old_rule, rule)
     told.left += [f"subscription {one.topic}/{one.name}" for one in known.values()]
 
 
@@ -146,24 +165,28 @@ async def _bring_about(
     except EntityNotFound:
         await _try(told, f"{kind} {name} created", lambda: create(wanted))
         return False
+    existed = was is not None
+    was = told.earlier.before(kind, name, was, wanted)
     if was is None or was == wanted:
-        return was is not None
+        return existed
     changes = {
         one.name: getattr(wanted, one.name)
         for one in fields(wanted)
         if one.name not in beside and getattr(wanted, one.name) not in (getattr(was, one.name), getattr(current, one.name))
     }
-    if changes:
-        await _try(told, f"{kind} {name}: {', '.join(changes)}", lambda: update(replace(current, **changes)))
+    if changes and not await _try(told, f"{kind} {name}: {', '.join(changes)}", lambda: update(replace(current, **changes))):
+        told.earlier.note(kind, name, was, wanted)
     return True
 
 
-async def _try(told: Reloaded, what: str, change: Callable[[], Awaitable[object]]) -> None:
+async def _try(told: Reloaded, what: str, change: Callable[[], Awaitable[object]]) -> bool:
     try:
         await change()
-        told.changed.append(what)
     except BusError as error:
         told.refused.append(f"{what}: {error.description}")
+        return False
+    told.changed.append(what)
+    return True
 
 
 def _gone(before: Iterable[Any], after: Iterable[Any]) -> list[Any]:

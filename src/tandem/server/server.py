@@ -142,6 +142,8 @@ class Server:
         """Before `start`: how the keys of a trusted issuer are had, if not by HTTP or from a file."""
         self.on_reload: Callable[[], Awaitable[dict[str, Any]]] | None = None
         """Whoever started us: reads the configuration again and calls `reload`."""
+        self._reloaded: Reloaded | None = None
+        """What came of it the last time."""
         self._listeners: list[asyncio.Server] = []
         self._taking_over: TakingOver | None = None
         self._lobby: set[SniffProtocol] = set()
@@ -184,6 +186,9 @@ class Server:
         from tandem.server.reloading import Reloaded, reload_namespace, split_settings
 
         old, told = self.settings, Reloaded()
+        if self._reloaded is not None:
+            told.earlier = self._reloaded.earlier
+        self._reloaded = told
         self.settings = settings = split_settings(old, settings, told)
         self._tls = tls
         for context, admin in zip(self.contexts, self.admins, strict=True):

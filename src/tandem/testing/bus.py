@@ -91,7 +91,7 @@ class Bus:
         self._limits = limits or Limits()
         self._stores = StoresSettings(count=store_count)
         self._data_dir = data_dir
-        inner = DiskEngines(data_dir, LogSettings(), self._clock) if data_dir is not None else MemoryEngines()
+        inner = DiskEngines(data_dir, LogSettings(), self._clock, faults=True) if data_dir is not None else MemoryEngines()
         self._engines = WatchedEngines(inner)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

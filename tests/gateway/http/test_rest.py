@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import ssl
 import threading
 import uuid
 from collections.abc import Iterator
@@ -274,3 +276,25 @@ def test_too_many_or_repeated_properties_are_refused() -> None:
     with pytest.raises(ArgumentRefused, match="given twice"):
         read_single(b"", None, None, [("P", "1"), ("P", "2")])
     assert read_batch(b'[{"Body":"","UserProperties":null}]') == [HttpMessage(body=b"")]
+
+
+def test_a_body_beyond_the_limit_counts_for_who_may_send_and_tells_others_only_that_they_may_not(house: HttpHouse) -> None:
+    sent = {"Content-Length": str(house.limits.http_body_bytes_max + 1), "Authorization": house.token()}
+    assert raw_status(house, "/q/messages", sent) == 413
+    assert house.namespace.refused_sends == 1
+    assert raw_status(house, "/q/messages", sent | {"Authorization": "SharedAccessSignature nonsense"}) == 401
+    assert raw_status(house, "/q/messages/head", sent) == 413
+    assert house.namespace.refused_sends == 1, "a receive is no send"
+
+
+def raw_status(house: HttpHouse, path: str, headers: dict[str, str]) -> int:
+    """Of a request that only announces its body."""
+    connection = http.client.HTTPSConnection("localhost", house.port, timeout=30, context=ssl.create_default_context(cafile=house.ca))
+    try:
+        connection.putrequest("POST", path)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        return connection.getresponse().status
+    finally:
+        connection.close()

@@ -26,6 +26,7 @@ export async function exportLines(path, filter, chosen, total, start) {
     const told = await post("messages/lines", { path, from, count: CHUNK, ...filter });
     const lines = told.messages.filter((one) => !wanted.size || wanted.has(String(one.sequence_number)));
     const large = lines.filter((one) => one.large).length;
+    if (told.unread) say(`${count(told.unread)} large messages were left out: a filter does not look into them`, "slow");
     if (large) say(`${large} large messages were left out: download their bodies one by one`, "slow");
     for (const line of lines) if (!line.large) parts.push(`${JSON.stringify(line)}\n`);
     left -= lines.length;

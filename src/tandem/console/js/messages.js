@@ -9,6 +9,7 @@ import { exportLines } from "./lines.js";
 
 const PAGE = 50;
 const CHUNK = 200;
+const LARGE = 4194304; // as the broker has it
 const STATES = [
   { value: "", label: "Any state" },
   { value: "active", label: "Active" },
@@ -50,16 +51,18 @@ function useMessages(path) {
     let found = [];
     let at = start;
     let scanned = 0;
+    let unread = 0;
     try {
       do {
         const told = await post("messages", { path, from: at, count: PAGE - found.length, ...asked(filter) }, mine.signal);
         found = [...found, ...told.messages];
         scanned += told.scanned;
+        unread += told.unread;
         at = told.next;
-        set({ messages: found, next: at, scanned, searching: at !== null && found.length < PAGE });
+        set({ messages: found, next: at, scanned, unread, searching: at !== null && found.length < PAGE });
       } while (at !== null && found.length < PAGE && !mine.signal.aborted);
     } catch (error) {
-      if (error.name !== "AbortError") set({ messages: found, next: null, scanned, wrong: error.short ?? error.message });
+      if (error.name !== "AbortError") set({ messages: found, next: null, scanned, unread, wrong: error.short ?? error.message });
     }
   }, [path, start, filter]);
   useEffect(() => {
@@ -113,14 +116,17 @@ export function Messages({ entity, path: entityPath, tab, onChange }) {
     const numbers = [...chosen];
     let from = "0";
     const skipped = [];
+    let unread = 0;
     try {
       const { done, stopped } = await start(label, some ? numbers.length : total, async () => {
         const part = some ? { sequence_numbers: numbers.splice(0, CHUNK) } : { from, count: CHUNK, before_ms: body.before_ms, ...asked(filter) };
         const told = await post(what, { path, ...body, ...part });
         skipped.push(...told.skipped);
+        unread += told.unread;
         from = told.next;
         return { done: told.done, finished: some ? numbers.length === 0 : from === null };
       });
+      if (unread) say(`${count(unread)} messages over ${size(LARGE)} were left as they are: a filter does not look into them`, "slow");
       if (skipped.length) say(`${skipped.length} were left as they are: ${skipped[0].reason}`, "slow");
       else if (!stopped) say(`${label}: ${count(done)} done`);
     } catch (error) {
@@ -180,6 +186,7 @@ export function Messages({ entity, path: entityPath, tab, onChange }) {
         <td class="preview">${one.large ? html`<em>large: open it to look</em>` : one.preview}</td><td class="number nowrap">${size(one.size_bytes)}</td></tr>`)}</tbody>
     </table></div>
     ${!page.messages.length && !page.searching && html`<p class="quiet">${filtered ? "No message fits." : "There are no messages."}</p>`}
+    ${page.unread > 0 && html`<p class="quiet unread" role="status">${count(page.unread)} messages over ${size(LARGE)} are not shown: a filter does not look into them.</p>`}
     <div class="bar pager">
       ${page.searching && html`<span role="status">searched ${count(page.scanned)}… <button onClick=${list.stop}>Stop</button></span>`}
       <button onClick=${list.first} disabled=${list.number === 1}>First</button>

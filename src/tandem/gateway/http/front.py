@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -216,10 +217,16 @@ class HttpFront:
                 segments=segments,
                 query=query,
                 headers=incoming.headers,
-                body=await self._body(incoming),
+                body=b"",
                 scheme="https" if incoming.secure or incoming.headers.get(HEADER) == "https" else "http",
                 host=host,
             )
+            try:
+                request = replace(request, body=await self._body(incoming))
+            except (BodyTooLarge, BodyTooSlow, EncodingRefused):
+                if target is not None:
+                    await self._rest.refuse(namespace, request, target)
+                raise
             if target is not None:
                 return await self._rest.handle(namespace, request, target, incoming.headers.items())
             reply = await self._atom.handle(namespace, request)

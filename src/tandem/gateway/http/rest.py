@@ -77,11 +77,7 @@ def status_of(error: BusError) -> int:
 class Rest:
     async def handle(self, namespace: HttpNamespace, request: Request, target: RestTarget, headers: Iterable[tuple[str, str]]) -> Reply:
         """`headers` are the request's, in order and as written. Raises BusError; see `status_of`."""
-        address = parse(target.path)
-        right = Right.SEND if target.verb is Verb.SEND else Right.LISTEN
-        await namespace.data.authorize(request.token, address.entity, right)
-        if not address.entity or address.entity.startswith("$"):
-            raise EntityNotFound(f"there is no entity '{target.path[:80]}'")
+        address = await self._allowed(namespace, request, target)
         if target.verb is Verb.SEND:
             try:
                 return await self._send(namespace, request, address, headers)
@@ -91,6 +87,20 @@ class Rest:
         if target.verb is Verb.HEAD:
             return await self._receive(namespace, request, address, target.path)
         return await self._locked(namespace, request, address, target)
+
+    async def refuse(self, namespace: HttpNamespace, request: Request, target: RestTarget) -> None:
+        """Its body was not taken: who may not send hears that first, and for others it counts as a send that was refused."""
+        address = await self._allowed(namespace, request, target)
+        if target.verb is Verb.SEND:
+            namespace.data.count_refused_send(address)
+
+    async def _allowed(self, namespace: HttpNamespace, request: Request, target: RestTarget) -> Address:
+        address = parse(target.path)
+        right = Right.SEND if target.verb is Verb.SEND else Right.LISTEN
+        await namespace.data.authorize(request.token, address.entity, right)
+        if not address.entity or address.entity.startswith("$"):
+            raise EntityNotFound(f"there is no entity '{target.path[:80]}'")
+        return address
 
     async def _send(self, namespace: HttpNamespace, request: Request, address: Address, headers: Iterable[tuple[str, str]]) -> Reply:
         content_type = request.headers.get("Content-Type")

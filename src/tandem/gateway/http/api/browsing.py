@@ -30,7 +30,7 @@ SCANNED_MAX: Final = 5_000
 """Messages looked at for one answer; a reader who wants more asks again, from where it ended."""
 LOADED_BYTES_MAX: Final = 16_777_216
 LARGE_BYTES: Final = 4_194_304
-"""Such a message is listed without being read."""
+"""Such a message is listed without being read; a filter that looks inside passes over it, and the answer says how many there were."""
 _SLICE: Final = 100
 _SCAN_MS_MAX: Final = 250
 SEQ_MAX: Final = (1 << 63) - 1
@@ -50,6 +50,8 @@ class Page:
     next: int | None
     """Where to go on; None at the end."""
     scanned: int
+    unread: int = 0
+    """Of those, too large to be read: nobody looked whether the filter fits them."""
 
 
 class Wanted:
@@ -144,8 +146,10 @@ async def scan(call: ApiCall, queue: Entity, wanted: Wanted, start: int, count: 
                 break
             at = seq + 1
             page.scanned += 1
-            if _fits(queue, wanted, seq, bodies[seq], sizes[seq] > LARGE_BYTES):
+            large = sizes[seq] > LARGE_BYTES
+            if _fits(queue, wanted, seq, bodies[seq], large):
                 page.found.append((seq, bodies[seq]))
+            page.unread += large and wanted.looks_inside
         await asyncio.sleep(0)  # others have their turns between two slices
     page.next = at
     return page
@@ -191,11 +195,11 @@ async def _page(call: ApiCall, shown: Shown) -> dict[str, Any]:
     start, count = call.number_of("from", 0, SEQ_MAX, 0), call.number_of("count", 1, PAGE_MAX, 50)
     page = await scan(call, queue, Wanted(call), start, count)
     rows = [shown(queue, seq, message) if message is not None else _large(queue, seq) for seq, message in page.found]
-    return {"messages": rows, "next": None if page.next is None else str(page.next), "scanned": page.scanned}
+    return {"messages": rows, "next": None if page.next is None else str(page.next), "scanned": page.scanned, "unread": page.unread}
 
 
 async def browse(call: ApiCall) -> object:
-    """{path, from, count, and what is wanted} -> {messages, next, scanned}."""
+    """{path, from, count, and what is wanted} -> {messages, next, scanned, unread}."""
     return await _page(call, summary_of)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.broker.queue.index import SCHEDULED
@@ -69,7 +70,7 @@ def home_of(address: Address) -> str:
 
 
 async def resubmit(call: ApiCall) -> object:
-    """{path, sequence_numbers | from, count, and what is wanted; to?, changes?, dry_run?} -> {done, skipped, next}.
+    """{path, sequence_numbers | from, count, and what is wanted; to?, changes?, dry_run?} -> {done, skipped, next, unread}.
 
     Each is sent again without what made it a dead letter, under its own id, and completed only after its copy is on disk."""
     address = call.address(Right.LISTEN)
@@ -78,24 +79,34 @@ async def resubmit(call: ApiCall) -> object:
     changes = call.argument("changes", dict, {})
     queue = call.context.namespace.resolve(address)
     entity = call.context.namespace.resolve_sender(home)
-    seqs, next_seq = await _chosen(call, queue)
+    chosen = await _chosen(call, queue)
+    seqs = chosen.seqs
     if call.argument("dry_run", bool, False) or not seqs:
-        return _done(len(seqs), {}, next_seq)
+        return _done(len(seqs), {}, chosen)
 
     async def work() -> dict[str, Any]:
         done, skipped = await _send_again(call, queue, entity, seqs, changes)
-        return _done(done, skipped, next_seq)
+        return _done(done, skipped, chosen)
 
     return await to_the_end(work())
 
 
-async def _chosen(call: ApiCall, queue: Entity) -> tuple[list[int], int | None]:
-    """Those that are named; or the next that are wanted, and where to go on."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    seqs: list[int]
+    next: int | None = None
+    """Where to go on."""
+    unread: int = 0
+    """Too large for the filter to look into: left as they are."""
+
+
+async def _chosen(call: ApiCall, queue: Entity) -> Chosen:
+    """Those that are named; or the next that are wanted."""
     if "sequence_numbers" in call.body:
-        return call.numbers("sequence_numbers", CHUNK_MAX), None
+        return Chosen(call.numbers("sequence_numbers", CHUNK_MAX))
     start, count = call.number_of("from", 0, SEQ_MAX, 0), call.number_of("count", 1, CHUNK_MAX, 200)
     page = await scan(call, queue, Wanted(call), start, count)
-    return [seq for seq, _ in page.found], page.next
+    return Chosen([seq for seq, _ in page.found], page.next, page.unread)
 
 
 async def _send_again(call: ApiCall, queue: Entity, home: Entity, seqs: list[int], changes: dict[str, Any]) -> tuple[int, dict[int, str]]:
@@ -137,9 +148,10 @@ def _accepted(home: Entity, copies: dict[int, Message], now: int, skipped: dict[
     return list(copies)
 
 
-def _done(count: int, skipped: dict[int, str], next_seq: int | None) -> dict[str, Any]:
+def _done(count: int, skipped: dict[int, str], chosen: Chosen) -> dict[str, Any]:
     told = [{"sequence_number": str(seq), "reason": reason} for seq, reason in list(skipped.items())[:_SKIPPED_TOLD]]
-    return {"done": count, "skipped": told, "skipped_total": len(skipped), "next": None if next_seq is None else str(next_seq)}
+    next_seq = None if chosen.next is None else str(chosen.next)
+    return {"done": count, "skipped": told, "skipped_total": len(skipped), "next": next_seq, "unread": chosen.unread}
 
 
 # --- removing
@@ -148,7 +160,8 @@ def _done(count: int, skipped: dict[int, str], next_seq: int | None) -> dict[str
 async def remove(call: ApiCall) -> object:
     """{path, sequence_numbers | from, count, and what is wanted} -> as `resubmit`. Scheduled ones are cancelled, others completed."""
     queue = queue_of(call)
-    seqs, next_seq = await _chosen(call, queue)
+    chosen = await _chosen(call, queue)
+    seqs = chosen.seqs
 
     async def work() -> dict[str, Any]:
         now = call.context.turn.begin()
@@ -158,14 +171,14 @@ async def remove(call: ApiCall) -> object:
             await durable(queue)
         others = [seq for seq in seqs if seq not in set(scheduled)]
         if not others:
-            return _done(len(scheduled), {}, next_seq)
+            return _done(len(scheduled), {}, chosen)
         taken = Taken(queue, f"console-{call.server.entropy(16).hex()}")
         try:
             taken.take(others, call.context.turn.begin())
             done = await taken.complete(taken.seqs, call.context.turn.begin()) if taken.seqs else 0
         finally:
             await taken.give_back(call.context.turn.begin())
-        return _done(done + len(scheduled), taken.skipped, next_seq)
+        return _done(done + len(scheduled), taken.skipped, chosen)
 
     return await to_the_end(work())
 
@@ -177,7 +190,7 @@ async def cancel(call: ApiCall) -> object:
     seqs = call.numbers("sequence_numbers", CHUNK_MAX)
     entity.browsing.cancel_scheduled(seqs, call.context.turn.begin())
     await durable(entity)
-    return _done(len(seqs), {}, None)
+    return _done(len(seqs), {}, Chosen(seqs))
 
 
 async def dead_letter(call: ApiCall) -> object:
@@ -194,7 +207,7 @@ async def dead_letter(call: ApiCall) -> object:
             done = await taken.dead_letter(reason, description, call.context.turn.begin())
         finally:
             await taken.give_back(call.context.turn.begin())
-        return _done(done, taken.skipped, None)
+        return _done(done, taken.skipped, Chosen(seqs))
 
     return await to_the_end(work())
 
