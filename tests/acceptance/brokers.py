@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,15 +14,10 @@ import urllib.request
 from pathlib import Path
 
 from tandem.client.tokens import SasCredential
+from tandem.testing.ports import free_port
 
 KEY = "SAS_KEY_VALUE"
 KEY_NAME = "RootManageSharedAccessKey"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Broker:

@@ -16,6 +16,7 @@ from typing import ClassVar
 from tandem import amqp
 from tandem.simulator.amqp_client import AmqpClient, AmqpReceiver, Gone, Incoming, PeerRefused
 from tandem.simulator.checker import Checker
+from tandem.testing.ports import free_port
 from tests.acceptance import power_cut_broker
 from tests.waiting import until
 
@@ -30,7 +31,7 @@ class CrashingBroker:
         self._directory = directory
         (directory / "tandem.toml").write_text(config)
         self._process: asyncio.subprocess.Process | None = None
-        self.port = 0
+        self.port = free_port()
         self.kills = 0
 
     def configure(self, more: str) -> None:
@@ -45,10 +46,7 @@ class CrashingBroker:
         assert process is not None and process.stdout is not None
         async with asyncio.timeout(READY_SECONDS_MAX):
             async for line in process.stdout:
-                text = line.decode()
-                if text.startswith("connection string:"):
-                    self.port = int(text.split(";")[0].rpartition(":")[2])
-                if text.startswith("ready"):
+                if line.startswith(b"ready"):
                     return
         raise AssertionError(f"the broker ended before it was ready: {self.last_words()}")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.raw import Raw, Refused
 
@@ -34,13 +34,6 @@ forward_to = "events"
 
 _EACH_LIFE = 65
 """Messages accepted before each kill at least, however slow the machine is."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def feed(port: int, numbers: list[int], accepted: list[str], process: BrokerProcess, after: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import psycopg
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
 from tests.postgres import SECRET
 
@@ -66,13 +66,6 @@ class Cluster:
 
     def close(self) -> None:
         self._stack.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(condition: Callable[[], bool], seconds: float = 40) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,12 +46,6 @@ def test_the_dashboard_is_what_its_table_makes() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (path / "tandem.json").read_text() == module.text()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Prometheus:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
-
-def free_port() -> int:
-    """An issuer that comes back must be found where it was."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
+from tandem.testing.ports import free_port
 
 
 def tandem(directory: Path, *arguments: str) -> str:

@@ -20,8 +20,9 @@ from websockets.sync.client import connect
 from tandem.cli.configuration.settings import Flags, load
 from tandem.model.entity import Right
 from tandem.model.errors import ConfigurationError
+from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
-from tests.issuer.issuer_process import free_port, tandem
+from tests.issuer.issuer_process import tandem
 from tests.tokens.minting import OWNER
 
 SCOPE = "https://servicebus.azure.net/.default"

@@ -22,8 +22,8 @@ import websockets
 from tandem.aio.relay import RelayEndpoint, RelayListener, RelayRequest, RelayResponse, RelaySender, RelayUnavailableError
 from tandem.model.backoff import Backoff
 from tandem.model.limits import Limits
+from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
-from tests.issuer.issuer_process import free_port
 from tests.relay.house import RelayHouse, accept, next_command, relay, relay_house
 from tests.relay.raw import RawSocket, frame, upgrade
 from tests.relay.test_bad_input import joined

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.aio.relay import RelayEndpoint, RelayPair
 from tandem.client.relay.bridge import expose, serve_bridge
-from tests.issuer.issuer_process import free_port
+from tandem.testing.ports import free_port
 from tests.postgres_server import postgres_server
 from tests.relay.house import RelayHouse, relay, relay_house
 

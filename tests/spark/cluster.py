@@ -14,7 +14,7 @@ from types import TracebackType
 
 import pyspark
 
-from tests.acceptance.brokers import free_port
+from tandem.testing.ports import free_port
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 

@@ -21,7 +21,8 @@ from azure.servicebus.aio import ServiceBusClient
 from tandem.demo.cluster_view import ClusterView
 from tandem.demo.front_door import FrontDoor
 from tandem.demo.processes import QUEUES, BrokerProcess, Traffic, connection_string
-from tandem.testing.postgres import PostgresEngine, free_port
+from tandem.testing.ports import free_port
+from tandem.testing.postgres import PostgresEngine
 
 NODES: Final = ("a", "b", "c")
 LEASE_SECONDS: Final = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from tandem.aio import PairedNamespaces
 from tandem.client.errors import describe
+from tandem.testing.ports import free_port
 
 QUEUES: Final = ("orders", "payments")
 _KEY: Final = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
@@ -53,9 +53,7 @@ class BrokerProcess:
         self.name = name
         self.home = home / name
         self.home.mkdir(exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.process: subprocess.Popen[str] | None = None
         (self.home / "tandem.toml").write_text(self._configuration(queues), encoding="utf-8")
 

@@ -7,13 +7,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from tandem.testing.ports import free_port
 
 _USER: Final = "tandem"
 _SETTINGS: Final = {
@@ -57,13 +58,6 @@ def _as_somebody() -> list[str]:
         return []
     account = _account()
     return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class PostgresNode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.raw import Raw, Refused, message
 from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
@@ -19,13 +19,6 @@ from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
 QUEUES = ("in", "x", "y", "z")
 CONFIG = "".join(f'[[queue]]\nname = "{name}"\nlock_duration = "5m"\nmax_delivery_count = 1000\n' for name in QUEUES)
 MESSAGES = 400
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def work(port: int, discharged: list[str], attempted: list[str]) -> None:
