@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Primary = Annotated[Path | None, typer.Option(help="Data directory of the primary broker (its journals).")]
 Secondary = Annotated[Path | None, typer.Option(help="Data directory of the secondary broker.")]
 Journals = Annotated[list[Path] | None, typer.Option("--journal", help="Further data directories; may be given again.")]
+Engines = Annotated[
+    list[str] | None,
+    typer.Option("--engine", help="Cluster: connection string of its PostgreSQL, without password; may be given again.", metavar="DSN"),
+]
 Sent = Annotated[Path | None, typer.Option(help="Ledger of the senders: JSON lines or Parquet with message_id, path, at_ms.")]
 Received = Annotated[Path | None, typer.Option(help="Ledger of the receivers, likewise.")]
 Master = Annotated[str | None, typer.Option(help="Spark master; this machine unless given.")]
@@ -40,6 +44,7 @@ def reconcile(
     primary: Primary = None,
     secondary: Secondary = None,
     journal: Journals = None,
+    engine: Engines = None,
     sent: Sent = None,
     received: Received = None,
     delayed_after: DelayedAfter = 60.0,
@@ -51,9 +56,9 @@ def reconcile(
 
     Example: tandem reconcile --primary data-a --secondary data-b --sent sent.jsonl --received received.jsonl
     """
-    journals = _directories(primary, secondary, journal)
+    journals = [*_directories(primary, secondary, journal), *_engines(engine)]
     if not journals and sent is None and received is None:
-        raise ConfigurationError("nothing to reconcile: give --primary and --secondary, or --sent and --received")
+        raise ConfigurationError("nothing to reconcile: give --primary and --secondary, --engine, or --sent and --received")
     from tandem.spark.analytics.reconcile import reconcile as job
     from tandem.spark.session import open_session
 
@@ -76,6 +81,7 @@ def reconcile(
 
 def cost(
     meters: Meters = None,
+    engine: Engines = None,
     prices: PriceFile = None,
     backlog_queues: Annotated[int, typer.Option(help="Backlog queues of a pair.", min=1)] = 10,
     poll_minutes: Annotated[float, typer.Option(help="Length of one long poll of a syphon.", min=0.01)] = 15.0,
@@ -91,8 +97,9 @@ def cost(
     """
     from tandem.spark.analytics.bill import Counted, Month, bill
 
-    if meters:
-        result = _counted_cost(meters, prices, backlog_queues, poll_minutes, messages, outage_minutes, paths, master)
+    if meters or engine:
+        counted = [*(str(one) for one in meters or ()), *_engines(engine)]
+        result = _counted_cost(counted, prices, backlog_queues, poll_minutes, messages, outage_minutes, paths, master)
     else:
         month = Month(
             backlog_queues=backlog_queues, poll_minutes=poll_minutes, messages=messages, outage_minutes=outage_minutes, paths=paths
@@ -105,7 +112,7 @@ def cost(
 
 
 def _counted_cost(
-    meters: Sequence[Path],
+    meters: list[str],
     prices: Path | None,
     backlog_queues: int,
     poll_minutes: float,
@@ -120,7 +127,7 @@ def _counted_cost(
     with open_session("tandem cost", master, _CONF) as spark:
         return job(
             spark,
-            meters=[str(one) for one in meters],
+            meters=meters,
             prices=_text(prices),
             backlog_queues=backlog_queues,
             poll_minutes=poll_minutes,
@@ -155,6 +162,7 @@ def report(
     primary: Primary = None,
     secondary: Secondary = None,
     journal: Journals = None,
+    engine: Engines = None,
     sent: Sent = None,
     received: Received = None,
     events: Events = None,
@@ -169,21 +177,21 @@ def report(
 
     Example: tandem report --primary data-a --secondary data-b --events client-events.jsonl --out outage.html
     """
-    journals = _directories(primary, secondary, journal)
-    if not journals:
-        raise ConfigurationError("give --primary and --secondary: the data directories of the brokers")
+    directories, engines = _directories(primary, secondary, journal), _engines(engine)
+    if not directories and not engines:
+        raise ConfigurationError("give --primary and --secondary, the data directories of the brokers, or --engine, that of a cluster")
     from tandem.spark.analytics.report import tell, write_report
     from tandem.spark.session import open_session
 
     with open_session("tandem report", master, _CONF) as spark:
         story = tell(
             spark,
-            journals=journals,
+            journals=[*directories, *engines],
             now_ms=time.time_ns() // 1_000_000,
             sent=_text(sent),
             received=_text(received),
-            events=[*(str(one) for one in events or []), *_found(journals, "events.jsonl")] or None,
-            meters=[one for one in journals if _found([one], "*/meters/*.csv")] or None,
+            events=[*(str(one) for one in events or []), *_found(directories, "events.jsonl")] or None,
+            meters=[*(one for one in directories if _found([one], "*/meters/*.csv")), *engines] or None,
             prices=_text(prices),
             title=title,
             delayed_after_ms=int(delayed_after * 1000),
@@ -200,6 +208,15 @@ def report(
 
 def _directories(primary: Path | None, secondary: Path | None, further: Sequence[Path] | None) -> list[str]:
     return [str(one) for one in (primary, secondary, *(further or ())) if one is not None]
+
+
+def _engines(given: Sequence[str] | None) -> list[str]:
+    from tandem.spark.analytics.engines import is_engine
+
+    for number, dsn in enumerate(given or (), 1):
+        if not is_engine(dsn):  # said by its number: it may hold a password
+            raise ConfigurationError(f"--engine: number {number} is not of the form postgresql://user@host1,host2/database")
+    return list(given or ())
 
 
 def _found(directories: Sequence[str], pattern: str) -> list[str]:

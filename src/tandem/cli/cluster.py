@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tandem.cli.cluster_node import engine_missing
+from tandem.cli.second_region import follow, promote
 from tandem.model.errors import ConfigurationError, EngineAway
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ Engine = Annotated[
     str, typer.Option("--engine", envvar="TANDEM_CLUSTER", help="Connection string of PostgreSQL, with all its hosts.", metavar="DSN")
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+_SILENT_SECONDS = 10
+application.command()(follow)
+application.command()(promote)
 
 
 @contextmanager
@@ -82,6 +86,7 @@ def _status(nodes: PostgresNodes) -> dict[str, Any]:
             {"name": name, "incarnation": incarnation, "beat": beat, "address": address, "version": version, "draining": draining}
             for name, incarnation, beat, address, version, draining in rows
         ],
+        "followers": [row.as_dict() for row in nodes.followers()],
         "namespaces": [
             {
                 "name": namespace,
@@ -124,11 +129,14 @@ def status(
             owner = f"node {store['owner']}" if store["owner"] else "nobody"
             wanted = f", wanted by {store['wanted']}" if store["wanted"] else ""
             typer.echo(f"{namespace['name']} store-{store['store']}: {owner}, epoch {store['epoch']}{wanted}")
+    for follower in found["followers"]:
+        silent = f", silent for {follower['silent_seconds']:.0f} s" if follower["silent_seconds"] > _SILENT_SECONDS else ""
+        typer.echo(f"follower {follower['name']}: {follower['lag_seconds']:.1f} s and {follower['lag_messages']} messages behind{silent}")
 
 
 def _must_know(nodes: PostgresNodes, node: str) -> None:
     known = [row[0] for row in nodes.look()[0]]
-    if node not in known:
+    if node not in known and node not in (row.name for row in nodes.followers()):
         raise ConfigurationError(f"there is no node {node!r}; known are {', '.join(known) or 'none'}")
 
 

@@ -47,6 +47,7 @@ def check_engine(settings: ServerSettings, now_ms: Callable[[], int], say: Calla
     try:
         schema = Schema(cluster.engine, connection)
         schema.check(read_secret(cluster))
+        schema.complete()
         state = schema.must_be_durable(cluster.durability, now_ms)
         for problem in state.problems:
             say(f"the engine may lose what it acknowledged: {problem}")
@@ -99,7 +100,7 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     except EngineAway as error:
         raise ConfigurationError(f"cluster.engine: {error.description}; is PostgreSQL up?") from error
     stores = LogSettings(segment_bytes=settings.stores.segment_bytes, engine_bytes_max=cluster.engine_bytes_max)
-    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take, settings.data_dir)
+    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take)
 
     def must_stop(why: str) -> None:
         log(why)

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from tandem.cluster.membership import BEATS_PER_LEASE, Membership, NodeRow, View
 from tandem.model.clock import Clock, boot_ms
 from tandem.model.errors import EngineAway
+from tandem.model.follower_row import FollowerRow
 from tandem.model.store_row import StoreRow
 
 _SKEW_MS_MAX: Final = 1_000
@@ -21,6 +22,8 @@ class Nodes(Protocol):
     def beat(self, node: str, incarnation: int) -> bool: ...
 
     def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int]: ...
+
+    def followers(self) -> list[FollowerRow]: ...
 
     def wait(self, seconds: float) -> bool:
         """True as soon as another node has changed a namespace; False after so long."""
@@ -87,6 +90,8 @@ class Node:
         self.takeovers = 0
         self.beat_ms = 0
         self.skew_ms = 0
+        self.followers: list[FollowerRow] = []
+        """In other regions."""
 
     # -- beats -------------------------------------------------------------------------------
 
@@ -142,6 +147,7 @@ class Node:
     def _view(self) -> View:
         nodes, stores, revisions, engine_ms = self._nodes.look()
         self.skew_ms = engine_ms - self._clock.now_ms() if engine_ms else 0
+        self.followers = self._nodes.followers()
         return View(tuple(NodeRow(*row) for row in nodes), tuple(stores), revisions, engine_ms)
 
     def clock_note(self) -> str:
@@ -227,6 +233,7 @@ class Node:
             "clock_ahead_ms": -self.skew_ms,
             "notes": [note] if (note := self.clock_note()) else [],
             "takeovers": self.takeovers,
+            "followers": [row.as_dict() for row in self.followers],
             "nodes": [
                 {"name": row.name, "lives": row.name in living, "draining": row.draining, "version": row.version}
                 for row in self.membership.view.nodes

@@ -26,3 +26,6 @@ class StoreRow:
     last_segment: int
     first_block: int
     """Number of the first block of the first segment."""
+    begins_at: int = 0
+    """Sequence numbers below are not given any more to entities up to `entity_max`: messages that had them may have been lost."""
+    entity_max: int = 0

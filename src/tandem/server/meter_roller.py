@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tandem.broker.meters import MINUTE_MS, MeterBook, Row, describe
 from tandem.model.errors import StoreUnavailable
+from tandem.model.meter_line import MeterLine
 
 if TYPE_CHECKING:
     from tandem.broker.entities.namespace import Namespace
 
-COLUMNS: Final = "minute_ms,namespace,store,entity,operation,outcome,unit,count,bytes,check"
-"""`check` is unit + count + bytes: a reader that meets a line still being written drops it."""
 _FILE_BYTES_MAX: Final = 16_777_216
 _RETRY_MS: Final = 5_000
 _LOOK_EVERY_MS: Final = 1_000
@@ -22,20 +21,14 @@ _LOOK_EVERY_MS: Final = 1_000
 class MeterFiles(Protocol):
     """Where one store's rows go. Blocks: called from a thread."""
 
-    def append(self, number: int, length: int, rows: bytes) -> int:
-        """Make file `number` end at `length`, add the rows, and return its new length once all is durable."""
+    def append(self, number: int, length: int, lines: list[MeterLine]) -> int:
+        """Make file `number` end at `length`, add the lines, and return its new length once all is durable."""
         ...
 
 
-def text_of(namespace: str, store: int, book: MeterBook, rows: Iterable[Row]) -> str:
-    """Lines of a meter file."""
-    lines: list[str] = []
-    for minute, slot, count, size in rows:
-        path, operation, outcome, unit = describe(slot, book.paths)
-        quoted = '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
-        start = f"{minute * MINUTE_MS},{namespace},store-{store},{quoted},{operation},{outcome}"
-        lines.append(f"{start},{unit},{count},{size},{unit + count + size}\n")
-    return "".join(lines)
+def lines_of(book: MeterBook, rows: Iterable[Row]) -> list[MeterLine]:
+    """With names in place of numbers."""
+    return [(minute * MINUTE_MS, *describe(slot, book.paths), count, size) for minute, slot, count, size in rows]
 
 
 class MeterRoller:
@@ -86,9 +79,8 @@ class MeterRoller:
         if length >= _FILE_BYTES_MAX:
             number, length = number + 1, 0
         try:
-            text = ("" if length else COLUMNS + "\n") + text_of(self._namespace.name, index, book, rows)
             if rows:
-                written = await asyncio.to_thread(self._files[index].append, number, length, text.encode())
+                written = await asyncio.to_thread(self._files[index].append, number, length, lines_of(book, rows))
                 book.rolled(rows, number, written, self._namespace.turn.begin())
                 self._namespace.turn.schedule()
         except OSError as error:

@@ -97,7 +97,7 @@ class DiskEngines:
         return disk
 
     def open_meters(self, namespace: str, index: int) -> CsvMeterFiles:
-        return CsvMeterFiles(self._directory(namespace) / "meters", index)
+        return CsvMeterFiles(self._data_dir, namespace, index)
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
         """Make one store's disk fail, or heal it. Only with `faults`."""

@@ -1,17 +1,16 @@
-"""Opens what a node of a cluster remembers with: catalog and journals in PostgreSQL, meters in files of its own."""
+"""Opens what a node of a cluster remembers with: catalog, journals and meters in PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from tandem.model.clock import Clock
 from tandem.model.store_row import StoreRow
 from tandem.stores.ledger_store import LedgerStore
-from tandem.stores.meter_files import CsvMeterFiles, NoMeterFiles
 from tandem.stores.postgres_catalog import PostgresCatalog
 from tandem.stores.postgres_connection import EngineConnection, Hosts
 from tandem.stores.postgres_ledger import MayTake, PostgresLedger
+from tandem.stores.postgres_meters import PostgresMeters
 from tandem.stores.settings import LogSettings
 
 LoopCall = Callable[[Callable[[], None]], None]
@@ -20,16 +19,14 @@ LoopCall = Callable[[Callable[[], None]], None]
 class LedgerEngines:
     """Of one node of one cluster; `may_take` says which stores it may open."""
 
-    def __init__(
-        self, hosts: Hosts, settings: LogSettings, clock: Clock, node: str, incarnation: int, may_take: MayTake, data_dir: Path | None
-    ) -> None:
+    def __init__(self, hosts: Hosts, settings: LogSettings, clock: Clock, node: str, incarnation: int, may_take: MayTake) -> None:
         self._hosts = hosts
         self._settings = settings
         self._clock = clock
         self._node = node
         self._incarnation = incarnation
         self._may_take = may_take
-        self._data_dir = data_dir
+        self._ledgers: dict[tuple[str, int], PostgresLedger] = {}
         self.stores: dict[tuple[str, int], LedgerStore] = {}
 
     def open_catalog(self, namespace: str, store_count: int) -> PostgresCatalog:
@@ -37,12 +34,15 @@ class LedgerEngines:
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> LedgerStore:
         ledger = PostgresLedger(self._hosts, self._clock, (namespace, index), self._node, self._incarnation, self._may_take)
+        self._ledgers[namespace, index] = ledger
         store = LedgerStore(ledger, f"store-{index}", loop_call, self._settings, self._clock)
         self.stores[namespace, index] = store
         return store
 
-    def open_meters(self, namespace: str, index: int) -> CsvMeterFiles | NoMeterFiles:
-        return CsvMeterFiles(self._data_dir / namespace / "meters", index) if self._data_dir is not None else NoMeterFiles()
+    def open_meters(self, namespace: str, index: int) -> PostgresMeters:
+        """After its journal."""
+        connection = EngineConnection(self._hosts, f"tandem {namespace} {index} meters", self._clock)
+        return PostgresMeters(connection, self._ledgers[namespace, index])
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
         """An engine that others use too can only be left alone."""

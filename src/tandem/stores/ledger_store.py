@@ -88,6 +88,8 @@ class LedgerStore(GroupCommitStore):
         recovery = LedgerRecovery(self._ledger, row, self._seed, tenant)
         # the tenant forgets bodies while it replays: it has to find where they are counted
         self._stats = recovery.stats
+        if row.begins_at:
+            tenant.numbers_begin_at(row.begins_at, row.entity_max)
         try:
             recovery.run()
         except Corrupt:

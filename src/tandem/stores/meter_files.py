@@ -5,15 +5,32 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Final
 
+from tandem.model.meter_line import MeterLine
 from tandem.stores.disk import Disk, LocalDisk, make_directory, write_fully
+
+COLUMNS: Final = "minute_ms,namespace,store,entity,operation,outcome,unit,count,bytes,check"
+"""`check` is unit + count + bytes: a reader that meets a line still being written drops it."""
+
+
+def text_of(namespace: str, store: int, lines: list[MeterLine]) -> str:
+    """As they stand in a file."""
+    written: list[str] = []
+    for minute_ms, path, operation, outcome, unit, count, size in lines:
+        quoted = '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
+        written.append(
+            f"{minute_ms},{namespace},store-{store},{quoted},{operation},{outcome},{unit},{count},{size},{unit + count + size}\n"
+        )
+    return "".join(written)
 
 
 class CsvMeterFiles:
-    """`<directory>/store-<n>-<number>.csv`. Numbers only grow, so that a clock set back can never overwrite what was counted."""
+    """`<data>/<namespace>/meters/store-<n>-<number>.csv`. Numbers only grow: a clock set back can never overwrite what was counted."""
 
-    def __init__(self, directory: Path, store: int, disk: Disk | None = None) -> None:
-        self._directory = str(directory)
+    def __init__(self, data_dir: Path, namespace: str, store: int, disk: Disk | None = None) -> None:
+        self._directory = str(data_dir / namespace / "meters")
+        self._namespace = namespace
         self._store = store
         self._disk = disk or LocalDisk()
         self._mutex = threading.Lock()
@@ -21,9 +38,10 @@ class CsvMeterFiles:
     def path(self, number: int) -> str:
         return f"{self._directory}/store-{self._store}-{number:06d}.csv"
 
-    def append(self, number: int, length: int, rows: bytes) -> int:
+    def append(self, number: int, length: int, lines: list[MeterLine]) -> int:
         """What stands behind `length` was written just before a crash; the journal still has it, so it comes again and the old goes."""
         disk = self._disk
+        rows = (("" if length else COLUMNS + "\n") + text_of(self._namespace, self._store, lines)).encode()
         with self._mutex:  # one that was given up on may still be at it
             if length:
                 disk.mkdir(self._directory)
@@ -55,5 +73,5 @@ class CsvMeterFiles:
 class NoMeterFiles:
     """For stores in memory: counted, shown, and gone with the process."""
 
-    def append(self, number: int, length: int, rows: bytes) -> int:
-        return length + len(rows)
+    def append(self, number: int, length: int, lines: list[MeterLine]) -> int:
+        return length + len(lines)

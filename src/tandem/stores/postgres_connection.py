@@ -54,8 +54,11 @@ def first_line(error: BaseException) -> str:
 class Hosts:
     """The hosts of a DSN, in the order in which they are tried. One that hangs goes to the end. Callable from every thread."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, session: str = "") -> None:
+        """`session`: what kind of server is wanted, if not one that can be written; as libpq's `target_session_attrs`."""
         found = parameters_of(dsn)
+        if session:
+            found.setdefault("target_session_attrs", session)
         names = str(found["host"]).split(",")
         ports = str(found.get("port", "5432")).split(",")
         ports = ports * len(names) if len(ports) == 1 else ports

@@ -7,6 +7,7 @@ takeover waits for it or refuses it; a confirmation is a write first and a read 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from struct import Struct
 from typing import Final
 
@@ -18,7 +19,7 @@ from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_
 
 STORE_COLUMNS: Final = "id, namespace, number, journal, format, epoch, owner, incarnation, wanted, first_segment, last_segment, first_block"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
-_UNDEFINED_TABLE: Final = "42P01"
+UNDEFINED_TABLE: Final = "42P01"
 _ACQUIRE_TRIES: Final = 5
 FORMAT: Final = 2
 """Of blocks and entries: that of segments in files."""
@@ -46,6 +47,10 @@ class PostgresLedger:
         self._id = 0
         self._epoch = 0
         self._retired_below = 0
+
+    def fence(self) -> tuple[int, int]:
+        """Whoever writes beside the journal does it under the same epoch."""
+        return self._id, self._epoch
 
     def _table(self, segment: int) -> str:
         return f"tandem.b_{self._id}_{segment}"
@@ -79,10 +84,16 @@ class PostgresLedger:
                 committing.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (named,))
                 continue
             if taken is not None:
-                row = StoreRow(*taken)
+                begins_at, entity_max = self._numbers(seen.id)
+                row = replace(StoreRow(*taken), begins_at=begins_at, entity_max=entity_max)
                 self._id, self._epoch, self._retired_below = row.id, row.epoch, 0
                 return row
         raise NotOurs("others were faster")
+
+    def _numbers(self, store: int) -> tuple[int, int]:
+        """After a promotion that may have lost messages: where their numbers end."""
+        found = self._committing.execute("SELECT begins_at, entity_max FROM tandem.numbers WHERE store = %s", (store,)).fetchone()
+        return (found[0], found[1]) if found is not None else (0, 0)
 
     def _look(self) -> StoreRow:
         found = self._committing.execute(
@@ -101,7 +112,7 @@ class PostgresLedger:
         try:
             return [(row[0], row[1], row[2], row[3]) for row in connection.execute(sql, values).fetchall()]
         except EngineAway as error:
-            if sqlstate_of(error) == _UNDEFINED_TABLE:
+            if sqlstate_of(error) == UNDEFINED_TABLE:
                 return []
             raise
 
@@ -139,7 +150,7 @@ class PostgresLedger:
         try:
             found = self._committing.execute(f"SELECT max(number) FROM {self._table(segment)}", same=True).fetchone()
         except EngineAway as error:
-            if sqlstate_of(error) == _UNDEFINED_TABLE:
+            if sqlstate_of(error) == UNDEFINED_TABLE:
                 return 0
             raise
         last = int(found[0]) if found is not None and found[0] is not None else 0
@@ -191,7 +202,7 @@ class PostgresLedger:
         try:
             found = self._reading.execute(sql, (numbers, offsets, sizes)).fetchall()
         except EngineAway as error:
-            if sqlstate_of(error) == _UNDEFINED_TABLE:
+            if sqlstate_of(error) == UNDEFINED_TABLE:
                 return [b""] * len(parts)
             raise
         return [row[0] or b"" for row in found]
@@ -228,7 +239,7 @@ class PostgresLedger:
                 self._maintaining.execute(f"DROP TABLE {self._table(segment)}", prepare=False)
             self._maintaining.execute("SET lock_timeout = 0", prepare=False)
         except EngineAway as error:
-            if sqlstate_of(error) in (_LOCK_NOT_AVAILABLE, _UNDEFINED_TABLE):
+            if sqlstate_of(error) in (_LOCK_NOT_AVAILABLE, UNDEFINED_TABLE):
                 return False
             raise
         self._retired_below = below

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tandem.model.errors import EngineAway
+from tandem.model.follower_row import FollowerRow
 from tandem.model.store_row import StoreRow
 from tandem.stores.postgres_catalog import CHANNEL
 from tandem.stores.postgres_connection import EngineConnection
@@ -45,6 +46,14 @@ class PostgresNodes:
         ).fetchall()
         return rows, [StoreRow(*row) for row in stores], {row[0]: row[1] for row in spaces}, max((row[2] for row in spaces), default=0)
 
+    def followers(self) -> list[FollowerRow]:
+        """Who follows from other regions."""
+        rows = self._connection.execute(
+            "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks "
+            "FROM tandem.follower ORDER BY name"
+        ).fetchall()
+        return [FollowerRow(*row) for row in rows]
+
     def wait(self, seconds: float) -> bool:
         """True as soon as another node has changed a namespace; False after so long."""
         return bool(self._connection.notices_of(CHANNEL, seconds))
@@ -69,8 +78,9 @@ class PostgresNodes:
         return self._changed("UPDATE tandem.node SET draining = %s WHERE name = %s", (draining, node)) == 1
 
     def forget(self, node: str) -> bool:
-        """A node that is never coming back."""
-        return self._changed("DELETE FROM tandem.node WHERE name = %s", (node,)) == 1
+        """A node, or a follower, that is never coming back."""
+        followers = self._changed("DELETE FROM tandem.follower WHERE name = %s", (node,))
+        return self._changed("DELETE FROM tandem.node WHERE name = %s", (node,)) + followers > 0
 
     def _changed(self, sql: str, values: tuple[object, ...]) -> int:
         count: int = self._connection.execute(sql, values).rowcount

@@ -37,6 +37,23 @@ _TABLES: Final = (
     "revision bigint NOT NULL, gone boolean NOT NULL DEFAULT false, PRIMARY KEY (namespace, kind, name))",
 )
 """`named`: authorization rules of namespaces, and relays."""
+_ADDED: Final = {
+    "tandem.metered": ("CREATE TABLE tandem.metered (store int PRIMARY KEY, version bigint NOT NULL DEFAULT 0) WITH (fillfactor = 10)",),
+    "tandem.meter": (
+        "CREATE TABLE tandem.meter (store int NOT NULL, file bigint NOT NULL, line bigint NOT NULL, minute_ms bigint NOT NULL, "
+        "entity text NOT NULL, operation text NOT NULL, outcome text NOT NULL, unit int NOT NULL, count bigint NOT NULL, "
+        "bytes bigint NOT NULL)",
+        "CREATE INDEX meter_line ON tandem.meter (store, file, line)",
+    ),
+    "tandem.follower": (
+        "CREATE TABLE tandem.follower (name text PRIMARY KEY, at_ms bigint NOT NULL, lag_ms bigint NOT NULL, messages bigint NOT NULL, "
+        "blocks bigint NOT NULL) WITH (fillfactor = 10)",
+    ),
+    "tandem.numbers": ("CREATE TABLE tandem.numbers (store int PRIMARY KEY, begins_at bigint NOT NULL, entity_max bigint NOT NULL)",),
+}
+"""Tables that came later, each with what makes it: older nodes do not miss them, newer ones make them.
+
+`follower`: who follows from another region; `numbers`: where sequence numbers go on after a promotion that may have lost messages."""
 
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _UNDEFINED: Final = ("42P01", "3F000")
@@ -81,14 +98,37 @@ class Schema:
         try:
             if self._version() is not None:
                 self.check(secret)
+                self.complete()
                 return False
             script = "; ".join(("BEGIN", *_TABLES, "COMMIT"))
             self._connection.execute(script, prepare=False, text=True)
             made = "INSERT INTO tandem.cluster (version, secret) VALUES (%s, %s)"
             self._connection.execute(made, (SCHEMA_VERSION, fingerprint(secret)))
+            self.complete()
         except EngineAway as error:
             raise _refused(error, self._dsn) from error
         return True
+
+    def complete(self) -> None:
+        """Tables that a cluster of an older version lacks are made."""
+        try:
+            for table, statements in _ADDED.items():
+                if not self._has(table):
+                    self._make(table, statements)
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+
+    def _has(self, table: str) -> bool:
+        found = self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+        return found is not None and bool(found[0])
+
+    def _make(self, table: str, statements: tuple[str, ...]) -> None:
+        try:
+            self._connection.execute("; ".join(("BEGIN", *statements, "COMMIT")), prepare=False, text=True)
+        except EngineAway:
+            if not self._has(table):
+                raise
+            # another node was faster
 
     def check(self, secret: bytes | None) -> None:
         """`secret` None: only whether this version can read what is there."""

@@ -12,9 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from tandem.model.errors import ConfigurationError
-from tandem.server.meter_roller import COLUMNS
 from tandem.spark.analytics import meter_files
 from tandem.spark.analytics.meter_files import NAMES, Totals, add_up, pieces_of
+from tandem.stores.meter_files import COLUMNS
 
 Row = dict[str, Any]
 
@@ -111,13 +111,13 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
     assert in_order(totals.rows.to_pylist()) == in_order(by_hand([given[0], given[2], given[4]]))
     assert totals.broken == 2
     file.write_text(COLUMNS + "\n1,2,3\n")
-    assert add_up(pieces_of([str(file)])) == Totals(meter_files._SCHEMA.empty_table(), broken=1)
+    assert add_up(pieces_of([str(file)])) == Totals(meter_files.TOTALS.empty_table(), broken=1)
 
 
 def test_files_without_rows_add_up_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "store-0-000001.csv").write_text("")
     (tmp_path / "store-1-000001.csv").write_text(COLUMNS + "\n")
-    assert add_up(pieces_of([str(tmp_path)])) == Totals(meter_files._SCHEMA.empty_table())
+    assert add_up(pieces_of([str(tmp_path)])) == Totals(meter_files.TOTALS.empty_table())
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -127,6 +127,14 @@ class _Collector:
         yield GaugeMetricFamily("tandem_cluster_beat_seconds", "How long the last beat took the engine.", value=node.beat_ms / 1000)
         yield GaugeMetricFamily("tandem_cluster_clock_ahead_seconds", "Of this machine, over the engine's.", value=-node.skew_ms / 1000)
 
+        seconds = GaugeMetricFamily("tandem_cluster_follower_lag_seconds", "Of a standby in another region.", labels=["follower"])
+        messages = GaugeMetricFamily("tandem_cluster_follower_lag_messages", "Accepted, and not replayed there.", labels=["follower"])
+        for row in node.followers:
+            seconds.add_metric([row.name], (row.lag_ms + row.silent_ms) / 1000)
+            messages.add_metric([row.name], row.lag_messages)
+        yield seconds
+        yield messages
+
     def _of_stores(self) -> Iterator[Metric]:
         labels = ["namespace", "store"]
         up = GaugeMetricFamily(

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from tandem.spark.analytics.bill import Cost, Counted, Month, Operations, bill
+from tandem.spark.analytics.engines import counted_in, is_engine
 from tandem.spark.analytics.meter_files import NAMES, Totals, add_up_files, merged
 from tandem.spark.analytics.prices import Prices, load_prices
 
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 def add_up(spark: SparkSession, meters: list[str] | DataFrame) -> Totals:
     """Counts and bytes per namespace, entity, operation, outcome and unit, from files or from a table with the columns of meter files.
 
-    Files in the file system are read with Arrow, in parallel; Parquet elsewhere (`s3a://…`) through Spark's own reader.
+    Files in the file system are read with Arrow, in parallel; Parquet elsewhere (`s3a://…`) through Spark's own reader; of a cluster
+    (`postgresql://…`) its engine adds them up.
     """
     if not isinstance(meters, list):
         return _grouped(meters)
     local = [path for path in meters if "://" not in path]
-    elsewhere = [path for path in meters if "://" in path]
+    elsewhere = [path for path in meters if "://" in path and not is_engine(path)]
     tables = [add_up_files(spark, local)] if local else []
+    tables += [counted_in(path) for path in meters if is_engine(path)]
     if elsewhere:
         tables.append(_grouped(spark.read.parquet(*elsewhere)))
     return merged(tables)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from tandem.stores.disk import LocalDisk
 from tandem.stores.journal_dump import DAMAGED
 from tandem.stores.segment_index import BadIndex, IndexReader
 from tandem.stores.segment_reader import SegmentReader
+
+if TYPE_CHECKING:
+    from tandem.stores.postgres_reading import BlockRange
 
 DDL: Final = (
     "namespace string, store string, journal string, segment int, offset long, kind string, entity string, sub_queue string, "
@@ -86,7 +89,7 @@ _TAKEN_APART: Final = frozenset({facts.DELIVERED, facts.LEASED, facts.LEASE_PART
 class SegmentTask:
     """What one task reads, and how it names entities."""
 
-    place: SegmentPlace
+    place: SegmentPlace | BlockRange
     entities: dict[int, str]
     kinds: frozenset[int]
     """Kinds to show; empty means all."""
@@ -97,11 +100,12 @@ class SegmentTask:
 def read_segment(task: SegmentTask) -> Iterator[pa.RecordBatch]:
     """Goes on past damage: what can be restored is, what cannot is a row of kind `damaged`. An unfinished block at the end of a growing
     segment just ends it."""
-    path, index = task.place.find()
     gathered = _Gathered(task)
     lost: list[tuple[int, str]] = []
     wanted = {number for number, name in task.entities.items() if BACKLOG in name.casefold()} if task.destinations else set()
-    for offset, heads, keys, payload in _blocks(task.place, path, None if wanted else index, lost):
+    place = task.place
+    blocks = _blocks(place, bool(wanted), lost) if isinstance(place, SegmentPlace) else _engine_blocks(place, bool(wanted), lost)
+    for offset, heads, keys, payload in blocks:
         gathered.add(offset, heads, keys, destinations_of(heads, payload, wanted) if wanted else {})
         if gathered.records >= _RECORDS_PER_BATCH:
             yield gathered.batch()
@@ -111,9 +115,21 @@ def read_segment(task: SegmentTask) -> Iterator[pa.RecordBatch]:
         yield _damage(task, lost)
 
 
-def _blocks(place: SegmentPlace, path: str, index: str | None, lost: list[tuple[int, str]]) -> Iterator[tuple[int, bytes, bytes, bytes]]:
-    """(offset of the first record, record headers, keys, payload) of each block; without payload where the index is enough."""
+_Columns = tuple[int, bytes, bytes, bytes]
+"""Of a block: offset of the first record, record headers, keys, payload; without payload where the index is enough."""
+
+
+def _engine_blocks(place: BlockRange, bodies: bool, lost: list[tuple[int, str]]) -> Iterator[_Columns]:
+    from tandem.stores.postgres_reading import read_range  # only a cluster needs the client of PostgreSQL
+
+    return read_range(place, bodies, lost)
+
+
+def _blocks(place: SegmentPlace, bodies: bool, lost: list[tuple[int, str]]) -> Iterator[_Columns]:
+    path, index = place.find()
     disk = LocalDisk()
+    if bodies:
+        index = None
     if index is not None:
         try:
             file = SegmentReader(disk, path)
@@ -280,7 +296,7 @@ class _Rows:
             np.array(expires, dtype=np.int64),
         )
 
-    def batch(self, place: SegmentPlace, names: dict[int, str]) -> pa.RecordBatch:
+    def batch(self, place: SegmentPlace | BlockRange, names: dict[int, str]) -> pa.RecordBatch:
         if not self._records:
             return pa.RecordBatch.from_arrays([pa.array([], type=field.type) for field in SCHEMA], schema=SCHEMA)
         records = np.concatenate(self._records)

@@ -1,4 +1,4 @@
-"""The data source `tandem_journal`: every fact of a broker's journals as a table, read segment by segment in parallel, live or stopped."""
+"""The data source `tandem_journal`: every fact of a broker's or a cluster's journals as a table, read in parallel, live or stopped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from tandem.broker import facts
 from tandem.model.errors import ConfigurationError
+from tandem.spark.analytics.engines import find_ranges, is_engine
 from tandem.spark.analytics.journal_files import entities_of, find_stores, segments_of
 from tandem.spark.analytics.journal_rows import DDL, SegmentTask, read_segment
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_OPTIONS = ("path", "paths", "kinds", "destinations")
+_OPTIONS = ("path", "paths", "dsn", "kinds", "destinations")
 
 
 class JournalDataSource(DataSource):  # type: ignore[misc]
-    """Options: `path` (or several in `paths`, separated by commas), `kinds` (enqueued, settled, …; all unless given),
+    """Options: `path` (or several in `paths`, separated by commas), `dsn` (of a cluster's engine; several, separated by spaces),
+    `kinds` (enqueued, settled, …; all unless given),
     `destinations` (true: say where messages in backlog queues are meant to go; off, because their bodies have to be read for it)."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -39,19 +41,24 @@ class JournalDataSource(DataSource):  # type: ignore[misc]
         if unknown:
             raise ConfigurationError(f"tandem_journal: unknown option {unknown[0]}; allowed: {', '.join(_OPTIONS)}")
         paths = [path for path in [*self._given.get("paths", "").split(","), self._given.get("path", "")] if path.strip()]
-        if not paths:
-            raise ConfigurationError("tandem_journal: option path is missing; give a broker's data directory")
+        engines = self._given.get("dsn", "").split()
+        strange = [number for number, dsn in enumerate(engines, 1) if not is_engine(dsn)]
+        if strange:
+            raise ConfigurationError(f"tandem_journal: option dsn: number {strange[0]} is not of the form postgresql://user@host/database")
+        if not paths and not engines:
+            raise ConfigurationError("tandem_journal: option path is missing; give a broker's data directory, or in dsn a cluster's engine")
         destinations = self._given.get("destinations", "false").casefold()
         if destinations not in ("true", "false"):
             raise ConfigurationError(f"tandem_journal: option destinations is true or false, found {destinations!r}")
-        return JournalReader([path.strip() for path in paths], _kinds(self._given.get("kinds", "")), destinations == "true")
+        return JournalReader([path.strip() for path in paths], engines, _kinds(self._given.get("kinds", "")), destinations == "true")
 
 
 class JournalReader(DataSourceReader):  # type: ignore[misc]
-    """One partition per segment."""
+    """One partition per segment; of an engine, several for a large one."""
 
-    def __init__(self, paths: list[str], kinds: frozenset[int], destinations: bool) -> None:
+    def __init__(self, paths: list[str], engines: list[str], kinds: frozenset[int], destinations: bool) -> None:
         self._paths = paths
+        self._engines = engines
         self._kinds = kinds
         self._destinations = destinations
 
@@ -60,6 +67,8 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]
         for store in find_stores(self._paths):
             entities = entities_of(store)
             found.extend(InputPartition(SegmentTask(place, entities, self._kinds, self._destinations)) for place in segments_of(store))
+        for blocks, entities in find_ranges(self._engines):
+            found.append(InputPartition(SegmentTask(blocks, entities, self._kinds, self._destinations)))
         return found
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from tandem.client.envelope import FENCE_ID
 from tandem.model.errors import ConfigurationError
+from tandem.spark.analytics.engines import is_engine, must_answer
 from tandem.spark.analytics.journal_files import find_stores
 from tandem.spark.analytics.journal_rows import BACKLOG
 from tandem.spark.analytics.journal_source import JournalDataSource
@@ -114,11 +115,15 @@ def ledger_rows(ledger: DataFrame, origin: str) -> DataFrame:
 
 def journal_facts(spark: SparkSession, paths: list[str]) -> DataFrame:
     """Facts about messages coming and going. Look at them once: every action on them reads the journals again."""
-    find_stores(paths)  # here, where a wrong path is one clear line
+    engines = [path for path in paths if is_engine(path)]
+    directories = [path for path in paths if not is_engine(path)]
+    find_stores(directories)  # here, where a wrong path is one clear line
+    must_answer(engines)
     spark.dataSource.register(JournalDataSource)
     return (
         spark.read.format("tandem_journal")
-        .option("paths", ",".join(paths))
+        .option("paths", ",".join(directories))
+        .option("dsn", " ".join(engines))
         .option("kinds", _KINDS)
         .option("destinations", "true")
         .load()

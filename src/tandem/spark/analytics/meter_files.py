@@ -34,7 +34,7 @@ _EXACT_MAX: Final = 1 << 53
 _CODE: Final = pa.dictionary(pa.int32(), pa.string())
 _TYPES: Final = dict.fromkeys(NAMES, _CODE) | {name: pa.int64() for name in ("minute_ms", "unit", "count", "bytes", "check")}
 
-_SCHEMA: Final = pa.schema([*((name, pa.string()) for name in NAMES), *((name, pa.int64()) for name in _NUMBERS)])
+TOTALS: Final = pa.schema([*((name, pa.string()) for name in NAMES), *((name, pa.int64()) for name in _NUMBERS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _batches(piece: Piece) -> Iterator[tuple[pa.RecordBatch, int]]:
 def _added(batch: pa.RecordBatch, broken: int) -> Totals:
     """Grouped by one number that stands for all names and the unit."""
     if not batch.num_rows:
-        return Totals(_SCHEMA.empty_table(), broken=broken)
+        return Totals(TOTALS.empty_table(), broken=broken)
     units = batch["unit"].cast(pa.int64()).to_numpy()
     code = units
     words: list[pa.Array] = []
@@ -170,7 +170,7 @@ def _added(batch: pa.RecordBatch, broken: int) -> Totals:
         spelled.append(dictionary.take(pa.array(codes % len(dictionary))))
         codes = codes // len(dictionary)
     span = pc.min_max(batch["minute_ms"])
-    return Totals(pa.table([*reversed(spelled), pa.array(codes), *sums], schema=_SCHEMA), span["min"].as_py(), span["max"].as_py(), broken)
+    return Totals(pa.table([*reversed(spelled), pa.array(codes), *sums], schema=TOTALS), span["min"].as_py(), span["max"].as_py(), broken)
 
 
 def _sums(code: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, list[pa.Array]]:
@@ -188,10 +188,10 @@ def _sums(code: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, list[p
 def merged(parts: list[Totals]) -> Totals:
     """Totals as one, each line once."""
     if not parts:
-        return Totals(_SCHEMA.empty_table())
+        return Totals(TOTALS.empty_table())
     grouped = pa.concat_tables([part.rows for part in parts]).group_by([*NAMES, "unit"], use_threads=False)
     sums = grouped.aggregate([("count", "sum"), ("bytes", "sum")])
-    rows = pa.table([sums[name] for name in (*NAMES, "unit", "count_sum", "bytes_sum")], schema=_SCHEMA)
+    rows = pa.table([sums[name] for name in (*NAMES, "unit", "count_sum", "bytes_sum")], schema=TOTALS)
     firsts = [part.first_ms for part in parts if part.first_ms is not None]
     lasts = [part.last_ms for part in parts if part.last_ms is not None]
     return Totals(rows, min(firsts, default=None), max(lasts, default=None), sum(part.broken for part in parts))

@@ -1,0 +1,201 @@
+"""`tandem cluster follow` and `promote`: a second region, from an asynchronous standby of the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tandem.cli.cluster_node import engine_missing
+from tandem.model.errors import ConfigurationError, EngineAway
+
+if TYPE_CHECKING:
+    from tandem.cli.promotion import PromotedStore
+
+_HEALTH, _METRICS = "/$tandem/health", "/$tandem/metrics"
+
+
+class _Shown:
+    """What the last look found, for whoever asks over HTTP."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lag: dict[str, Any] = {}
+        self.trouble = "not looked yet"
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        away = self.trouble or (self.lag["primary"] if self.lag["primary"] != "followed" else "")
+        status = "down" if self.trouble else "primary away" if away else "ok"
+        return 503 if self.trouble else 200, {"status": status, "cause": away, "follower": {"name": self.name, **self.lag}}
+
+    def metrics(self) -> str:
+        lines = [f"tandem_follower_up {int(not self.trouble)}"]
+        if self.lag:
+            lines += [
+                f"tandem_follower_primary_up {int(self.lag['primary'] == 'followed')}",
+                f"tandem_follower_lag_seconds {self.lag['lag_seconds']}",
+                f"tandem_follower_lag_messages {self.lag['lag_messages']}",
+                f"tandem_follower_lag_blocks {self.lag['lag_blocks']}",
+            ]
+        return "".join(f"# TYPE {line.partition(' ')[0]} gauge\n{line}\n" for line in lines)
+
+
+def _serve(host: str, port: int, shown: _Shown) -> ThreadingHTTPServer:
+    class Pages(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            status, kind = 200, "application/json"
+            if self.path == _HEALTH:
+                status, found = shown.health()
+                page = json.dumps(found)
+            elif self.path == _METRICS:
+                page, kind = shown.metrics(), "text/plain; version=0.0.4; charset=utf-8"
+            else:
+                status, page = 404, json.dumps({"error": f"there are {_HEALTH} and {_METRICS}"})
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(page.encode())))
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nobody wants to know."""
+
+    try:
+        server = ThreadingHTTPServer((host, port), Pages)
+    except OSError as error:
+        raise ConfigurationError(f"--port: {host}:{port} cannot be listened on: {error.strerror}; choose another one") from error
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="tandem-follower-pages", daemon=True).start()
+    return server
+
+
+def follow(
+    engine: Annotated[str, typer.Option("--engine", envvar="TANDEM_CLUSTER", help="PostgreSQL of the cluster.", metavar="DSN")],
+    standby: Annotated[str, typer.Option(help="The asynchronous standby in this region.", metavar="DSN")],
+    name: Annotated[str, typer.Option(help="What to be called in `tandem cluster status`; the host's name unless given.")] = "",
+    host: Annotated[str, typer.Option(help="Where to show health and metrics.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 5680,
+    state: Annotated[Path | None, typer.Option(help="Keep what was seen last in this file, for `promote`.", metavar="FILE")] = None,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and say what there is; exit code 1 if the cluster is away.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: as JSON.")] = False,
+) -> None:
+    """Watch how far the standby of this region is behind, in seconds and messages; `/$tandem/health` and `/$tandem/metrics` show it.
+
+    Example: tandem cluster follow --engine postgresql://tandem@pg1,pg2/tandem --standby postgresql://tandem@far/tandem --state follow.json
+    """
+    try:
+        from tandem.stores.postgres_connection import EngineConnection, Hosts
+        from tandem.stores.postgres_follower import Follower
+        from tandem.stores.postgres_schema import Schema
+    except ImportError as error:
+        raise engine_missing() from error
+    from tandem.model.clock import SystemClock
+
+    clock = SystemClock()
+    there = EngineConnection(Hosts(standby, "any"), "tandem follower", clock)
+    Schema(standby, there).check(None)
+    shown = _Shown(name or socket.gethostname())
+    follower = Follower(shown.name, EngineConnection(Hosts(engine), "tandem follower", clock), there)
+    server = None if once else _serve(host, port, shown)
+    if server is not None:
+        typer.echo(f"ready: http://{host}:{server.server_address[1]}{_HEALTH}")
+    told = ""
+    while True:
+        try:
+            found = follower.look()
+            lag = found.as_dict()
+            shown.lag, shown.trouble = lag, ""
+            if state is not None and not found.away:
+                _keep(state, found.kept())
+        except EngineAway as error:
+            shown.trouble = error.description
+            if once:
+                raise ConfigurationError(f"--standby: {error.description}") from error
+        said = shown.trouble or str(shown.lag["primary"])
+        if once:
+            typer.echo(json.dumps(shown.lag) if as_json else f"{lag['lag_seconds']:.1f} s and {lag['lag_messages']} messages behind")
+            raise typer.Exit(int(said != "followed"))
+        if said != told:
+            typer.echo(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {said}", err=True)
+            told = said
+        time.sleep(every)
+
+
+def _keep(path: Path, lag: dict[str, Any]) -> None:
+    """Whole, or as it was."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(lag) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def promote(
+    engine: Annotated[str, typer.Option("--engine", help="The standby in this region.", metavar="DSN")],
+    state: Annotated[
+        Path | None, typer.Option(help="What `follow` kept: how far the other region was known to be.", metavar="FILE")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Although the other region still sends.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Make the standby of this region the engine, after the loss of the other one, and say which messages may be missing.
+
+    Its stores are taken from whoever owned them, and read and checked from end to end. Sequence numbers that lost messages may have
+    had are not given again. Then start nodes here. The other region must never serve again as it was: make a new standby of it.
+
+    Example: tandem cluster promote --engine postgresql://tandem@far/tandem --state follow.json
+    """
+    try:
+        from tandem.cli.promotion import Promotion, known_missing
+    except ImportError as error:
+        raise engine_missing() from error
+    known = _read_state(state) if state is not None else None
+    try:
+        promoted = Promotion(engine).run(force)
+    except EngineAway as error:
+        raise ConfigurationError(f"--engine: {error.description}") from error
+    found: dict[str, Any] = {"stores": [store.as_dict() for store in promoted]}
+    if known is not None:
+        found["known_missing"] = known_missing(promoted, known)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    _say(promoted, found.get("known_missing"))
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--state: {path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"--state: {path} is not what tandem cluster follow writes")
+    return found
+
+
+def _instant(milliseconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds / 1000)) + f".{milliseconds % 1000:03d}Z"
+
+
+def _say(promoted: list[PromotedStore], known: dict[str, Any] | None) -> None:
+    for store in promoted:
+        name = f"{store.namespace} store-{store.number}"
+        if store.block == 0:
+            typer.echo(f"{name}: empty")
+        else:
+            typer.echo(f"{name}: ends with block {store.block}, written at {_instant(store.instant_ms)}")
+        for gap in store.gaps:
+            typer.echo(f"  {gap.entity}: messages {gap.first} to {gap.last} may be missing; none of these numbers is given again")
+    typer.echo("what was completed after these instants may be delivered again")
+    if known is not None:
+        blocks = sum(one["blocks"] for one in known["stores"])
+        typer.echo(f"known to be missing: {known['messages']} messages in {blocks} blocks, accepted by {_instant(known['at_ms'])}")
+    typer.echo("now: tandem serve --cluster … in this region, and a synchronous standby for its engine")

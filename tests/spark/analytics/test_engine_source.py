@@ -1,0 +1,101 @@
+"""The jobs on a cluster: its journals and meters are in its engine, through the death of a node, and nothing is missing or twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tandem.model.errors import ConfigurationError
+from tandem.spark.analytics.journal_source import JournalDataSource
+from tandem.testing.postgres import PostgresEngine
+from tests.cluster.nodes import Cluster, receive_all, sender_of, try_send, until
+
+MESSAGES = 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine) -> Iterator[Cluster]:
+    """With its standby in its connection string."""
+    made = Cluster(tmp_path, postgres.dsn(cluster_dsn.rpartition("/")[2]))
+    yield made
+    made.close()
+
+
+def operations(dsn: str) -> Counter[tuple[str, str]]:
+    """What was counted and is in rows."""
+    with psycopg.connect(dsn, target_session_attrs="read-write") as connection:
+        rows = connection.execute("SELECT operation, outcome, count FROM tandem.meter WHERE entity = 'q'").fetchall()
+    found: Counter[tuple[str, str]] = Counter()
+    for operation, outcome, count in rows:
+        found[operation, outcome] += count
+    return found
+
+
+def lived(cluster: Cluster) -> list[str]:
+    """Two nodes, the first of which dies before its minute is over; all that was sent is received, and the second one ends in order."""
+    first, second = cluster.start("a"), cluster.start("b")
+    sent = [f"m{number}" for number in range(MESSAGES)]
+    with sender_of(first.connection_string) as send:
+        for body in sent:
+            send(body)
+    first.process.kill()
+    sent.append("after")
+    until(lambda: try_send(second.connection_string, "after"))
+    assert sorted(receive_all(second.connection_string)) == sorted(sent)
+    second.process.terminate()
+    assert second.process.wait(60) == 0, "what it counted last is written when it stops"
+    return sent
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed(cluster: Cluster, spark: Any, tmp_path: Path) -> None:
+    from tandem.spark.analytics.cost import add_up
+
+    sent = lived(cluster)
+    rows = spark.read.format("tandem_journal").option("dsn", cluster.dsn).option("kinds", "enqueued,settled").load().collect()
+    assert Counter((row["kind"], row["entity"]) for row in rows) == {("enqueued", "q"): len(sent), ("settled", "q"): len(sent)}
+    assert {row["message_id"] for row in rows if row["kind"] == "enqueued"} == set(sent)
+    assert {row["journal"].rpartition(" ")[2] for row in rows} <= {f"tandem/store-{number}" for number in range(4)}
+    counted = {
+        (row["operation"], row["outcome"]): row["count"] for row in add_up(spark, [cluster.dsn]).rows.to_pylist() if row["entity"] == "q"
+    }
+    assert counted["send", "ok"] == len(sent), "the one that was killed had not written its minute down"
+    assert counted["settle", "completed"] == len(sent)
+    assert counted == dict(operations(cluster.dsn))
+
+    (tmp_path / "sent.jsonl").write_text("".join(json.dumps({"message_id": body, "path": "q", "at_ms": 0}) + "\n" for body in sent))
+    command = [sys.executable, "-m", "tandem", "report", "--out", "page.html", "--sent", "sent.jsonl", "--engine", cluster.dsn, "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    total = json.loads(done.stdout.splitlines()[-1])["total"]
+    assert (total["sent"], total["delivered"], total["lost"], total["duplicated"]) == (len(sent), len(sent), 0, 0)
+    assert "What it costs" in (tmp_path / "page.html").read_text(encoding="utf-8"), "what the engine counted is on the bill"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dsn": "mysql://somewhere"}, "option dsn: number 1 is not of the form"),
+        ({}, "in dsn a cluster's engine"),
+    ],
+)
+def test_options_that_lead_nowhere_are_refused_at_once(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        JournalDataSource(options).reader(None)
+
+
+def test_a_database_without_a_cluster_is_one_line_without_its_password(tmp_path: Path, database: str) -> None:
+    from tandem.spark.analytics.engines import must_answer
+
+    with pytest.raises(ConfigurationError, match="has it a cluster") as refused:
+        must_answer([database.replace("tandem@", "tandem:not-for-you@")])
+    assert "not-for-you" not in str(refused.value)
