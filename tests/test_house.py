@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # our own engine as a client, without asyncio: for tasks of Spark and for commands
     "engine_client": frozenset({"model", "amqp", "wire"}),
     # journals are read where they lie, with the code that writes them
-    "spark": frozenset({"model", "client", "engine_client", "amqp", "stores", "broker"}),
+    "spark": frozenset({"model", "client", "engine_client", "amqp", "stores", "broker", "tracing"}),
     "cli": frozenset(
         {
             "model",

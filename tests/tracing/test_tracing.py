@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -111,6 +112,21 @@ def test_either_name_is_continued_and_a_batch_has_a_span_for_each(bus: Bus, name
     assert {span.context.trace_id for span in SPANS.get_finished_spans()} == {trace_id}, "what carries no context is not traced"
 
 
+@pytest.mark.parametrize(("settle", "how"), [("complete_message", "complete"), ("dead_letter_message", "dead-letter")])
+def test_what_is_settled_by_a_request_is_in_the_trace(bus: Bus, settle: str, how: str) -> None:
+    """A deferred message has no link to be settled over."""
+    trace_id = int(PARENT.split("-")[1], 16)
+    with ServiceBusClient.from_connection_string(bus.connection_string) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage("x", application_properties={"traceparent": PARENT}))
+        with client.get_queue_receiver("orders") as receiver:
+            [message] = receiver.receive_messages(1, max_wait_time=30)
+            receiver.defer_message(message)
+            [deferred] = receiver.receive_deferred_messages([message.sequence_number or 0])
+            getattr(receiver, settle)(deferred)
+            settled = [one for one in SPANS.get_finished_spans() if one.name == "tandem settle" and one.context.trace_id == trace_id]
+            assert [one.attributes["messaging.settlement"] for one in settled][-1] == how
+
+
 def test_a_refusal_is_in_the_trace(bus: Bus) -> None:
     with (
         ServiceBusClient.from_connection_string(bus.connection_string, retry_total=0) as client,
@@ -123,7 +139,7 @@ def test_a_refusal_is_in_the_trace(bus: Bus) -> None:
 
 
 @asynccontextmanager
-async def paired(west: Bus, east: Bus) -> AsyncIterator[PairedNamespaces]:
+async def paired(west: Bus, east: Bus, syphon: bool = True) -> AsyncIterator[PairedNamespaces]:
     manager = administration_of(east)
     pair = PairedNamespaces(
         west.connection_string,
@@ -131,7 +147,7 @@ async def paired(west: Bus, east: Bus) -> AsyncIterator[PairedNamespaces]:
         primary_namespace="contoso",
         failover_interval=0,
         ping_primary_interval=1,
-        enable_syphon=True,
+        enable_syphon=syphon,
         backlog_queue_count=1,
         tracer_provider=PROVIDER,
         secondary_administration=manager,
@@ -164,6 +180,50 @@ async def test_one_trace_shows_a_message_sent_diverted_carried_home_and_received
     assert counts == {"send": 2, "divert": 1, "move": 1, "accept": 3, "deliver": 3, "settle": 3}
     diverted = next(span for span in SPANS.get_finished_spans() if span.name == "tandem divert")
     assert diverted.attributes["messaging.destination.name"] == "orders"
+
+
+async def test_one_trace_shows_a_message_carried_home_by_spark(bus: Bus) -> None:
+    """The task of the Spark job, run here."""
+    queue = "contoso/x-servicebus-transfer/0"
+    with Bus(real_time=True, tracer_provider=PROVIDER) as east:
+        async with paired(bus, east, syphon=False) as pair, pair.get_queue_sender("orders") as sender:
+            await pair.fail_over("orders", hold=True)
+            with TRACER.start_as_current_span("order taken") as span:
+                trace_id = span.get_span_context().trace_id
+                await sender.send_messages([ServiceBusMessage(str(n)) for n in range(3)])
+        moved = await asyncio.to_thread(_carried_by_spark, bus, east, queue)
+        assert moved == {"orders": 3}
+        with ServiceBusClient.from_connection_string(bus.connection_string) as client, client.get_queue_receiver("orders") as receiver:
+            got = []
+            while len(got) < 3:
+                got += receiver.receive_messages(3, max_wait_time=30)
+            for message in got:
+                receiver.complete_message(message)
+        await until(lambda: named(trace_id).count("tandem settle") == 6, 60, "all to be settled, in the backlog and at home")
+    found = named(trace_id)
+    counts = {name: found.count(f"tandem {name}") for name in ("send", "divert", "move", "accept", "deliver", "settle")}
+    assert counts == {"send": 1, "divert": 3, "move": 3, "accept": 6, "deliver": 6, "settle": 6}
+    [one, *_] = [span for span in SPANS.get_finished_spans() if span.name == "tandem move"]
+    assert (one.attributes["messaging.by"], one.attributes["messaging.destination.name"]) == ("spark", "orders")
+
+
+def _carried_by_spark(west: Bus, east: Bus, queue: str) -> dict[str, int]:
+    from tandem.spark.connector.connections import drop
+    from tandem.spark.connector.leased_batches import LeasedBatches
+    from tandem.spark.connector.options import Where
+    from tandem.spark.syphon.task import SyphonTaskSettings
+    from tandem.spark.syphon.traced import TracedSyphonTask
+
+    home, backlog = (Where(connection_string=one.connection_string, ca_file=None, timeout_seconds=30) for one in (west, east))
+    move = SyphonTaskSettings(primary=home, secondary=backlog, batch_messages=50, subtract_time_in_backlog=False, tracing=True)
+    batches = LeasedBatches(backlog, 60, 60, 100_000)
+    try:
+        share = batches.take(queue, 0, {queue: 100}, 10**8, 10.0)[queue]
+        return {one.path: one.moved for one in TracedSyphonTask(PROVIDER, move, queue, 0).run([(share.lease, share.count)])}
+    finally:
+        batches.close()
+        drop(home)
+        drop(backlog)
 
 
 async def test_pings_are_traced_with_what_came_of_them(bus: Bus) -> None:

@@ -46,6 +46,9 @@ def syphon(
         bool, typer.Option("--dead-letters", help="Carry home what was dead-lettered in the backlog, once, without Spark.")
     ] = False,
     subtract: Annotated[bool, typer.Option("--subtract-time", help="Time in the backlog counts against the time-to-live.")] = False,
+    tracing: Annotated[
+        bool, typer.Option("--tracing", help="OpenTelemetry: a span for each move, sent where OTEL_EXPORTER_OTLP_ENDPOINT says.")
+    ] = False,
     metrics: Annotated[Path | None, typer.Option(help="Prometheus text file to keep up to date.", metavar="FILE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print progress as one JSON object per line.")] = False,
 ) -> None:
@@ -72,6 +75,7 @@ def syphon(
         give_up_seconds=give_up,
         destination_wait_seconds=destination_wait,
         subtract_time_in_backlog=subtract,
+        tracing=tracing,
     )
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

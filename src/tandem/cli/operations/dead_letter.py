@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,7 +14,7 @@ import typer
 
 from tandem.cli.operations.links import Path, receiver
 from tandem.cli.operations.message_text import as_line
-from tandem.cli.operations.messages import peeked, print_messages
+from tandem.cli.operations.messages import peeked, print_messages, send_in_batches
 from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one, tell
 from tandem.cli.operations.selection import MessageSelection, Reason, Since, Until, Where
 from tandem.cli.operations.target import OperationTarget, refusals, takes_target
@@ -101,8 +104,8 @@ def resubmit(
     yes: Yes = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send dead letters again. Each keeps its message id, so that duplicate detection catches a repeat, and is completed only after
-    its copy is accepted: an interrupted run may be started again.
+    """Send dead letters again, a hundred at a time. Each keeps its message id, so that duplicate detection catches a repeat, and is
+    completed only after its copy is accepted. Ctrl-C stops after the hundred under way; run it again for the rest.
 
     Example: tandem dead-letter resubmit orders --where "region = 'eu'" --set retried=true
     """
@@ -113,11 +116,16 @@ def resubmit(
         tell(as_json, f"{len(numbers)} dead letters of {entity} would be sent to {home}", found=len(numbers), sent=0, to=home)
         return
     confirm(f"Send {len(numbers)} dead letters of {entity} to {home} again?", yes)
+
+    def send(messages: list[ServiceBusReceivedMessage]) -> None:
+        for _ in send_in_batches(sender, (copy_of(message, changed) for message in messages)):
+            pass
+
     with refusals(), target.client() as client, client.get_queue_sender(home) as sender:
-        done = _each(client, entity, numbers, "sent again", lambda message: sender.send_messages(copy_of(message, changed)))
+        done = _each(client, entity, numbers, "sent again", send)
     tell(as_json, f"sent {done} of {len(numbers)} again", found=len(numbers), sent=done, to=home)
     if done < len(numbers):
-        print("the others are held by somebody else, or gone; run it again", file=sys.stderr)
+        print("the others are left as they are: it was stopped, or somebody else holds them; run it again", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -145,7 +153,7 @@ def purge_dead_letters(
         return
     confirm(f"Drop {len(numbers)} dead letters of {entity} for good?", yes)
     with refusals(), target.client() as client:
-        done = _each(client, entity, numbers, "dropped", lambda message: None)
+        done = _each(client, entity, numbers, "dropped", lambda messages: None)
     tell(as_json, f"dropped {done} of {len(numbers)}", found=len(numbers), dropped=done)
     if done < len(numbers):
         raise typer.Exit(1)
@@ -205,7 +213,7 @@ def _numbers(target: OperationTarget, entity: str, selection: MessageSelection, 
         return {message.sequence_number or 0 for message in islice(_selected(target, entity, selection), count)}
 
 
-def _each(client: Any, entity: str, numbers: set[int], word: str, act: Callable[[Any], None]) -> int:
+def _each(client: Any, entity: str, numbers: set[int], word: str, act: Callable[[list[Any]], None]) -> int:
     """Do it for every one of these, then complete it. What is not meant is held until the end, or it would come again and again."""
     from rich.console import Console
     from rich.progress import Progress
@@ -214,25 +222,44 @@ def _each(client: Any, entity: str, numbers: set[int], word: str, act: Callable[
     with (
         receiver(client, Path.parse(entity, dead_letters=True), prefetch_count=_PAGE) as source,
         Progress(console=Console(stderr=True), transient=True) as progress,
+        _stopped_between() as stopped,
     ):
         task = progress.add_task(word, total=len(numbers))
         try:
-            while left:
+            while left and not stopped.is_set():
                 messages = source.receive_messages(max_message_count=_PAGE, max_wait_time=_WAIT_SECONDS)
                 if not messages:
                     break
-                for message in messages:
-                    if message.sequence_number in left:
-                        act(message)
-                        source.complete_message(message)
-                        left.discard(message.sequence_number)
-                        done += 1
-                        progress.advance(task)
-                    else:
-                        held.append(message)
+                meant = [message for message in messages if message.sequence_number in left]
+                held += [message for message in messages if message.sequence_number not in left]
+                act(meant)
+                for message in meant:
+                    source.complete_message(message)
+                    left.discard(message.sequence_number)
+                    done += 1
+                progress.advance(task, len(meant))
         finally:
             _give_back(source, held)
     return done
+
+
+@contextlib.contextmanager
+def _stopped_between() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM are heard between two steps: what is sent is completed, too. The second time nothing is waited for."""
+    told = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, frame: object) -> None:
+        told.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _give_back(source: ServiceBusReceiver, held: list[Any]) -> None:

@@ -16,6 +16,7 @@ from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.coordinator import CoordinatorLink
 from tandem.gateway.amqp.jms import DELAYED_DELIVERY, refuse_unmade_nodes
+from tandem.gateway.amqp.leases import LeaseOperations
 from tandem.gateway.amqp.management import ManagementNode
 from tandem.gateway.amqp.peer_requests import BYTES_MAX, PEER, PeerNode
 from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
@@ -156,7 +157,7 @@ def attach_here(connection: PeerConnection, link: Link, address: Address, right:
 def _attach_management(connection: PeerConnection, link: Link, address: Address) -> None:
     context = connection.context
     largest = _MESSAGES_PER_REQUEST * context.namespace.resolve(address).terms.message_bytes_max
-    _attach_requests(link, ManagementNode(connection, address), min(largest, context.limits.message_bytes_ceiling))
+    _attach_requests(link, _management(connection, address), min(largest, context.limits.message_bytes_ceiling))
 
 
 def _attach_requests(link: Link, requests: Requests, bytes_max: int) -> None:
@@ -190,7 +191,7 @@ def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Add
     if not queue.terms.may_send:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
     once = link.properties.get(ONCE) is True
-    link.handle_with(SendingOnce(connection, queue, address) if once else _sending(connection, queue, address))
+    link.handle_with(_sending(connection, queue, address, once))
     connection.keep_link(link, address, Right.SEND)
     queue.access(connection.turn.now)
     link.keep_credit(context.limits.link_credit)
@@ -199,13 +200,22 @@ def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Add
     link.accept(max_message_size=queue.terms.message_bytes_max, properties={Symbol(ONCE): True} if once else None)
 
 
-def _sending(connection: PeerConnection, queue: Entity, address: Address) -> Sending:
+def _sending(connection: PeerConnection, queue: Entity, address: Address, once: bool) -> Sending:
     tracing = connection.context.tracing
     if tracing is None:
-        return Sending(connection, queue, address)
-    from tandem.gateway.amqp.traced import TracedSending
+        return SendingOnce(connection, queue, address) if once else Sending(connection, queue, address)
+    from tandem.gateway.amqp.traced import TracedSending, TracedSendingOnce
 
-    return TracedSending(connection, queue, address, tracing)
+    return (TracedSendingOnce if once else TracedSending)(connection, queue, address, tracing)
+
+
+def _management(connection: PeerConnection, address: Address) -> ManagementNode:
+    tracing = connection.context.tracing
+    if tracing is None:
+        return ManagementNode(connection, address, LeaseOperations(connection, address))
+    from tandem.gateway.amqp.traced_requests import TracedLeases, TracedManagementNode
+
+    return TracedManagementNode(connection, address, TracedLeases(connection, address, tracing), tracing)
 
 
 # -- receiving -------------------------------------------------------------------------------

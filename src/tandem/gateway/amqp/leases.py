@@ -29,7 +29,7 @@ _SLICE_SECONDS: Final = 30.0
 _WORDS_CHARS_MAX: Final = 4_096
 
 
-def _numbers(body: dict[object, object], name: str) -> list[int]:
+def numbers(body: dict[object, object], name: str) -> list[int]:
     """Sequence numbers as ranges ("1-5,9"), as an array or a list; absent is none."""
     value = body.get(name)
     if value is None:
@@ -98,7 +98,7 @@ class LeaseOperations:
         if not 0 < len(lease_id) <= limits.session_id_chars_max:
             raise ArgumentRefused(f"A lease id has 1 to {limits.session_id_chars_max} characters.")
         if "ranges" in body:
-            seqs = _numbers(body, "ranges")
+            seqs = numbers(body, "ranges")
             if len(seqs) > limits.lease_messages_max:
                 raise ArgumentRefused(f"A lease holds at most {limits.lease_messages_max} messages.")
             lease: Lease | None = self._queue.leases.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now)
@@ -183,11 +183,15 @@ class LeaseOperations:
             return 204, {}
         answer: dict[object, object] = {"next": Int(end)}
         found = [(seq, message) for seq, message in zip(seqs, messages, strict=True) if message is not None]
+        self._was_read(queue, found)
         if body.get("packed"):
             answer["stamps"], answer["payloads"] = self._packed(queue, found)
         else:
             answer["messages"] = [self._payload(queue, seq, message) for seq, message in found]
         return 200, answer
+
+    def _was_read(self, queue: Entity, found: list[tuple[int, Message]]) -> None:
+        """For those who trace."""
 
     def _page(self, queue: Entity, lease: Lease, skip: int, end: int, remaining: bool) -> tuple[list[int], int]:
         """(sequence numbers, place behind them): as many as one reply may carry, at least one."""
@@ -264,7 +268,7 @@ class LeaseOperations:
         now = self._connection.turn.now
         lease_id = need(body, "lease-id", str)
         dead = self._dead_letters(body)
-        done, back = _numbers(body, "completed"), _numbers(body, "returned")
+        done, back = numbers(body, "completed"), numbers(body, "returned")
         completed = queue.leases.complete_part(lease_id, done, now)
         returned = queue.leases.return_part(lease_id, back, now)
         moves: list[Durable] = []

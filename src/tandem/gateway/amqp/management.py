@@ -54,13 +54,12 @@ def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
 class ManagementNode(Requests):
     """Requests to one entity on one link."""
 
-    def __init__(self, connection: PeerConnection, address: Address) -> None:
+    def __init__(self, connection: PeerConnection, address: Address, leases: LeaseOperations) -> None:
         super().__init__(connection, address.path.casefold())
         self._address = address
         self._in_flight = 0
         self._sessions = SessionOperations(connection, address)
         rules = RuleOperations(connection, address)
-        leases = LeaseOperations(connection, address)
         # What is None here is counted with the messages it is about, or not at all.
         self._operations: dict[str, tuple[Right, int | None, Operation]] = {
             "com.microsoft:peek-message": (Right.LISTEN, PEEK, self._peek),

@@ -10,6 +10,7 @@ from tandem.broker.ports import Effect
 from tandem.broker.queue.locks import Lock
 from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.sending import BATCH_FORMAT, Sending, split_batch
+from tandem.gateway.amqp.sending_once import SendingOnce
 from tandem.gateway.views import application_properties_of
 from tandem.model.errors import BusError
 from tandem.tracing import MessageSpans, trace_parent
@@ -44,31 +45,64 @@ class _SpansEnd(Effect):
             self._tracing.end(span, error)
 
 
+class _Accepting:
+    """The spans of one transfer."""
+
+    __slots__ = ("refusals", "spans", "tracing")
+
+    def __init__(self, tracing: MessageSpans) -> None:
+        self.tracing = tracing
+        self.spans: list[object] = []
+        self.refusals: list[BusError] = []
+
+    def begin(self, payload: bytes, message_format: int, path: str) -> None:
+        self.refusals.clear()
+        self.spans = [self.tracing.start("accept", parent, path) for parent in _parents(payload, message_format)]
+
+    def end(self, queue: Entity) -> None:
+        if not self.spans:
+            return
+        if self.refusals:
+            _SpansEnd(self.tracing, self.spans).done(self.refusals[0])
+        else:
+            queue.when_durable(_SpansEnd(self.tracing, self.spans))
+
+
 class TracedSending(Sending):
     """`accept`: from the transfer until the message is durable, or why it was refused."""
 
     def __init__(self, connection: PeerConnection, queue: Entity, address: Address, tracing: MessageSpans) -> None:
         super().__init__(connection, queue, address)
-        self._tracing = tracing
-        self._refusals: list[BusError] = []
+        self._accepting = _Accepting(tracing)
 
     def on_transfer(
         self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
     ) -> None:
-        spans: list[object] = []
-        for parent in _parents(payload, message_format):
-            spans.append(self._tracing.start("accept", parent, self.queue.path))
-        self._refusals.clear()
+        self._accepting.begin(payload, message_format, self.queue.path)
         super().on_transfer(link, delivery_id, tag, payload, settled, message_format, state)
-        if not spans:
-            return
-        if self._refusals:
-            _SpansEnd(self._tracing, spans).done(self._refusals[0])
-        else:
-            self.queue.when_durable(_SpansEnd(self._tracing, spans))
+        self._accepting.end(self.queue)
 
     def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
-        self._refusals.append(error)
+        self._accepting.refusals.append(error)
+        super()._reject(link, delivery_id, settled, error)
+
+
+class TracedSendingOnce(SendingOnce):
+    """The same for messages that have numbers."""
+
+    def __init__(self, connection: PeerConnection, queue: Entity, address: Address, tracing: MessageSpans) -> None:
+        super().__init__(connection, queue, address)
+        self._accepting = _Accepting(tracing)
+
+    def on_transfer(
+        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
+    ) -> None:
+        self._accepting.begin(payload, message_format, self.queue.path)
+        super().on_transfer(link, delivery_id, tag, payload, settled, message_format, state)
+        self._accepting.end(self.queue)
+
+    def _reject(self, link: ReceiverLink, delivery_id: int, settled: bool, error: BusError) -> None:
+        self._accepting.refusals.append(error)
         super()._reject(link, delivery_id, settled, error)
 
 

@@ -62,6 +62,8 @@ class SyphonSettings:
     """How long messages wait for a destination that is missing, disabled or full before they are dead-lettered."""
     operation_timeout_seconds: int = 30
     subtract_time_in_backlog: bool = False
+    tracing: bool = False
+    """A span for each move of a message that carries a trace context, sent where OTEL_EXPORTER_OTLP_ENDPOINT says (extra `otel`)."""
     stop_grace_seconds: float = 30.0
     restarts_max: int = 8
     """Of the query, in a row without a batch that moved anything, before the error is raised."""
@@ -207,6 +209,7 @@ def _spark_options(sides: Mapping[str, Where], queues: Sequence[str], settings: 
         "destinationWaitSeconds": str(settings.destination_wait_seconds),
         "operationTimeoutSeconds": str(settings.operation_timeout_seconds),
         "subtractTimeInBacklog": "true" if settings.subtract_time_in_backlog else "false",
+        "tracing": "true" if settings.tracing else "false",
     }
 
 

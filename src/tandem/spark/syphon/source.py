@@ -85,6 +85,7 @@ class SyphonOptions:
             batch_messages=options.number("messagesPerTransfer", 250, 1, 4_500),
             subtract_time_in_backlog=options.flag("subtractTimeInBacklog", False),
             destination_wait_ms=1_000 * options.number("destinationWaitSeconds", WAIT_SECONDS, 0, 366 * 86_400),
+            tracing=options.flag("tracing", False),
         )
         return cls(
             move=move,
@@ -106,6 +107,15 @@ class LeasePartition(InputPartition):  # type: ignore[misc]
     queue: str
     leases: tuple[tuple[str, int], ...]
     refusing: tuple[tuple[str, int], ...]
+
+
+def _task(move: SyphonTaskSettings, partition: LeasePartition) -> SyphonTask:
+    given = (move, partition.queue, SystemClock().now_ms(), dict(partition.refusing))
+    if not move.tracing:
+        return SyphonTask(*given)
+    from tandem.spark.syphon.traced import TracedSyphonTask, worker_provider
+
+    return TracedSyphonTask(worker_provider(), *given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +363,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Moves the messages. The rows say what became of them; what is settled is not moved again when the task is."""
         assert isinstance(partition, LeasePartition)
-        task = SyphonTask(self.options.move, partition.queue, SystemClock().now_ms(), dict(partition.refusing))
+        task = _task(self.options.move, partition)
         counts = task.run(partition.leases)
         if task.trouble:
             counts.append(DestinationCount("", reason=task.trouble))

@@ -38,6 +38,8 @@ class SyphonTaskSettings:
     subtract_time_in_backlog: bool
     destination_wait_ms: int = WAIT_SECONDS * 1_000
     claim_ms: int = CLAIM_MS
+    tracing: bool = False
+    """Spans of moves are sent where OTEL_EXPORTER_OTLP_ENDPOINT says."""
 
 
 @dataclass(slots=True)
@@ -227,10 +229,12 @@ class SyphonTask:
             return
         if answered:
             count = self._count_of(lane.path)
-            for message in lane.accepted():
+            accepted = lane.accepted()
+            for message in accepted:
                 count.moved += 1
                 count.size_bytes += len(message.payload)
                 outcome.completed.append(message.sequence_number)
+            self._moved(lane, accepted)
             self._destinations.took(lane.path)
             self._next(key, lanes, outcome)
         elif failed:
@@ -243,6 +247,9 @@ class SyphonTask:
                 assert self._senders is not None
                 self._senders.forget(lane.path)
                 self._refused(key, lanes, outcome, error.condition, error.description, whole_lane=True)
+
+    def _moved(self, lane: Lane[DivertedMessage], messages: list[DivertedMessage]) -> None:
+        """For those who trace."""
 
     def _refused(
         self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement, condition: str, description: str, whole_lane: bool
