@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import stat
 import urllib.request
 from pathlib import Path
@@ -111,6 +112,32 @@ def test_lines_below_the_level_are_left_out(capfd: pytest.CaptureFixture[str]) -
     output.configure("text", "info")
     logging.getLogger().handlers.pop()
     logging.getLogger().setLevel(logging.WARNING)
+
+
+def test_what_strangers_write_into_a_line_begins_no_line_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    LogOutput().lines.say("GET /a\n2026-01-01T00:00:00Z all is well\x1b[2J\r\u2028of somebody refused")
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.endswith("GET /a") and second == "    2026-01-01T00:00:00Z all is well\\x1b[2J\\x0d\\x2028of somebody refused"
+
+
+@pytest.mark.parametrize("trouble", ["nobody reads", "nobody is there", "full"])
+def test_a_log_that_cannot_be_written_keeps_nobody_waiting(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe() if trouble != "full" else (-1, os.open("/dev/full", os.O_WRONLY))
+    if trouble == "nobody is there":
+        os.close(reading)
+    output = LogOutput()
+    with os.fdopen(writing, "w") as log:
+        monkeypatch.setattr("sys.stderr", log)
+        for number in range(50):
+            output._write(f"line {number} " + "x" * 4_000, logging.INFO)
+        if trouble == "nobody reads":
+            heard = os.read(reading, 1_000_000)
+            output._write("the last one", logging.INFO)
+            heard += os.read(reading, 1_000_000)
+            os.close(reading)
+            lines = [line.rstrip("x") for line in heard.decode().splitlines()]
+            assert lines[0].endswith("line 0 ") and lines[-1].endswith("Z the last one"), lines
+            assert lines[-2].endswith(" lines were left out: nobody read the log"), lines
 
 
 def test_the_audit_log_stays_small_and_a_disk_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tandem.amqp.codec import decode_value, skip_value
 from tandem.amqp.encoder import encode_value
 from tandem.amqp.errors import DecodeError
-from tandem.amqp.message import DecodedMessage, data_section, decode_message, scan
+from tandem.amqp.message import DATA, DecodedMessage, data_section, decode_message, scan
 from tandem.amqp.types import Described, Symbol, Timestamp
 from tandem.broker.rules.message_view import MessageView
 from tandem.broker.rules.rules import REMOVED
@@ -92,6 +92,23 @@ def decoded_as_far_as_possible(bare: bytes) -> DecodedMessage:
         return DecodedMessage(body_sections=data_section(bare))
 
 
+def is_decodable(bare: bytes) -> bool:
+    """But for its body and footer, which are passed on as they are."""
+    try:
+        decode_message(bare)
+    except DecodeError:
+        return False
+    return True
+
+
+def body_as_far_as_possible(decoded: DecodedMessage) -> tuple[int, object]:
+    """Its kind and what it is; values that are no AMQP are the bytes that came."""
+    try:
+        return decoded.body_kind, decoded.body
+    except DecodeError:
+        return DATA, [decoded.body_sections]
+
+
 def application_properties_of(bare: bytes) -> dict[object, object]:
     """That section alone: rules mostly look at nothing else, and the body may be large. Empty if it cannot be decoded."""
     try:
@@ -104,7 +121,10 @@ def application_properties_of(bare: bytes) -> dict[object, object]:
 
 def for_rules(value: object) -> object:
     if isinstance(value, Timestamp):
-        return _EPOCH + datetime.timedelta(milliseconds=int(value))
+        try:
+            return _EPOCH + datetime.timedelta(milliseconds=int(value))
+        except OverflowError:
+            return int(value)  # before the year 1 or after 9999: a number of milliseconds, which is no instant to compare with
     if isinstance(value, Described) and str(value.descriptor) == _TIMESPAN and isinstance(value.value, int):
         return datetime.timedelta(microseconds=value.value // 10)
     if isinstance(value, bool) or value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from tandem.gateway import verbs
 from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMessage
 from tandem.gateway.translate import token_to_uuid
 from tandem.gateway.verbs import SettlementArguments
-from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_possible
+from tandem.gateway.views import annotations_of, as_text, body_as_far_as_possible, decoded_as_far_as_possible
 from tandem.gateway.waiting import durable
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -176,8 +177,8 @@ def decode_http(message: Message) -> HttpMessage:
     """A stored message as HTTP carries it. Bodies that are not bytes are shown as their text."""
     decoded = decoded_as_far_as_possible(message.bare)
     properties = decoded.properties
-    body = decoded.body
-    if decoded.body_kind == DATA and isinstance(body, list):
+    kind, body = body_as_far_as_possible(decoded)
+    if kind == DATA and isinstance(body, list):
         content = b"".join(part for part in body if isinstance(part, bytes))
     else:
         content = b"" if body is None else str(body).encode()
@@ -205,6 +206,8 @@ def _text(value: object) -> str | None:
 
 
 def _plain(value: object) -> PropertyValue:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return str(value)

@@ -192,7 +192,7 @@ class OperatorPages:
             if isinstance(error, AuthenticationFailed | Unauthorized):
                 note_refused(request, error)
             return as_json({"error": error.condition, "description": error.description}, error.status)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return as_json({"error": "amqp:decode-error", "description": str(error)}, 400)
 
     def _audited(self, request: web.BaseRequest, number: int) -> None:

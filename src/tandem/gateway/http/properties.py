@@ -58,7 +58,7 @@ def read_single(body: bytes, content_type: str | None, broker_properties: str | 
             _add(properties, name, _header_value(name, value))
         elif name.casefold() == OVERFLOW_HEADER.casefold():
             for key, item in _json_object(OVERFLOW_HEADER, value).items():
-                _add(properties, key, _scalar(key, item))
+                _add(properties, key, check_scalar(key, item))
     fields.setdefault("content_type", content_type)
     return HttpMessage(body=body, properties=tuple(properties.items()), **fields)
 
@@ -83,7 +83,7 @@ def _batched(position: int, item: Any) -> HttpMessage:
         raise ArgumentRefused(f"BrokerProperties and UserProperties of {where} must be objects")
     properties: dict[str, PropertyValue] = {}
     for name, value in user.items():
-        _add(properties, name, _scalar(name, value))
+        _add(properties, name, check_scalar(name, value))
     return HttpMessage(body=_utf8(where, body), properties=tuple(properties.items()), **_broker_fields(broker))
 
 
@@ -151,14 +151,15 @@ def _header_value(name: str, text: str) -> PropertyValue:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, list | dict) else _scalar(name, value)
+    return text if isinstance(value, list | dict) else check_scalar(name, value)
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _scalar(name: str, value: Any) -> PropertyValue:
+def check_scalar(name: str, value: Any) -> PropertyValue:
+    """What JSON has and a property can be; anything else is refused."""
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
         raise ArgumentOutOfRange(f"property '{name[:60]}' is a number beyond 64 bits")
     if value is None or isinstance(value, str | int | float | bool):

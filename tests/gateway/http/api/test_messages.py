@@ -325,11 +325,43 @@ def test_rights_are_those_of_the_key(bus: Bus, console: ConsoleClient) -> None:
         assert refused.value.status == 401 and "InsufficientClaims" in refused.value.description
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b'{"path": 5}', b'{"path": "orders", "from": -1}', b"{}", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"[]", b"{", b"\xff", b'{"path": 5}', b'{"path": "orders", "from": -1}', b"{}", b"[" * 100_000),
+        *('{"path": "orders", "from": "\u00b2"}'.encode(), b'{"path": "orders", "from": "%s"}' % (b"1" * 5_000)),
+        *(b'{"path": "orders", "from": NaN}', b'{"path": "orders", "text": "\\ud800"}'),
+    ],
+)
 def test_nonsense_is_refused_with_words(console: ConsoleClient, body: bytes) -> None:
     with pytest.raises(Refusal) as refused:
         console.raw("POST", "messages", body)
     assert refused.value.status in (400, 404) and "TrackingId" in refused.value.description
+
+
+@pytest.mark.parametrize("numbers", ["[Infinity]", "[1.7]", "[true]", "[-5]", '["1e3"]', "[%s]" % ("9" * 40), "[1, 1]", "[]", "1"])
+def test_what_is_no_sequence_number_means_no_message(console: ConsoleClient, queue: str, numbers: str) -> None:
+    console("POST", "messages/send", path=queue, messages=[{"body": "x"}])
+    with pytest.raises(Refusal) as refused:
+        console.raw("POST", "messages/remove", f'{{"path": "{queue}", "sequence_numbers": {numbers}}}'.encode())
+    assert refused.value.status == 400
+    assert len(console("POST", "messages", path=queue)["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"body": "\\ud800"}', b'{"message_id": "\\udfff"}', b'{"properties": {"n": NaN}}', b'{"properties": {"n": %s}}' % (b"9" * 30)],
+)
+def test_what_no_message_can_hold_is_refused_with_words(console: ConsoleClient, queue: str, line: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        console.raw("POST", "messages/send", b'{"path": "%s", "messages": [%s]}' % (queue.encode(), line))
+    assert refused.value.status == 400 and "TrackingId" in refused.value.description
+
+
+def test_a_connection_string_that_is_none_is_refused_with_words(console: ConsoleClient) -> None:
+    with pytest.raises(Refusal) as refused:
+        console("POST", "login", connection_string="Endpoint=sb://[;SharedAccessKeyName=a;SharedAccessKey=b")
+    assert refused.value.status == 400 and "Endpoint" in refused.value.description
 
 
 def test_a_request_that_is_too_large_is_refused(console: ConsoleClient, queue: str) -> None:

@@ -13,6 +13,7 @@ from aiohttp import web
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LEASED, LOCKED, READY, SCHEDULED
 from tandem.broker.rules.rules import compile_filter
 from tandem.broker.rules.sql_values import RuleEvaluationError
+from tandem.gateway.http.api.calls import SEQ_MAX
 from tandem.gateway.http.api.message_lines import STATE_NAMES, body_of, instant, line_of, summary_of, whole_of
 from tandem.gateway.http.types import PASSIVE
 from tandem.gateway.views import decoded_as_far_as_possible, view_of_message
@@ -33,7 +34,6 @@ LARGE_BYTES: Final = 4_194_304
 """Such a message is listed without being read; a filter that looks inside passes over it, and the answer says how many there were."""
 _SLICE: Final = 100
 _SCAN_MS_MAX: Final = 250
-SEQ_MAX: Final = (1 << 63) - 1
 _STATES: Final = {
     "active": (READY, LOCKED, DELAYED),
     "locked": (LOCKED, DEFERRED_LOCKED),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NAMESPACE_HEADER: Final = "Tandem-Namespace"
 """Says which namespace is meant, where the name of the host does not."""
+SEQ_MAX: Final = (1 << 63) - 1
+_DIGITS_MAX: Final = 19
 _T = TypeVar("_T")
 
 
@@ -92,20 +94,19 @@ class ApiCall:
 
     def number_of(self, name: str, least: int, most: int, default: int | None = None) -> int:
         """Browsers cannot hold large numbers: those come as text."""
-        value = self.body.get(name, default)
-        if isinstance(value, str) and value.isdigit():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ArgumentRefused(f"'{name}' must be a number from {least} to {most}, found {_shown(value)}")
+        value = _whole(self.body.get(name, default))
+        if value is None or not least <= value <= most:
+            raise ArgumentRefused(f"'{name}' must be a number from {least} to {most}, found {_shown(self.body.get(name))}")
         return value
 
     def numbers(self, name: str, most: int) -> list[int]:
         """Sequence numbers, as text or as numbers, each once."""
-        values = self.argument(name, list)
-        try:
-            found = [int(value) for value in values]
-        except (TypeError, ValueError):
-            raise ArgumentRefused(f"'{name}' must be a list of sequence numbers") from None
+        found: list[int] = []
+        for given in self.argument(name, list):
+            value = _whole(given)
+            if value is None or not 0 <= value <= SEQ_MAX:
+                raise ArgumentRefused(f"'{name}' must be a list of sequence numbers, found {_shown(given)} in it")
+            found.append(value)
         if not 0 < len(found) <= most or len(set(found)) != len(found):
             raise ArgumentRefused(f"'{name}' must have 1 to {most} different sequence numbers, found {len(found)}")
         return found
@@ -115,6 +116,13 @@ class ApiCall:
         address = parse(self.argument(name, str))
         self.caller.need(address.resource, right)
         return address
+
+
+def _whole(value: object) -> int | None:
+    """A whole number that came as one, or as its digits."""
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _shown(value: object) -> str:
@@ -138,12 +146,20 @@ async def read_body(request: web.BaseRequest, bytes_max: int, ms_max: int) -> di
     if not found:
         return {}
     try:
-        value = json.loads(found)
+        value = json.loads(found, parse_constant=_no_number)
+        if b"\\u" in found:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text, and could not be kept
+    except UnicodeEncodeError:
+        raise ArgumentRefused("the request has half of a surrogate pair (\\ud800 to \\udfff) in it, which is no character") from None
     except (ValueError, RecursionError) as error:
         raise ArgumentRefused(f"the request is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ArgumentRefused("the request must be a JSON object")
     return value
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def answer(value: object, status: int = 200) -> web.Response:

@@ -118,6 +118,14 @@ class ConsoleApi:
             if error.status >= 500:
                 logger.error("%s %s: %s", request.method, request.path[:100], error.description)
             return refusal(context, request, error, context.connection_clock.now_ms())
+        except (MemoryError, ConnectionError):
+            raise
+        except Exception as error:
+            if request.writer.output_size > 0:
+                raise  # part of an answer is sent already
+            logger.exception("%s %s failed", request.method, request.path[:100])
+            failure = BusError(f"the broker could not do this: {type(error).__name__}")
+            return refusal(context, request, failure, context.connection_clock.now_ms())
 
 
 def _note(call: ApiCall, what: str, found: Any) -> None:

@@ -54,8 +54,12 @@ async def serve(server: OperatedBroker, number: int, request: web.BaseRequest, g
 
 def _connection_string(text: str) -> dict[str, str]:
     fields = {name.strip().casefold(): value.strip() for name, equals, value in (part.partition("=") for part in text.split(";")) if equals}
+    try:
+        host = urlsplit(fields.get("endpoint", "")).hostname or ""
+    except ValueError:
+        raise ArgumentRefused("the connection string has an Endpoint that is no address") from None
     found = {
-        "host": urlsplit(fields.get("endpoint", "")).hostname or "",
+        "host": host,
         "key_name": fields.get("sharedaccesskeyname", ""),
         "key": fields.get("sharedaccesskey", ""),
         "token": fields.get("sharedaccesssignature", ""),

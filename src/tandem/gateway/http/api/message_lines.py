@@ -7,15 +7,18 @@ import binascii
 import datetime
 import decimal
 import json
+import math
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from tandem.amqp.errors import DecodeError
 from tandem.amqp.message import DATA, NO_BODY, SEQUENCE, VALUE, DecodedMessage, data_section
 from tandem.amqp.types import Described, Symbol, Timestamp
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LEASED, LOCKED, MOVING, READY, SCHEDULED
 from tandem.gateway.http.data import encode_http
 from tandem.gateway.http.data_port import HttpMessage
-from tandem.gateway.views import annotations_of, as_text, decoded_as_far_as_possible, for_rules
+from tandem.gateway.http.properties import check_scalar
+from tandem.gateway.views import annotations_of, as_text, body_as_far_as_possible, decoded_as_far_as_possible, for_rules
 from tandem.model.errors import ArgumentRefused
 from tandem.model.message import NO_TTL, Message
 from tandem.model.message_line import BROKERED, CONTENT, OF_DEAD_LETTERS, SENT
@@ -62,6 +65,8 @@ def instant(ms: int) -> str:
 def plain(value: object) -> Any:
     """As JSON has it; what JSON does not know, as its text."""
     value = for_rules(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**53):
         return value
     if isinstance(value, str | int | uuid.UUID | decimal.Decimal | datetime.timedelta):
@@ -82,14 +87,12 @@ def plain(value: object) -> Any:
 
 def body_of(decoded: DecodedMessage) -> tuple[bytes, str]:
     """A body of data sections, joined, or another kind of body as JSON; and which kind it is."""
-    kind = decoded.body_kind
+    kind, value = body_as_far_as_possible(decoded)
     if kind == DATA:
-        found = decoded.body
-        parts = found if isinstance(found, list) else []
+        parts = value if isinstance(value, list) else []
         return b"".join(part for part in parts if isinstance(part, bytes)), "data"
     if kind == NO_BODY:
         return b"", "none"
-    value = decoded.body
     text = value if isinstance(value, str) else json.dumps(plain(value))
     return str(text).encode(), _BODY_KINDS[kind]
 
@@ -162,8 +165,15 @@ def whole_of(queue: Entity, seq: int, message: Message) -> dict[str, Any]:
         "properties": _typed(decoded.application_properties),
         "system": _typed(dict(decoded.properties)),
         "annotations": _typed(annotations_of(message)),
-        "footer": _typed(decoded.footer),
+        "footer": _typed(_footer_of(decoded)),
     }
+
+
+def _footer_of(decoded: DecodedMessage) -> dict[object, object]:
+    try:
+        return decoded.footer
+    except DecodeError:
+        return {}  # values are not read on the way in
 
 
 def _typed(values: dict[Any, object]) -> list[dict[str, Any]]:
@@ -204,7 +214,7 @@ def _properties(line: dict[str, Any]) -> dict[str, Any]:
     found = line.get("properties") or {}
     if not isinstance(found, dict) or not all(value is None or isinstance(value, bool | int | float | str) for value in found.values()):
         raise ArgumentRefused("'properties' must be an object of texts, numbers and booleans")
-    return found
+    return {name: check_scalar(name, value) for name, value in found.items()}
 
 
 def _ttl(line: dict[str, Any]) -> int | None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandem.broker.queue.index import SCHEDULED
 from tandem.gateway import verbs
-from tandem.gateway.http.api.browsing import SEQ_MAX, Wanted, queue_of, scan
+from tandem.gateway.http.api.browsing import Wanted, queue_of, scan
+from tandem.gateway.http.api.calls import SEQ_MAX
 from tandem.gateway.http.api.message_lines import copy_of, message_of_line
 from tandem.gateway.http.api.taking import Taken, reason_of
+from tandem.gateway.views import is_decodable
 from tandem.gateway.waiting import durable, messages_of
 from tandem.model.address import Address, parse
 from tandem.model.entity import Right
@@ -119,6 +121,8 @@ async def _send_again(call: ApiCall, queue: Entity, home: Entity, seqs: list[int
         for seq, message in zip(held, await messages_of(queue, held), strict=True):
             if message is None:
                 taken.skipped[seq] = "it is gone"
+            elif not is_decodable(message.bare):
+                taken.skipped[seq] = "it has properties that are no AMQP: a copy would lack them"
             else:
                 copies[seq] = copy_of(call.context, message, changes)
         sent = _accepted(home, copies, turn.begin(), taken.skipped)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.broker.entities.queue_entity import QueueEntity
-from tandem.gateway.http.api.browsing import SEQ_MAX, Wanted, queue_of, scan
+from tandem.gateway.http.api.browsing import Wanted, queue_of, scan
+from tandem.gateway.http.api.calls import SEQ_MAX
 from tandem.gateway.views import application_properties_of, as_text
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, EntityNotFound, Unauthorized

@@ -83,8 +83,13 @@ async def live(call: ApiCall) -> web.StreamResponse:
         sample = await history.next_sample()
         if not sample:
             break
-        async with asyncio.timeout(30):  # one that does not read is not waited for
-            await response.write(_event(_now(call)))
+        try:
+            async with asyncio.timeout(30):
+                await response.write(_event(_now(call)))
+        except TimeoutError:  # one that does not read is not waited for
+            if call.request.transport is not None:
+                call.request.transport.abort()
+            return response
     await response.write_eof()
     return response
 
