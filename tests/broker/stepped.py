@@ -10,6 +10,7 @@ from tandem.broker.entities.namespace import Namespace
 from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
+from tandem.model import clock
 from tandem.model.entity import QueueDescription
 from tandem.model.errors import StoreUnavailable
 from tandem.model.limits import Limits
@@ -102,7 +103,7 @@ class SteppedJournal(Journal):
         """Nothing is open."""
 
 
-class Clock:
+class Clock(clock.Clock):
     def now_ms(self) -> int:
         return 1_700_000_000_000
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from tandem.cli.configuration import keyring
 from tandem.cli.configuration.settings import Flags, load
-from tandem.model.clock import SystemClock
+from tandem.model.clock import Clock, SystemClock
 from tandem.server.server import Server
 from tandem.simulator.replayed import compare
 from tandem.stores.engines import MemoryEngines
@@ -139,7 +139,7 @@ class ProcessBroker:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class JumpingClock:
+class JumpingClock(Clock):
     """Real time plus what the test has skipped."""
 
     def __init__(self) -> None:

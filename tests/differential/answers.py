@@ -19,6 +19,7 @@ from tandem.amqp.outcomes import decode_outcome, encode_outcome
 from tandem.gateway.amqp.attach import attach
 from tandem.gateway.amqp.connection import ConnectionWriter, PeerConnection
 from tandem.gateway.amqp.sending import split_batch
+from tandem.model.clock import Clock
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right
 from tandem.model.errors import BusError
 from tandem.server.server import Server
@@ -32,7 +33,7 @@ EXPECTED = (BusError, DecodeError)
 """What bad input may raise where values are decoded; everything else is a defect, compiled or not."""
 
 
-class StillClock:
+class StillClock(Clock):
     def now_ms(self) -> int:
         return START_MS
 

@@ -52,7 +52,7 @@ async def awaited(desk: Desk, work: Coroutine[Any, Any, T]) -> T:
 
 def counted(desk: Desk) -> dict[tuple[str, str], int]:
     book = desk.namespace.stores[0].meters
-    return {describe(slot, book.paths)[1:3]: count for slot, (count, _) in book.totals.items()}
+    return {describe(slot, book.paths)[1:3]: tally.count for slot, tally in book.totals.items()}
 
 
 def test_messages_sent_together_are_numbered_in_their_order(desk: Desk) -> None:

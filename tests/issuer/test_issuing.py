@@ -21,6 +21,7 @@ from tandem.issuer.rate_limit import RateLimit
 from tandem.issuer.server import IssuerServer
 from tandem.issuer.settings import DAY_MS, HOUR_MS, IssuerSettings
 from tandem.issuer.signing_keys import SigningKeys
+from tandem.model import clock
 from tandem.model.errors import ConfigurationError
 from tandem.tokens.key_set import parse_key_set
 from tandem.tokens.trust import TrustedIssuer
@@ -32,7 +33,7 @@ SCOPE = "https://servicebus.azure.net/.default"
 START = 1_800_000_000_000
 
 
-class Clock:
+class Clock(clock.Clock):
     def __init__(self) -> None:
         self.now = START
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tandem.broker.facts import COUNTER, ENQUEUED, RELOCATED, SETTLED
 from tandem.broker.ports import Effect, FetchEffect, Journal
+from tandem.model.clock import Clock
 
 
 class Loop:
@@ -30,7 +31,7 @@ class Loop:
             self._calls.get()()
 
 
-class ManualClock:
+class ManualClock(Clock):
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
 

@@ -95,7 +95,7 @@ def _apply_disposition(session: Session, first: int, last: int, settled: bool, o
     run: list[Delivery] = []
     for delivery in _within(unsettled, first, last):
         if settled:
-            session.take_unsettled(delivery.delivery_id)
+            session.forget_unsettled(delivery)
         if run and run[0].link is not delivery.link:
             link = run[0].link
             link.handler.on_disposition(link, run, outcome, settled)
@@ -162,7 +162,7 @@ def forget_unsettled(session: Session, first: int, last: int) -> None:
         session.take_unsettled(first)
         return
     for delivery in _within(session.unsettled, first, last):
-        session.take_unsettled(delivery.delivery_id)
+        session.forget_unsettled(delivery)
 
 
 def forget_tracked(session: Session, first: int, last: int) -> None:

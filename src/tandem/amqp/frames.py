@@ -33,6 +33,7 @@ _ROLE: Final = {True: TRUE, False: FALSE}
 
 # size, doff, type, channel, 00 53 15, list8 header, role, first and last as full uints, settled
 _DISPOSITION: Final = Struct(">IHH3sBBBBBIBIB")
+_pack_disposition: Final = _DISPOSITION.pack
 _DISPOSITION_NO_STATE_SIZE: Final = 8 + 3 + 3 + 1 + 5 + 5 + 1
 # size, doff+type, channel, 00 53 13, list8 header, four session fields, then three link fields
 _SESSION_FLOW: Final = Struct(">IHH3sBBBBIBIBIBI")
@@ -212,7 +213,7 @@ def disposition_frame(channel: int, receiver_role: bool, first: int, last: int, 
             described_list(0x15, [_ROLE[receiver_role], encode_uint(first), encode_uint(last), _ROLE[settled], state]),
         )
     return (
-        _DISPOSITION.pack(
+        _pack_disposition(
             _DISPOSITION_NO_STATE_SIZE + n,
             0x0200,
             channel,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -237,7 +238,7 @@ class SenderLink(Link):
         """What is unsettled of it, and about as many that are settled: a link that goes takes its own with it without a look at all
         of the session's."""
         self._tag_bytes = -1
-        self._head: Struct = _ANY_HEAD
+        self._pack_head: Callable[..., bytes] = _ANY_HEAD.pack
         self._prefix = b""
         self._middle = b""
         self._overhead = 0
@@ -274,7 +275,7 @@ class SenderLink(Link):
             return delivery_id
         session.sent_frame()
         out = session.out
-        out.append(self._head.pack(size, self._prefix, delivery_id, self._middle, tag, _SETTLED if settled else _UNSETTLED))
+        out.append(self._pack_head(size, self._prefix, delivery_id, self._middle, tag, _SETTLED if settled else _UNSETTLED))
         out.append(payload)
         return delivery_id
 
@@ -288,8 +289,9 @@ class SenderLink(Link):
             b"\x02\x00" + self.session.channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0" + bytes((list_bytes, 5)) + handle + b"\x70"
         )
         self._middle = bytes((0xA0, tag_bytes))
-        self._head = Struct(f">I{len(self._prefix)}sI2s{tag_bytes}s2s")
-        self._overhead = self._head.size
+        head = Struct(f">I{len(self._prefix)}sI2s{tag_bytes}s2s")
+        self._pack_head = head.pack
+        self._overhead = head.size
         self._tag_bytes = tag_bytes
 
     def drained(self) -> None:

@@ -290,10 +290,18 @@ class Session:
 
     def take_unsettled(self, delivery_id: int) -> Delivery | None:
         """Nothing more will be said about this delivery."""
-        delivery = self.unsettled.pop(delivery_id, None)
+        delivery = self.unsettled.get(delivery_id)
         if delivery is not None:
-            delivery.link.forget(delivery)
+            self.forget_unsettled(delivery)
         return delivery
+
+    def forget_unsettled(self, delivery: Delivery) -> None:
+        """As `take_unsettled`, for who has found it already."""
+        try:
+            del self.unsettled[delivery.delivery_id]
+        except KeyError:
+            return  # its session has ended meanwhile
+        delivery.link.forget(delivery)
 
     # -- flow ----------------------------------------------------------------------------------------------------------
 

@@ -134,6 +134,7 @@ _TARGET: Final = Struct("<IQQ")
 _ROW: Final = Struct("<IQ")
 _U64: Final = Struct("<Q")
 _DELTA: Final = Struct("<QIQ")
+_pack_delta: Final = _DELTA.pack
 """Slot, count, bytes."""
 _PENDING: Final = Struct("<IQQQ")
 """Minute, slot, count, bytes."""
@@ -367,7 +368,7 @@ def write_transaction_ended(journal: Journal, transaction: bytes, decided: bool,
 
 
 def write_metered(journal: Journal, deltas: list[tuple[int, int, int]], now: int) -> None:
-    journal.append(METERED, 0, 0, 0, now, 0, b"".join([_DELTA.pack(slot, count, size) for slot, count, size in deltas]), _NONE)
+    journal.append(METERED, 0, 0, 0, now, 0, b"".join([_pack_delta(slot, count, size) for slot, count, size in deltas]), _NONE)
 
 
 def read_metered(key: bytes) -> list[tuple[int, int, int]]:

@@ -88,6 +88,20 @@ def slot_of(entity: int, operation: int, outcome: int, unit: int) -> int:
     return entity << 32 | operation << 24 | outcome << 16 | unit
 
 
+class Tally:
+    """How many operations, and of how many bytes together."""
+
+    __slots__ = ("bytes", "count")
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count: int = count
+        self.bytes: int = size
+
+    def add(self, count: int, size: int) -> None:
+        self.count += count
+        self.bytes += size
+
+
 class Meter:
     """One queue's counts since the end of the last turn. The three that every message passes are plain numbers."""
 
@@ -102,7 +116,7 @@ class Meter:
         self.receives: int = 0
         self.receive_bytes: int = 0
         self.completes: int = 0
-        self.others: dict[int, list[int]] = {}
+        self.others: dict[int, Tally] = {}
         self.send_times: Histogram | None = None
         """From taking messages until they were durable, and their senders could be answered; None: there were none yet."""
         self.ages: AgeHistogram | None = None
@@ -150,12 +164,7 @@ class Meter:
         """`count` operations of `size` bytes each."""
         unit = (size + UNIT_BYTES - 1) // UNIT_BYTES
         slot = slot_of(self.entity, operation, outcome, min(max(unit, 1), _UNIT_MAX))
-        entry = self.others.get(slot)
-        if entry is None:
-            self.others[slot] = [count, count * size]
-        else:
-            entry[0] += count
-            entry[1] += count * size
+        _count(self.others, slot, count, count * size)
         if not self.dirty:
             self._touch()
 
@@ -166,7 +175,10 @@ class Meter:
 
     def drain(self) -> list[tuple[int, int, int]]:
         """(slot, count, bytes) of everything counted since the last time."""
-        found = [(slot, count, size) for slot, (count, size) in self.others.items()]
+        found: list[tuple[int, int, int]] = []
+        if self.others:
+            found = [(slot, tally.count, tally.bytes) for slot, tally in self.others.items()]
+            self.others = {}
         entity = self.entity
         if self.sends:
             found.append((slot_of(entity, SEND, OK, 1), self.sends, self.send_bytes))
@@ -175,8 +187,6 @@ class Meter:
         if self.completes:
             found.append((slot_of(entity, SETTLE, COMPLETED, 1), self.completes, 0))
         self.sends = self.send_bytes = self.receives = self.receive_bytes = self.completes = 0
-        if self.others:
-            self.others = {}
         self.dirty = False
         return found
 
@@ -210,12 +220,12 @@ class MeterBook(Recorded):
         """On the steady clock: when the first of them was."""
         self.paths: dict[int, str] = {}
         """Of every entity this store has known since it was opened."""
-        self.pending: dict[int, dict[int, list[int]]] = {}
-        """minute -> slot -> [count, bytes]."""
-        self.totals: dict[int, list[int]] = {}
-        """slot -> [count, bytes] since this process began."""
-        self.operations: dict[int, list[int]] = {}
-        """The same over all entities: operation << 8 | outcome -> [count, bytes]."""
+        self.pending: dict[int, dict[int, Tally]] = {}
+        """minute -> slot."""
+        self.totals: dict[int, Tally] = {}
+        """By slot, since this process began."""
+        self.operations: dict[int, Tally] = {}
+        """The same over all entities, by operation << 8 | outcome."""
         self.recent: deque[Row] = deque(maxlen=100_000)
         """Rows that are in files already, of the last hour, to be shown."""
         self.file_number: int = 1
@@ -241,7 +251,8 @@ class MeterBook(Recorded):
         for meter in meters:
             if meter.sends:
                 answered.sends.append((meter, meter.sends))
-            deltas.extend(meter.drain())
+            counted = meter.drain()
+            deltas = deltas + counted if deltas else counted
         if not deltas:
             return
         if answered.sends:
@@ -260,17 +271,16 @@ class MeterBook(Recorded):
         rows: list[Row] = []
         for minute in sorted(self.pending):
             if minute < before_minute:
-                rows.extend((minute, slot, count, size) for slot, (count, size) in self.pending[minute].items())
+                rows.extend([(minute, slot, tally.count, tally.bytes) for slot, tally in self.pending[minute].items()])
         return rows
 
     def rolled(self, rows: list[Row], file_number: int, file_bytes: int, now: int) -> None:
         """These rows are durable in a file that now has so many bytes."""
         for minute, slot, count, size in rows:
             slots = self.pending[minute]
-            entry = slots[slot]
-            entry[0] -= count
-            entry[1] -= size
-            if not entry[0]:
+            tally = slots[slot]
+            tally.add(-count, -size)
+            if not tally.count:
                 del slots[slot]
                 if not slots:
                     del self.pending[minute]
@@ -305,13 +315,12 @@ class MeterBook(Recorded):
             _count(self.pending.setdefault(number, {}), slot, count, size)
 
 
-def _count(slots: dict[int, list[int]], slot: int, count: int, size: int) -> None:
-    entry = slots.get(slot)
-    if entry is None:
-        slots[slot] = [count, size]
+def _count(slots: dict[int, Tally], slot: int, count: int, size: int) -> None:
+    tally = slots.get(slot)
+    if tally is None:
+        slots[slot] = Tally(count, size)
     else:
-        entry[0] += count
-        entry[1] += size
+        tally.add(count, size)
 
 
 def describe(slot: int, paths: dict[int, str]) -> tuple[str, str, str, int]:

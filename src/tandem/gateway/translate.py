@@ -65,11 +65,9 @@ _STAMPED_LOCKED: Final = Struct(f">{len(_K_ENQUEUED)}sq{len(_K_SEQUENCE)}sq{len(
 _MAP32: Final = Struct(">BII")
 _U32: Final = Struct(">I")
 
-_HEADERS: Final = {
-    b"": b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43",
-    b"\x41\x40": b"\x00\x53\x70\xc0\x06\x05\x41\x40\x40\x40\x43",
-    b"\x42\x40": b"\x00\x53\x70\xc0\x06\x05\x42\x40\x40\x40\x43",
-}
+_DURABLE: Final = b"\x41\x40"
+_HEADER_OF_NOTHING: Final = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
+_HEADER_OF_DURABLE: Final = b"\x00\x53\x70\xc0\x06\x05\x41\x40\x40\x40\x43"
 """Headers of first deliveries without time to live, by what travels (`durable`, `priority`): nearly all there are."""
 _NO_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _TOKEN_ALONE: Final = b"\x00\x53\x71\xc1" + bytes((len(_K_TOKEN) + 17, 2)) + _K_TOKEN
@@ -330,10 +328,15 @@ class Translator(Rewriter):
         state: int = 0,
     ) -> bytes:
         """The payload of a transfer. `token` is the delivery tag of a peek-lock; `state` 1 deferred, 2 scheduled."""
-        header = _HEADERS.get(message.header) if count == 0 and expires_at == 0 and message.ttl_ms < 0 else None
-        if header is None:
+        travelling = message.header
+        first_and_lasting = count == 0 and expires_at == 0 and message.ttl_ms < 0
+        if first_and_lasting and not travelling:
+            header = _HEADER_OF_NOTHING
+        elif first_and_lasting and travelling == _DURABLE:
+            header = _HEADER_OF_DURABLE
+        else:
             # Where nothing expires (dead-letter queue) or not yet (scheduled), the time to live is shown as it was sent.
-            header = _encode_header(message.header, expires_at - enqueued_at if expires_at else message.ttl_ms, count)
+            header = _encode_header(travelling, expires_at - enqueued_at if expires_at else message.ttl_ms, count)
         if token is not None and not (message.message_annotation_count or message.delivery_annotation_count or state):
             a, b, c, d = _unpack_token(token)
             stamped = _pack_usual(_TOKEN_ALONE, a, b, c, d, _STAMPS_ALONE, enqueued_at, _K_SEQUENCE, seq, _K_UNTIL, locked_until)

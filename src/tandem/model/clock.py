@@ -8,8 +8,9 @@ that second clock, so an instant never jumps in the middle of something.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -18,21 +19,25 @@ JUMP_MS: Final = 500
 _DRIFT_STEP_MS: Final = 10
 
 
-class Clock(Protocol):
-    """Tells instants (milliseconds since the Unix epoch, UTC, as AMQP timestamps count) and durations."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Clock(ABC):
+    """Tells instants (milliseconds since the Unix epoch, UTC, as AMQP timestamps count) and durations.
 
+    A class and no protocol: it is asked several times in every turn, and compiled that is a call of a C function.
+    """
+
+    @abstractmethod
     def now_ms(self) -> int:
         """The instant; it moves with `steady_ms`, and by a jump only when `jumped` says so."""
-        ...
 
+    @abstractmethod
     def steady_ms(self) -> int:
         """For durations: goes on evenly, from wherever it began, whatever happens to the machine's clock."""
-        ...
 
+    @abstractmethod
     def jumped(self) -> int:
         """Asked a few times a second by whoever drives the broker: by how much the machine's clock was set since. `now_ms` follows it from
         here on, and whoever keeps the end of a duration as an instant moves it by as much."""
-        ...
 
 
 def boot_ms() -> int:
@@ -41,7 +46,7 @@ def boot_ms() -> int:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class SystemClock:
+class SystemClock(Clock):
     """The machine's."""
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = time.monotonic_ns) -> None:

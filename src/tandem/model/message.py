@@ -128,25 +128,22 @@ def encode_body(m: Message) -> bytes:
     da = m.delivery_annotations
     ma = m.message_annotations
     header = m.header
-    return b"".join(
-        (
-            _pack_fixed(
-                m.ttl_ms,
-                len(header) | m.hops << _HEADER_BITS,
-                m.delivery_annotation_count,
-                m.message_annotation_count,
-                len(da),
-                len(ma),
-                len(message_id),
-                session_len,
-            ),
-            tail,
-            header,
-            da,
-            ma,
-            m.bare,
-        )
+    header_len = len(header)
+    da_len = len(da)
+    ma_len = len(ma)
+    fixed = _pack_fixed(
+        m.ttl_ms,
+        header_len | m.hops << _HEADER_BITS,
+        m.delivery_annotation_count,
+        m.message_annotation_count,
+        da_len,
+        ma_len,
+        len(message_id),
+        session_len,
     )
+    if header_len + da_len + ma_len == 0:
+        return b"".join((fixed, tail, m.bare))
+    return b"".join((fixed, tail, header, da, ma, m.bare))
 
 
 def damaged_body(message_id: bytes, session_id: str | None, why: str) -> bytes:

@@ -139,7 +139,8 @@ class NamespaceHistory:
         """Messages sent, received and completed; bytes sent and received. A store that was opened again counts from 0."""
         sent = received = completed = sent_bytes = received_bytes = 0
         for tenant in self._context.namespace.stores:
-            for key, (count, size) in tenant.meters.operations.items():
+            for key, tally in tenant.meters.operations.items():
+                count, size = tally.count, tally.bytes
                 if key in (SEND << 8 | OK, SCHEDULE << 8 | OK):
                     sent += count
                     sent_bytes += size

@@ -118,7 +118,7 @@ class MeterRoller:
         """Since the broker began, by path, operation and outcome."""
         totals: dict[tuple[str, str, str], int] = {}
         for tenant in self._namespace.stores:
-            for slot, (count, _) in tenant.meters.totals.items():
+            for slot, tally in tenant.meters.totals.items():
                 path, operation, outcome, _ = describe(slot, tenant.meters.paths)
-                totals[path, operation, outcome] = totals.get((path, operation, outcome), 0) + count
+                totals[path, operation, outcome] = totals.get((path, operation, outcome), 0) + tally.count
         return totals

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from tandem.model.clock import Clock
+
 
 class Machine:
     """Whoever owns callbacks: a broker's process, or the clients. Callbacks of a dead one never run."""
@@ -131,7 +133,7 @@ class Agenda:
         self._timers.clear()
 
 
-class SimClock:
+class SimClock(Clock):
     """An agenda's virtual time as instants. `ahead_ms` is what the machine's clock is wrong by; it is noticed when somebody looks."""
 
     __slots__ = ("_agenda", "_epoch_ms", "_noticed_ms", "ahead_ms")

@@ -19,6 +19,10 @@ BLOCK_MAGIC: Final = b"TBLK"
 _FIELDS: Final = Struct("<IQII")
 """segment, block number, record count, payload bytes."""
 _U32: Final = Struct("<I")
+_pack_fields: Final = _FIELDS.pack
+_pack_covered: Final = Struct("<I20s").pack
+_pack_header: Final = Struct("<4sI24s").pack
+_crc32: Final = crc32
 BLOCK_BYTES: Final = 32
 """Magic, CRC of all that follows it, CRC of the fields alone, fields."""
 
@@ -61,9 +65,9 @@ def seed_of(store_id: bytes) -> int:
 
 
 def pack_block_header(seed: int, segment: int, number: int, count: int, payload: bytes) -> bytes:
-    fields = _FIELDS.pack(segment, number, count, len(payload))
-    covered = _U32.pack(crc32(fields, seed)) + fields
-    return BLOCK_MAGIC + _U32.pack(crc32(payload, crc32(covered, seed))) + covered
+    fields = _pack_fields(segment, number, count, len(payload))
+    covered = _pack_covered(_crc32(fields, seed), fields)
+    return _pack_header(BLOCK_MAGIC, _crc32(payload, _crc32(covered, seed)), covered)
 
 
 class BlockHeader:

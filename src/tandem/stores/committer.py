@@ -12,19 +12,38 @@ from tandem.stores.disk import Disk, write_fully
 from tandem.stores.guard import guard_of
 from tandem.stores.recent import RecentBodies
 from tandem.stores.segment_files import SegmentFiles
-from tandem.stores.segment_index import SegmentTotals, pack_entry
+from tandem.stores.segment_index import SegmentTotals, pack_columns
 from tandem.stores.synced import SyncedMark
 
 
 class Group:
     """What was appended between two hand-overs: the records of one block, and who waits for it."""
 
-    __slots__ = ("bytes", "effects", "error", "finished", "last", "number", "offset", "parts", "recent", "segment", "started_at")
+    __slots__ = (
+        "bodies",
+        "body_bytes",
+        "bytes",
+        "effects",
+        "error",
+        "finished",
+        "last",
+        "number",
+        "offset",
+        "parts",
+        "recent",
+        "segment",
+        "started_at",
+    )
 
-    def __init__(self, segment: int, offset: int, number: int, parts: list[bytes], recent: RecentBodies, effects: list[Effect]) -> None:
+    def __init__(
+        self, segment: int, offset: int, number: int, parts: list[bytes], recent: RecentBodies, effects: list[Effect], started_at: int
+    ) -> None:
         self.segment = segment
-        self.bytes = 0
+        self.bytes: int = 0
         """Of all its records."""
+        self.bodies: int = 0
+        """Records that have one."""
+        self.body_bytes: int = 0
         self.offset = offset
         """Where the block stands in the segment."""
         self.number = number
@@ -34,30 +53,42 @@ class Group:
         self.effects = effects
         self.last = False
         """The segment is full with this block."""
-        self.started_at = 0
+        self.started_at = started_at
         self.finished = False
         self.error: Exception | None = None
 
+    def measure(self, size: int, bodies: int, body_bytes: int) -> None:
+        """Of its records."""
+        self.bytes = size
+        self.bodies = bodies
+        self.body_bytes = body_bytes
+
     def seal(self, seed: int) -> int:
         """No more records, but for the one that guards them: the bytes of the whole block."""
-        head, body = guard_of(seed, self.segment, self.number, self.parts)
-        self.parts += [head, b"", body]
+        parts = self.parts
+        head, body = guard_of(seed, self.segment, self.number, parts)
+        parts.append(head)
+        parts.append(b"")
+        parts.append(body)
         return BLOCK_BYTES + self.bytes + len(head) + len(body)
+
+    def fill_segment(self) -> None:
+        self.last = True
+
+    def finish(self, error: Exception | None) -> None:
+        """The block is durable, or it will not be."""
+        self.error = error
+        self.finished = True
 
 
 class SealedBlock:
     """The bytes of a group's block, and what its segment and its index have to know of it."""
 
-    __slots__ = ("_bodies", "_body_bytes", "_heads", "_keys", "count", "crc", "end", "header", "payload")
+    __slots__ = ("count", "crc", "end", "header", "payload")
 
     def __init__(self, group: Group, seed: int) -> None:
-        parts = group.parts
-        payload = b"".join(parts)
-        self._heads = b"".join(parts[::3])
-        self._keys = b"".join(parts[1::3])
-        count = len(parts) // 3
-        self._bodies: int = count - parts[2::3].count(b"") - 1  # the guard's is nobody's
-        self._body_bytes: int = len(payload) - count * RECORD_BYTES - len(self._keys) - len(parts[-1])
+        payload = b"".join(group.parts)
+        count = len(group.parts) // 3
         self.count: int = count
         self.payload = payload
         self.end: int = group.offset + BLOCK_BYTES + len(payload)
@@ -68,10 +99,12 @@ class SealedBlock:
         self.crc: int = int.from_bytes(self.header[4:8], "little")
 
     def count_in(self, totals: SegmentTotals, group: Group) -> None:
-        totals.add(group.number, group.offset, self.end, self.crc, self.count, self._bodies, self._body_bytes)
+        totals.add(group.number, group.offset, self.end, self.crc, self.count, group.bodies, group.body_bytes)
 
     def entry(self, group: Group) -> bytes:
-        return pack_entry(group.number, group.offset, self.count, len(self.payload), self.crc, self._heads, self._keys)
+        """Of the index of its segment."""
+        key_bytes = group.bytes - (self.count - 1) * RECORD_BYTES - group.body_bytes
+        return pack_columns(group.number, group.offset, self.count, len(self.payload), key_bytes, self.crc, group.parts)
 
 
 class BlockWriter:
@@ -112,20 +145,20 @@ class BlockWriter:
 
     def write(self, group: Group, totals: SegmentTotals) -> None:
         """`totals` are those of the group's segment; only this thread writes them while the store is up."""
-        entry = b""
         try:
             if self._stopped:
                 raise StoreUnavailable("the store has stopped")
-            entry = self._write(group, totals)
+            block = self._write(group, totals)
         except (OSError, BusError) as error:
             self._stopped = True
-            group.error = error
-        group.finished = True
+            group.finish(error)
+            self._announce()
+            return
+        group.finish(None)
         self._announce()
-        if group.error is None:
-            self._keep(group, entry, totals)
+        self._keep(group, block, totals)
 
-    def _write(self, group: Group, totals: SegmentTotals) -> bytes:
+    def _write(self, group: Group, totals: SegmentTotals) -> SealedBlock:
         block = SealedBlock(group, self._files.seed)
         if group.segment != self._segment:
             self._descriptor = self._files.take(group.segment)
@@ -136,7 +169,7 @@ class BlockWriter:
         self.syncs += 1
         self._disk.fdatasync(self._descriptor)
         block.count_in(totals, group)
-        return block.entry(group)
+        return block
 
     def _put(self, header: bytes, payload: bytes, offset: int) -> None:
         disk, descriptor = self._disk, self._descriptor
@@ -151,7 +184,7 @@ class BlockWriter:
                 raise
             write_fully(disk, descriptor, [header, payload], offset)
 
-    def _keep(self, group: Group, entry: bytes, totals: SegmentTotals) -> None:
+    def _keep(self, group: Group, block: SealedBlock, totals: SegmentTotals) -> None:
         """After the announcement, when nobody waits any more: the mark moves on, the index of the segment grows."""
         try:
             self._mark.move(group.segment, totals.segment_bytes, group.number)
@@ -163,6 +196,7 @@ class BlockWriter:
             self._trouble("mark", f"how much is synced cannot be noted: {error}")
         entries = self._entries
         if entries is not None:
+            entry = block.entry(group)
             entries.append(entry)
             self._entry_bytes += len(entry)
         if group.last:

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 _LOCK_LOOK_SECONDS: Final = 0.02
 _held: Final[set[int]] = set()
 """Descriptors of locks held by this process."""
@@ -25,6 +27,7 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Disk(ABC):
     """What a store needs of a file system. Every call is abstract: a disk that lacks one cannot be made."""
 
@@ -105,6 +108,7 @@ class Disk(ABC):
         """A call has not returned for too long."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LocalDisk(Disk):
     """The one of this machine, in this process. Descriptors are never inherited by other programs (Python opens with O_CLOEXEC)."""
 

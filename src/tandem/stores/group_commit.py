@@ -25,6 +25,7 @@ from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import Worker
 
 _pack: Final = RECORD.pack
+_crc32: Final = crc32
 _RUN_BEGIN: Final = Struct("<BBI")
 _RUN_END: Final = Struct("<QQIII")
 _pack_run: Final = Struct(f"<{_RUN_BEGIN.size}sQ{_RUN_END.size}s").pack
@@ -74,6 +75,9 @@ class GroupCommitStore(Journal):
         """Records begin below this location; lower than any location while the store takes none."""
         self._start: int = 0
         """Location of the first record of the pending block."""
+        self._bodies: int = 0
+        """How many of its records have one."""
+        self._body_bytes: int = 0
         self._flushed: int = 0
         """`_next` at the last flush: records beyond it belong to a turn that is not over."""
         self._number: int = 1
@@ -122,7 +126,10 @@ class GroupCommitStore(Journal):
             raise self._refusal()
         key_bytes = len(key)
         body_bytes = len(body)
-        head = _pack(kind, flags, entity, seq, at, aux, key_bytes, body_bytes, crc32(body) if body_bytes else 0)
+        head = _pack(kind, flags, entity, seq, at, aux, key_bytes, body_bytes, _crc32(body) if body_bytes else 0)
+        if body_bytes:
+            self._bodies += 1
+            self._body_bytes += body_bytes
         parts = self._parts
         parts.append(head)
         parts.append(key)
@@ -179,21 +186,20 @@ class GroupCommitStore(Journal):
         start, effects = self._start, self._waiters
         segment = start >> 32
         offset = (start & 0xFFFF_FFFF) - BLOCK_BYTES
-        group = Group(segment, offset, self._number, self._parts, self._recent, effects)
-        group.started_at = self._clock.steady_ms()
-        group.bytes = self._next - start
+        group = Group(segment, offset, self._number, self._parts, self._recent, effects, self._clock.steady_ms())
+        group.measure(self._next - start, self._bodies, self._body_bytes)
         self._group = group
         self._waiters = []
         self._lazy_since = 0
         if not self._parts:
-            group.finished = True
+            group.finish(None)
             self._loop_call(self._completed)
             return
         totals = self._stats[segment].totals
         end = offset + group.seal(self._seed)
         self._number += 1
         if end >= self._bytes_of(segment):
-            group.last = True
+            group.fill_segment()
             segment += 1
             end = SEGMENT_HEADER_BYTES
             self._stats[segment] = SegmentStats()
@@ -203,6 +209,7 @@ class GroupCommitStore(Journal):
 
     def _begin_block(self, segment: int, offset: int) -> None:
         self._parts = []
+        self._bodies = self._body_bytes = 0
         self._start = self._next = segment << 32 | offset + BLOCK_BYTES
         self._limit = (segment << 32) + max(_BLOCK_END_MAX, offset + BLOCK_BYTES)
         self._recent = RecentBodies(self._parts, self._start)

@@ -19,44 +19,35 @@ _MAGIC: Final = b"TGRD"
 _FOOT: Final = Struct("<4sIIQIIIII")
 """magic, CRC of the guard's body without these eight bytes, segment, block number, records of the block without this one, bytes of the
 payload with it, groups, bytes of the parity of groups 0, 2, 4 …, of groups 1, 3, 5 …"""
-_U32: Final = Struct("<I")
+_pack_group: Final = _GROUP.pack
+_pack_foot: Final = Struct("<IQIIIII").pack
+"""What its CRC covers of it."""
+_pack_crc: Final = Struct("<4sI").pack
+_pack_record: Final = RECORD.pack
+_crc32: Final = crc32
 _FOOT_BYTES: Final = 40
 _CRC_AT: Final = 8
 """Bytes of the foot that its CRC does not cover."""
 
 
-class _Parity:
-    """Groups, one upon the other; short ones end in zeros. A single one is its own parity."""
-
-    __slots__ = ("_length", "_only", "_sum")
-
-    def __init__(self) -> None:
-        self._only: bytes = b""
-        self._sum: int = 0
-        self._length: int = 0
-
-    def add(self, raw: bytes) -> None:
-        if not self._length:
-            self._only = raw
-        else:
-            if self._only:
-                self._sum = int.from_bytes(self._only, "little")
-                self._only = b""
-            self._sum ^= int.from_bytes(raw, "little")
-        if len(raw) > self._length:
-            self._length = len(raw)
-
-    def packed(self) -> bytes:
-        if self._only or not self._length:
-            return self._only
-        return self._sum.to_bytes(self._length, "little")
+def _parity(groups: list[bytes], side: int) -> bytes:
+    """Every second group, one upon the other; short ones end in zeros. A single one is its own parity."""
+    count = len(groups)
+    if count <= side + 2:
+        return groups[side] if count > side else b""
+    parity = longest = 0
+    for i in range(side, count, 2):
+        raw = groups[i]
+        parity ^= int.from_bytes(raw, "little")
+        if len(raw) > longest:
+            longest = len(raw)
+    return parity.to_bytes(longest, "little")
 
 
 def guard_of(seed: int, segment: int, number: int, parts: list[bytes]) -> tuple[bytes, bytes]:
     """Head and body of the record that guards the others. `parts` are head, key and body of each, in turn."""
     table: list[bytes] = []
-    even = _Parity()
-    odd = _Parity()
+    groups: list[bytes] = []
     guarded: list[bytes] = []
     size = count = begin = at = 0
     last = len(parts) - 3
@@ -80,23 +71,23 @@ def guard_of(seed: int, segment: int, number: int, parts: list[bytes]) -> tuple[
                 size += len(body)
         if size >= _GROUP_BYTES or i == last:
             raw = b"".join(guarded)
-            (odd if len(table) & 1 else even).add(raw)
-            table.append(_GROUP.pack(begin, size, count, crc32(raw)))
+            groups.append(raw)
+            table.append(_pack_group(begin, size, count, _crc32(raw)))
             guarded = []
             size = count = 0
             begin = at
-    even_bytes, odd_bytes = even.packed(), odd.packed()
-    content = b"".join([*table, even_bytes, odd_bytes])
-    body_bytes = len(content) + _FOOT_BYTES
-    payload_bytes = at + RECORD_BYTES + body_bytes
-    foot = _FOOT.pack(_MAGIC, 0, segment, number, len(parts) // 3, payload_bytes, len(table), len(even_bytes), len(odd_bytes))[_CRC_AT:]
-    crc = crc32(foot, crc32(content, seed))
-    body = b"".join((content, _MAGIC, _U32.pack(crc), foot))
+    even_bytes, odd_bytes = _parity(groups, 0), _parity(groups, 1)
+    table.append(even_bytes)
+    table.append(odd_bytes)
+    content = b"".join(table)
+    payload_bytes = at + RECORD_BYTES + len(content) + _FOOT_BYTES
+    foot = _pack_foot(segment, number, len(parts) // 3, payload_bytes, len(groups), len(even_bytes), len(odd_bytes))
+    body = b"".join((content, _pack_crc(_MAGIC, _crc32(content + foot, seed)), foot))
     return _head_of(number, body), body
 
 
 def _head_of(number: int, body: bytes) -> bytes:
-    return RECORD.pack(GUARD, 0, 0, number, 0, 0, 0, len(body), crc32(body))
+    return _pack_record(GUARD, 0, 0, number, 0, 0, 0, len(body), _crc32(body))
 
 
 def parts_of(payload: bytes, count: int) -> list[bytes]:

@@ -138,9 +138,9 @@ class LedgerStore(GroupCommitStore):
             entry = seal_entry(block.entry(group), self._seed)
             self._keep(group, entry, block.header + block.payload)
             block.count_in(totals, group)
+            group.finish(None)
         except BusError as error:
-            group.error = error
-        group.finished = True
+            group.finish(error)
         self._announce()
 
     def _keep(self, group: Group, entry: bytes, block: bytes) -> None:

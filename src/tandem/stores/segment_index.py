@@ -18,6 +18,7 @@ _HEADER: Final = Struct("<8sHHI16s")
 HEADER_BYTES: Final = 32
 ENTRY: Final = Struct("<QIIIII")
 """block number, offset of the block, record count, payload bytes, bytes of keys, CRC of the block. Record headers, then keys, follow."""
+_pack_entry: Final = ENTRY.pack
 ENTRY_BYTES: Final = 28
 _FOOTER: Final = Struct("<8sQQQQQQIII")
 """magic, blocks, records, records with a body, bytes of bodies, first and last block number, segment bytes, last block's offset and CRC."""
@@ -60,7 +61,15 @@ class SegmentTotals:
 
 
 def pack_entry(number: int, offset: int, count: int, payload_bytes: int, crc: int, heads: bytes, keys: bytes) -> bytes:
-    return ENTRY.pack(number, offset, count, payload_bytes, len(keys), crc) + heads + keys
+    return _pack_entry(number, offset, count, payload_bytes, len(keys), crc) + heads + keys
+
+
+def pack_columns(number: int, offset: int, count: int, payload_bytes: int, key_bytes: int, crc: int, parts: list[bytes]) -> bytes:
+    """The same of a block that was just written: `parts` are head, key and body of each record, in turn."""
+    columns = [_pack_entry(number, offset, count, payload_bytes, key_bytes, crc)]
+    columns += parts[::3]
+    columns += parts[1::3]
+    return b"".join(columns)
 
 
 class IndexWriter:

@@ -14,6 +14,9 @@ _MAGIC: Final = b"TANDEMSY"
 _MARK: Final = Struct("<8s16sIIQ")
 """magic, store id, segment, end of the block, number of the block. A CRC of it follows."""
 _U32: Final = Struct("<I")
+_pack_fields: Final = _MARK.pack
+_pack_whole: Final = Struct(f"<{_MARK.size}sI").pack
+_crc32: Final = crc32
 _MARK_BYTES: Final = 44
 
 
@@ -30,8 +33,8 @@ class Synced:
 
 
 def pack_mark(store_id: bytes, segment: int, end: int, number: int) -> bytes:
-    head = _MARK.pack(_MAGIC, store_id, segment, end, number)
-    return head + _U32.pack(crc32(head))
+    head = _pack_fields(_MAGIC, store_id, segment, end, number)
+    return _pack_whole(head, _crc32(head))
 
 
 def read_mark(disk: Disk, directory: str, store_id: bytes) -> tuple[Synced | None, str]:

@@ -25,20 +25,20 @@ class ThreadWorker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._runner: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        if self._runner is None:
+            self._runner = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._runner.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        if self._thread is None:
+        if self._runner is None:
             return True
         self._jobs.put(None)
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        self._runner.join(timeout_seconds)
+        return not self._runner.is_alive()
 
     def _run(self) -> None:
         get = self._jobs.get

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tandem.model.clock import SystemClock
+from tandem.model.clock import Clock, SystemClock
 
 
-class ManualClock:
-    """Implements `Clock`. Starts now, or at the instant given, and moves only when told."""
+class ManualClock(Clock):
+    """Starts now, or at the instant given, and moves only when told."""
 
     def __init__(self, now_ms: int | None = None) -> None:
         self._now_ms = SystemClock().now_ms() if now_ms is None else now_ms
@@ -41,7 +41,7 @@ class ManualClock:
         self._now_ms = now_ms
 
 
-class ShiftedClock:
+class ShiftedClock(Clock):
     """The system's clock, ahead by as much as it was told: it goes on by itself."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from tandem.broker import facts
 from tandem.broker.meters import UNIT_BYTES, Meter
@@ -219,7 +219,7 @@ class MessageDelivery:
                 break
             line.take(seq)
             chunk = chunks[seq >> 12]
-            row = seq & 4095
+            row: SupportsIndex = seq & 4095
             expires_at: int = chunk.expires[row]
             count: int = chunk.counts[row]
             if (expires_at and expires_at <= now) or count >= deliveries_max:
@@ -235,7 +235,7 @@ class MessageDelivery:
                 small += 1
                 small_bytes += size
             if peek_lock:
-                rows.drop_hot(seq)
+                rows.hand_out(seq, size)
                 index.lock(chunk, row)
                 lock = self.locks.take(seq, until, count, session, False)
                 if session is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Final, SupportsIndex
 
 GONE: Final = 0
 READY: Final = 1
@@ -22,6 +22,7 @@ DEFERRED_LOCKED: Final = 9
 STATES: Final = 10
 _BITS: Final = 12
 _ROWS: Final = 1 << _BITS
+# A row that several columns are asked for is a `SupportsIndex` here: compiled, its number is made an object once and not for each of them.
 _MASK: Final = _ROWS - 1
 
 
@@ -45,17 +46,18 @@ class Chunk:
         """No row expires before this instant; 0 when none expires at all."""
 
     def add(self, row: int, state: int, location: int, size: int, enqueued_at: int, expires_at: int, count: int) -> None:
-        assert self.states[row] == GONE, "sequence number used twice"
-        self.states[row] = state
-        self.locations[row] = location
-        self.sizes[row] = size
-        self.enqueued[row] = enqueued_at
+        at: SupportsIndex = row
+        assert self.states[at] == GONE, "sequence number used twice"
+        self.states[at] = state
+        self.locations[at] = location
+        self.sizes[at] = size
+        self.enqueued[at] = enqueued_at
         if expires_at:
-            self.expires[row] = expires_at
+            self.expires[at] = expires_at
             if self.min_expires == 0 or expires_at < self.min_expires:
                 self.min_expires = expires_at
         if count:
-            self.counts[row] = count
+            self.counts[at] = count
         self.live += 1
 
     def one_left(self) -> int:
@@ -133,12 +135,13 @@ class Index:
         size_bytes = 0
         for seq in seqs:
             chunk = chunks[seq >> _BITS]
-            row = seq & _MASK
+            row: SupportsIndex = seq & _MASK
             state = chunk.states[row]
             assert state != GONE, "removed twice"
             chunk.states[row] = GONE
             by_state[state] -= 1
-            size_bytes += chunk.sizes[row]
+            size: int = chunk.sizes[row]
+            size_bytes += size
             locations.append(chunk.locations[row])
             if chunk.one_left() == 0:
                 del chunks[seq >> _BITS]
@@ -159,7 +162,7 @@ class Index:
         self.by_state[state] += 1
         chunk.states[row] = state
 
-    def lock(self, chunk: Chunk, row: int) -> None:
+    def lock(self, chunk: Chunk, row: SupportsIndex) -> None:
         """`set_state` of a ready row to locked, for who has found it already."""
         self.by_state[READY] -= 1
         self.by_state[LOCKED] += 1
@@ -215,8 +218,9 @@ class Index:
             if seq >> _BITS != number:
                 number = seq >> _BITS
                 chunk = self.chunks.get(number)
-            if chunk is not None and chunk.states[seq & _MASK]:
-                chunk.counts[seq & _MASK] += 1
+            row: SupportsIndex = seq & _MASK
+            if chunk is not None and chunk.states[row]:
+                chunk.counts[row] += 1
 
     def next_in_state(self, state: int, start: int, end: int) -> int:
         """The first row from `start` to below `end` in this state; `end` when there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tandem.broker.meters import DUPLICATE, OK, PING, SCHEDULE, SEND, Meter
 from tandem.broker.ports import Effect
@@ -17,6 +17,8 @@ from tandem.model.message import NO_TTL, OVERHEAD_BYTES, Message
 
 if TYPE_CHECKING:
     from tandem.broker.ports import RowId
+
+_FOREVER_MS: Final = MAX_DURATION_MS
 
 
 class Intake:
@@ -103,7 +105,7 @@ class Intake:
             self.ledger.slot.wake(message.scheduled_at)
         else:
             terms = self.terms
-            never = message.ttl_ms == NO_TTL and terms.default_ttl_ms >= MAX_DURATION_MS
+            never = message.ttl_ms == NO_TTL and terms.default_ttl_ms >= _FOREVER_MS
             expires_at = 0 if never else terms.expiry(message.ttl_ms, now)
             seq = self.ledger.enqueue(message, READY, now, expires_at, 0)
             self.rows.keep_hot(seq, message)

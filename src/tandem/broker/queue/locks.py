@@ -72,8 +72,15 @@ class LockTable:
 
     def next_end(self) -> int:
         """The instant the next lock may end; 0 when nothing is locked."""
-        while self._first < len(self._ending) and not self._stands():
-            self._first += 1
+        ending = self._ending
+        ends = self._ends
+        first = self._first
+        while first < len(ending):
+            lock = ending[first]
+            if lock.held and lock.locked_until == ends[first]:
+                break
+            first += 1
+        self._first = first
         self._tidy()
         return self._ends[self._first] if self._first < len(self._ends) else 0
 

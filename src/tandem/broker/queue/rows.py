@@ -219,9 +219,9 @@ class Rows:
             for location in locations:
                 backing.release(location)
         else:
-            forget = backing.journal.forget
+            journal = backing.journal
             for location in locations:
-                forget(location)
+                journal.forget(location)
         hot = self.hot
         if hot:
             for seq in seqs:
@@ -371,11 +371,15 @@ class Rows:
         self.backing.use(size)
 
     def drop_hot(self, seq: int) -> None:
-        message = self.hot.pop(seq, None)
+        message = self.hot.get(seq)
         if message is not None:
-            size = message.size_bytes
-            self.hot_bytes -= size
-            self.backing.use(-size)
+            self.hand_out(seq, message.size_bytes)
+
+    def hand_out(self, seq: int, size: int) -> None:
+        """It is in memory, and from now on in somebody else's hands."""
+        del self.hot[seq]
+        self.hot_bytes -= size
+        self.backing.use(-size)
 
     # -- reading -----------------------------------------------------------------------------
 
