@@ -8,13 +8,13 @@ from random import Random
 import pytest
 
 from tandem.simulator.engine import SimEngine, SimLedger
-from tandem.stores.ledger import Deposed, InDoubt, Ledger, NotOurs
+from tandem.stores.ledger import BlockLedger, Deposed, InDoubt, NotOurs
 from tests.stores.ledgers import ledger
 
 STEPS = int(os.environ.get("TANDEM_DIFFERENTIAL_STEPS", "150"))
 
 
-def call(held: Ledger, operation: str, segment: int, number: int) -> object:
+def call(held: BlockLedger, operation: str, segment: int, number: int) -> object:
     """What it answers, or what it raises."""
     try:
         if operation == "acquire":

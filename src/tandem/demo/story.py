@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tandem.client.events import Event
-    from tandem.demo.view import View
+    from tandem.demo.view import DemoView
     from tandem.spark.analytics.page import OutageStory
     from tandem.spark.syphon.progress import Progress
 
@@ -51,7 +51,7 @@ class Plan:
     master: str | None
 
 
-async def play(plan: Plan, directory: Path, view: View) -> DemoVerdict:
+async def play(plan: Plan, directory: Path, view: DemoView) -> DemoVerdict:
     """The whole story; brokers and Spark are gone when it returns."""
     primary = BrokerProcess(directory, PRIMARY, QUEUES)
     secondary = BrokerProcess(directory, SECONDARY, ())
@@ -77,7 +77,7 @@ async def play(plan: Plan, directory: Path, view: View) -> DemoVerdict:
 
 
 async def _outage(
-    plan: Plan, directory: Path, primary: BrokerProcess, secondary: BrokerProcess, starting: asyncio.Future[SparkSession], view: View
+    plan: Plan, directory: Path, primary: BrokerProcess, secondary: BrokerProcess, starting: asyncio.Future[SparkSession], view: DemoView
 ) -> float:
     """Seconds from healing until the backlog was home."""
     log = EventLog(directory / "client-events.jsonl", "demo")
@@ -127,7 +127,7 @@ async def _healed(pair: PairedNamespaces) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _watching(view: View, traffic: Traffic, pair: PairedNamespaces) -> AsyncIterator[None]:
+async def _watching(view: DemoView, traffic: Traffic, pair: PairedNamespaces) -> AsyncIterator[None]:
     """The view learns a few times a second how things stand."""
 
     async def watch() -> None:
@@ -146,7 +146,7 @@ async def _watching(view: View, traffic: Traffic, pair: PairedNamespaces) -> Asy
 class _Syphon:
     """The Spark syphon as a service: started in peace, warm when it is needed, stopped when everything is home."""
 
-    def __init__(self, primary: BrokerProcess, secondary: BrokerProcess, directory: Path, view: View) -> None:
+    def __init__(self, primary: BrokerProcess, secondary: BrokerProcess, directory: Path, view: DemoView) -> None:
         self._primary = primary
         self._secondary = secondary
         self._directory = directory

@@ -32,10 +32,10 @@ _TOLD: Final = {
 }
 
 
-class View:
+class DemoView:
     """Told by the story; each kind of view shows what it can."""
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> DemoView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -52,11 +52,11 @@ class View:
     def syphon(self, moved: int, remaining: int) -> None: ...
 
 
-class SilentView(View):
+class SilentView(DemoView):
     """JSON only."""
 
 
-class PlainView(View):
+class PlainView(DemoView):
     """Lines, for logs."""
 
     def phase(self, text: str) -> None:
@@ -90,7 +90,7 @@ class Rates:
         return Text(blocks, style=style) + Text(f" {self._values[-1]:>5}/s", style="dim")
 
 
-class LiveView(View):
+class LiveView(DemoView):
     """Both data centres, rates, counts and events, redrawn a few times a second."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class LiveView(View):
         self._sent, self._diverting, self._received = Rates(), Rates(), Rates()
         self._live = Live(console=Console(), get_renderable=self._draw, refresh_per_second=4)
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> DemoView:
         self._live.start()
         return self
 

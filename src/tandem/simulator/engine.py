@@ -12,7 +12,7 @@ from tandem.model.store_row import StoreRow
 from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NotOurs, Part
 
 
-class Fate(Enum):
+class EngineFate(Enum):
     """What becomes of one write."""
 
     DONE = "done"
@@ -33,7 +33,7 @@ class _State:
 class SimEngine:
     """One store. `fate` is asked for each write, `pause` is called before each call: whatever happens meanwhile, happens there."""
 
-    def __init__(self, fate: Callable[[], Fate] = lambda: Fate.DONE, pause: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, fate: Callable[[], EngineFate] = lambda: EngineFate.DONE, pause: Callable[[], None] = lambda: None) -> None:
         row = StoreRow(1, "tandem", 0, bytes(range(16)), 2, 0, "", 0, "", 1, 1, 1)
         self._primary = _State(row)
         self._quorum = _State(row)
@@ -50,16 +50,16 @@ class SimEngine:
         """
         self._pause()
         fate = self._fate()
-        if not self.reachable or fate is Fate.BROKEN or connection not in (-1, self.fail_overs):
+        if not self.reachable or fate is EngineFate.BROKEN or connection not in (-1, self.fail_overs):
             raise EngineAway("the connection broke")
-        if fate is Fate.LATE:
+        if fate is EngineFate.LATE:
             self._late.append(change)
             raise EngineAway("no answer")
         answer = change(self._primary)
-        if fate is Fate.LOCAL:
+        if fate is EngineFate.LOCAL:
             raise EngineAway("no answer: the standby is away")
         self._quorum = copy.deepcopy(self._primary)
-        if fate is Fate.UNTOLD:
+        if fate is EngineFate.UNTOLD:
             raise EngineAway("the connection broke")
         return answer
 

@@ -10,14 +10,14 @@ from tandem.broker.facts import ENQUEUED
 from tandem.broker.ports import IN_SERVICE, Effect
 from tandem.model.clock import SystemClock
 from tandem.model.errors import BusError, Corrupt
-from tandem.simulator.engine import Fate, SimEngine, SimLedger
+from tandem.simulator.engine import EngineFate, SimEngine, SimLedger
 from tandem.stores.ledger_store import LedgerStore
 from tandem.stores.settings import LogSettings
 from tandem.stores.worker import InlineWorker
 
 _DEPTH_MAX: Final = 3
 _AWAY_MAX: Final = 4
-_FATES: Final = (Fate.DONE,) * 12 + (Fate.BROKEN, Fate.UNTOLD, Fate.LOCAL, Fate.LATE)
+_FATES: Final = (EngineFate.DONE,) * 12 + (EngineFate.BROKEN, EngineFate.UNTOLD, EngineFate.LOCAL, EngineFate.LATE)
 
 
 class _Told(Effect):
@@ -127,8 +127,8 @@ class LedgerStory:
         for node in self.nodes:
             node.store.fail("not opened yet")
 
-    def _fate(self) -> Fate:
-        return Fate.DONE if self._quiet else self._random.choice(_FATES)
+    def _fate(self) -> EngineFate:
+        return EngineFate.DONE if self._quiet else self._random.choice(_FATES)
 
     def _meanwhile(self) -> None:
         """Before each call to the engine: the caller may be paused while others go on, and the engine may have its day."""

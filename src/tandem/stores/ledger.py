@@ -9,7 +9,7 @@ from tandem.model.store_row import StoreRow
 
 
 class InDoubt(Exception):
-    """The engine was asked to write something, and nobody knows whether it did. `Ledger.confirm` knows."""
+    """The engine was asked to write something, and nobody knows whether it did. `BlockLedger.confirm` knows."""
 
 
 class Deposed(StoreUnavailable):
@@ -28,7 +28,7 @@ Part = tuple[int, int, int]
 """Block number, offset in the block, bytes."""
 
 
-class Ledger(Protocol):
+class BlockLedger(Protocol):
     """One store. Calls block. Three threads may call, each its own methods; a call that fails can be made again.
 
     Whatever the engine cannot do now is EngineAway; what it may or may not have done is InDoubt.

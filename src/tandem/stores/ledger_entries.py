@@ -17,7 +17,7 @@ from tandem.stores.blocks import (
     payload_is_whole,
 )
 from tandem.stores.checksum import crc32
-from tandem.stores.ledger import Ledger
+from tandem.stores.ledger import BlockLedger
 from tandem.stores.recovery import RecoveryReport, SegmentStats, feed
 from tandem.stores.segment_index import ENTRY, ENTRY_BYTES, columns_of, pack_entry
 
@@ -49,7 +49,7 @@ def _bodies_in(heads: bytes) -> int:
 class LedgerRecovery:
     """Everything that an acquired ledger holds, told to a tenant in order; anything that is not as it was written is Corrupt."""
 
-    def __init__(self, ledger: Ledger, row: StoreRow, seed: int, tenant: Tenant) -> None:
+    def __init__(self, ledger: BlockLedger, row: StoreRow, seed: int, tenant: Tenant) -> None:
         self._ledger = ledger
         self._row = row
         self._seed = seed

@@ -12,7 +12,7 @@ from tandem.model.store_row import StoreRow
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES, seed_of
 from tandem.stores.committer import Group, SealedBlock
 from tandem.stores.group_commit import STOPPED, GroupCommitStore
-from tandem.stores.ledger import InDoubt, Ledger, NotOurs
+from tandem.stores.ledger import BlockLedger, InDoubt, NotOurs
 from tandem.stores.ledger_entries import LedgerRecovery, seal_entry
 from tandem.stores.ledger_upkeep import LedgerUpkeep, Patience, SegmentOffsets
 from tandem.stores.recovery import SegmentStats
@@ -31,7 +31,7 @@ class LedgerStore(GroupCommitStore):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockLedger,
         name: str,
         loop_call: Callable[[Callable[[], None]], None],
         settings: LogSettings,

@@ -12,7 +12,7 @@ from tandem.model.errors import BusError, Corrupt, EngineAway
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, parse_block_header, payload_is_whole
 from tandem.stores.checksum import crc32
 from tandem.stores.fetching import Fetch
-from tandem.stores.ledger import Deposed, Ledger, Part
+from tandem.stores.ledger import BlockLedger, Deposed, Part
 from tandem.stores.recovery import SegmentStats
 from tandem.stores.salvage import Salvaged, lost_body, substitute
 from tandem.stores.settings import LogSettings
@@ -63,7 +63,7 @@ class Patience:
 class LedgerReader:
     """Bodies by location, on the reader's thread; each is checked against its checksum before anybody sees it."""
 
-    def __init__(self, ledger: Ledger, blocks: dict[int, SegmentOffsets], settings: LogSettings, patience: Patience) -> None:
+    def __init__(self, ledger: BlockLedger, blocks: dict[int, SegmentOffsets], settings: LogSettings, patience: Patience) -> None:
         self._ledger = ledger
         self._blocks = blocks
         self._settings = settings
@@ -142,7 +142,7 @@ class LedgerUpkeep(Upkeep):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockLedger,
         first_segment: int,
         blocks: dict[int, SegmentOffsets],
         patience: Patience,

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tandem.broker.rules.message_view import view_of
 from tandem.broker.rules.rules import compile_filter
 from tandem.broker.rules.sql_lexer import SqlSyntaxError
-from tandem.broker.rules.sql_nodes import And, Binary, Compare, Exists, In, Like, Literal, Node, Not, Or, Property, SetProperty, Unary
+from tandem.broker.rules.sql_nodes import And, Binary, Compare, Exists, In, Like, Literal, Not, Or, Property, SetProperty, SqlNode, Unary
 from tandem.broker.rules.sql_parser import NESTING_CEILING, parse_action, parse_filter
 from tandem.model.entity import SqlFilter
 from tandem.model.errors import ArgumentRefused
 from tandem.model.limits import Limits
 
 
-def shape(node: Node) -> object:
+def shape(node: SqlNode) -> object:
     """The tree without its places in the text."""
     if isinstance(node, Literal):
         return node.value

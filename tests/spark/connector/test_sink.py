@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructField, StructType
 
 from tandem.engine_client.blocking import TransportError
-from tandem.spark.connector.claims import Claims
+from tandem.spark.connector.claims import BatchClaims
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError, sink_options
 from tandem.spark.connector.sink import RowsRefused, Written, _Task, check_schema
@@ -124,9 +124,9 @@ def test_a_second_attempt_waits_for_the_first_and_sends_nothing_when_that_has_fi
     monkeypatch.setattr("tandem.spark.connector.claims._LOOK_SECONDS", 0.02)
     finished = threading.Event()
     looked = threading.Semaphore(0)
-    ask = Claims._ask
+    ask = BatchClaims._ask
 
-    def asking(self: Claims, task: str, held: bool) -> str:
+    def asking(self: BatchClaims, task: str, held: bool) -> str:
         holder = ask(self, task, held)
         if holder != self.attempt:
             looked.release()
@@ -134,7 +134,7 @@ def test_a_second_attempt_waits_for_the_first_and_sends_nothing_when_that_has_fi
                 raise Killed
         return holder
 
-    monkeypatch.setattr(Claims, "_ask", asking)
+    monkeypatch.setattr(BatchClaims, "_ask", asking)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attempts.attempt(1).run, attempts.stalling())
         assert attempts.under_way.wait(60)

@@ -18,7 +18,7 @@ from tandem.amqp import Symbol, decode_message, encode_message
 from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
 from tandem.engine_client.blocking import BATCH_FORMAT, BlockingSender, TransportError
 from tandem.engine_client.message_encoding import encode_numbered_batch, encode_row
-from tandem.spark.connector.claims import Claims
+from tandem.spark.connector.claims import BatchClaims
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.leased_batches import LeasedBatches
 from tandem.spark.connector.options import Where
@@ -399,7 +399,7 @@ def test_a_dead_attempts_claim_is_taken_over_and_a_stalled_one_sends_nothing_whe
     send(east, name, diverted(300, f"{name}-a"))
     backlog.lease()
     ((lease, _),) = backlog.leases
-    stalled = Claims(backlog.settings.secondary, name, claim_ms=1_500)
+    stalled = BatchClaims(backlog.settings.secondary, name, claim_ms=1_500)
     stalled._keeper = threading.Thread()  # a stopped process keeps nothing
     stalled.take(lease)
     stalled.check()
@@ -416,7 +416,7 @@ def test_a_stalled_attempt_is_told_that_another_has_its_lease(west: Broker, east
     send(east, name, diverted(3, f"{name}-a"))
     backlog.lease()
     ((lease, _),) = backlog.leases
-    stalled, other = (Claims(backlog.settings.secondary, name, claim_ms=ms) for ms in (500, 30_000))
+    stalled, other = (BatchClaims(backlog.settings.secondary, name, claim_ms=ms) for ms in (500, 30_000))
     stalled._keeper = threading.Thread()
     stalled.take(lease)
     other.take(lease)

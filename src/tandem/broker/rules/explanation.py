@@ -9,7 +9,7 @@ from uuid import UUID
 from tandem.broker.rules.message_view import MessageView
 from tandem.broker.rules.rules import REMOVED, Change, CompiledRule, RuleSet, sql_constant, sql_name
 from tandem.broker.rules.sql_compile import compile_predicate, compile_value
-from tandem.broker.rules.sql_nodes import And, Binary, Compare, Exists, In, IsNull, Like, Node, Not, Or, Property, PropertyCall, Unary
+from tandem.broker.rules.sql_nodes import And, Binary, Compare, Exists, In, IsNull, Like, Not, Or, Property, PropertyCall, SqlNode, Unary
 from tandem.broker.rules.sql_values import SORT_NAMES, RuleEvaluationError, sort_of
 
 _SHOWN_CHARS_MAX: Final = 120
@@ -86,13 +86,13 @@ class _Explainer:
         self._text = text
         self._view = view
 
-    def _is(self, node: Node, wanted: bool) -> bool:
+    def _is(self, node: SqlNode, wanted: bool) -> bool:
         try:
             return compile_predicate(node, wanted, lambda: _NO_ID)(self._view)
         except RuleEvaluationError:
             return False
 
-    def obstacles(self, node: Node, wanted: bool) -> list[Reason]:
+    def obstacles(self, node: SqlNode, wanted: bool) -> list[Reason]:
         """Which parts kept the node from being what was wanted."""
         if isinstance(node, Not):
             return self.obstacles(node.operand, not wanted)
@@ -101,7 +101,7 @@ class _Explainer:
             return [reason for item in node.items if not self._is(item, wanted) for reason in self.obstacles(item, wanted)]
         return [self._reason(node, wanted)]
 
-    def support(self, node: Node, wanted: bool) -> list[Reason]:
+    def support(self, node: SqlNode, wanted: bool) -> list[Reason]:
         """Which parts made the node what was wanted."""
         if isinstance(node, Not):
             return self.support(node.operand, not wanted)
@@ -109,7 +109,7 @@ class _Explainer:
             return [reason for item in node.items if self._is(item, wanted) for reason in self.support(item, wanted)]
         return [self._reason(node, wanted)]
 
-    def _reason(self, leaf: Node, wanted: bool) -> Reason:
+    def _reason(self, leaf: SqlNode, wanted: bool) -> Reason:
         try:
             if compile_predicate(leaf, True, lambda: _NO_ID)(self._view):
                 outcome = "true"
@@ -122,7 +122,7 @@ class _Explainer:
         needed = "true" if wanted else "false"
         return Reason(expression=self._text[leaf.at : leaf.end], outcome=outcome, needed=needed, found=tuple(found))
 
-    def _collect(self, node: Node, with_sort: bool, found: dict[str, None]) -> None:
+    def _collect(self, node: SqlNode, with_sort: bool, found: dict[str, None]) -> None:
         if isinstance(node, Property):
             found[self._shown(node, with_sort)] = None
         elif isinstance(node, PropertyCall):
@@ -134,7 +134,7 @@ class _Explainer:
             for child in _children(node):
                 self._collect(child, with_sort, found)
 
-    def _value(self, node: Node) -> object:
+    def _value(self, node: SqlNode) -> object:
         try:
             return compile_value(node, lambda: _NO_ID)(self._view)
         except RuleEvaluationError:
@@ -150,7 +150,7 @@ class _Explainer:
         return f"{name} = {_shortened(sql_constant(value))}{sort}"
 
 
-def _children(node: Node) -> tuple[Node, ...]:
+def _children(node: SqlNode) -> tuple[SqlNode, ...]:
     if isinstance(node, Compare | Binary):
         return (node.left, node.right)
     if isinstance(node, IsNull | Exists | Unary):

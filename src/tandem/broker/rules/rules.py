@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from tandem.broker.rules.message_view import SYSTEM_BY_NAME, MessageView, PropertyKind, fold
 from tandem.broker.rules.sql_compile import NewIdSource, Predicate, ValueFunction, compile_predicate, compile_value
 from tandem.broker.rules.sql_convert import as_existing, text_of, to_kind
-from tandem.broker.rules.sql_nodes import And, Compare, Literal, Node, Property, RemoveProperty, SetProperty, Statement
+from tandem.broker.rules.sql_nodes import And, Compare, Literal, Property, RemoveProperty, SetProperty, SqlNode, Statement
 from tandem.broker.rules.sql_parser import check_value, parse_action, parse_filter
 from tandem.broker.rules.sql_values import EQ, SORT_NAMES, RuleEvaluationError, compare, milliseconds_of, sort_of
 from tandem.model.entity import CorrelationFilter, Filter, RuleDescription, SqlAction, SqlFilter, TrueFilter
@@ -55,8 +55,8 @@ class CompiledFilter:
 
     __slots__ = ("_is_false", "_new_id", "constant", "node", "predicate", "text")
 
-    def __init__(self, node: Node, text: str, new_id: NewIdSource) -> None:
-        self.node: Node = node
+    def __init__(self, node: SqlNode, text: str, new_id: NewIdSource) -> None:
+        self.node: SqlNode = node
         self.text: str = text
         """The expression; for a correlation filter, the SQL that means the same."""
         self.constant: bool | None = _constant_outcome(node)
@@ -82,7 +82,7 @@ class CompiledFilter:
         return False if self._is_false(view) else None
 
 
-def _constant_outcome(node: Node) -> bool | None:
+def _constant_outcome(node: SqlNode) -> bool | None:
     if isinstance(node, Compare) and node.sign == "=" and isinstance(node.left, Literal) and isinstance(node.right, Literal):
         return compare(EQ, node.left.value, node.right.value) is True
     return None
@@ -308,7 +308,7 @@ def _compile_correlation(filter: CorrelationFilter, limits: Limits, new_id: NewI
     if len(wanted) > limits.sql_expression_terms_max:
         raise ArgumentRefused(f"a correlation filter compares at most {limits.sql_expression_terms_max} properties, found {len(wanted)}")
     text = ""
-    items: list[Node] = []
+    items: list[SqlNode] = []
     for is_system, name, value in wanted:
         text += " AND " if text else ""
         at = len(text)

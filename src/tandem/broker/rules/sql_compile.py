@@ -29,11 +29,11 @@ from tandem.broker.rules.sql_nodes import (
     Like,
     Literal,
     NewId,
-    Node,
     Not,
     Or,
     Property,
     PropertyCall,
+    SqlNode,
     Unary,
 )
 from tandem.broker.rules.sql_values import RuleEvaluationError
@@ -105,7 +105,7 @@ def _code(source: str) -> CodeType:
     return compile(source, "<rule>", "exec")
 
 
-def fold_constants(node: Node) -> Node:
+def fold_constants(node: SqlNode) -> SqlNode:
     """Arithmetic between constants is done once. What fails stays, to fail when a message comes."""
     try:
         if isinstance(node, Binary):
@@ -129,7 +129,7 @@ def _is_plain_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -_EXACT_MAX <= value <= _EXACT_MAX
 
 
-def _ready_pattern(pattern: Node, escape: Node | None) -> LikePattern | None:
+def _ready_pattern(pattern: SqlNode, escape: SqlNode | None) -> LikePattern | None:
     """The pattern, if it is known and good; a computed one that is not good fails when a message comes."""
     if not isinstance(pattern, Literal) or not isinstance(pattern.value, str) or len(pattern.value) > sql_values.PATTERN_CHARS_MAX:
         return None
@@ -200,9 +200,9 @@ class Generator:
 
     # Whole functions.
 
-    def write_predicate(self, node: Node, wanted: bool) -> None:
+    def write_predicate(self, node: SqlNode, wanted: bool) -> None:
         """Top-level parts one by one, each after just the fetches it needs: the first that fails ends it."""
-        items: tuple[Node, ...] = (node,)
+        items: tuple[SqlNode, ...] = (node,)
         if isinstance(node, And if wanted else Or):
             items = node.items
         for item in items[:-1]:
@@ -213,14 +213,14 @@ class Generator:
         self._flush_loads()
         self._lines.append(f"return {expression}")
 
-    def write_value(self, node: Node) -> None:
+    def write_value(self, node: SqlNode) -> None:
         expression = self._value(fold_constants(node))
         self._flush_loads()
         self._lines.append(f"return {expression}")
 
     # Conditions: an expression that is True exactly if the node is what is wanted.
 
-    def _condition(self, node: Node, wanted: bool) -> str:
+    def _condition(self, node: SqlNode, wanted: bool) -> str:
         if isinstance(node, And):
             return self._joined(node.items, wanted, " and " if wanted else " or ")
         if isinstance(node, Or):
@@ -239,7 +239,7 @@ class Generator:
             return self._like(node, wanted is not node.negated)
         raise TypeError(f"{type(node).__name__} is not a condition")
 
-    def _joined(self, items: tuple[Node, ...], wanted: bool, operator: str) -> str:
+    def _joined(self, items: tuple[SqlNode, ...], wanted: bool, operator: str) -> str:
         return operator.join([f"({self._condition(item, wanted)})" for item in items])
 
     def _exists(self, node: Exists, wanted: bool) -> str:
@@ -318,7 +318,7 @@ class Generator:
             return self._inline_like(self._value(left), compiled, wanted)
         return f"matches_pattern({self._value(left)}, {self._constant(compiled)}) is {wanted}"
 
-    def _dynamic_like(self, left: Node, pattern: Node, escape: Node | None, wanted: bool) -> str:
+    def _dynamic_like(self, left: SqlNode, pattern: SqlNode, escape: SqlNode | None, wanted: bool) -> str:
         escaped = "None, False" if escape is None else f"{self._value(escape)}, True"
         return f"like({self._value(left)}, {self._value(pattern)}, {escaped}) is {wanted}"
 
@@ -336,7 +336,7 @@ class Generator:
 
     # Values.
 
-    def _value(self, node: Node) -> str:
+    def _value(self, node: SqlNode) -> str:
         if isinstance(node, Literal):
             return self._constant(node.value)
         if isinstance(node, Property):
@@ -355,14 +355,14 @@ class Generator:
         raise TypeError(f"{type(node).__name__} is not a value")
 
 
-def compile_predicate(node: Node, wanted: bool, new_id: NewIdSource) -> Predicate:
+def compile_predicate(node: SqlNode, wanted: bool, new_id: NewIdSource) -> Predicate:
     """A function that is True exactly if the condition is true (`wanted`) or false (not `wanted`); unknown is neither."""
     generator = Generator(new_id)
     generator.write_predicate(node, wanted)
     return cast(Predicate, generator.function())
 
 
-def compile_value(node: Node, new_id: NewIdSource) -> ValueFunction:
+def compile_value(node: SqlNode, new_id: NewIdSource) -> ValueFunction:
     generator = Generator(new_id)
     generator.write_value(node)
     return generator.function()

@@ -6,108 +6,108 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SqlNode:
     at: int
     end: int
     """Offsets of the part in the expression's text; -1 and -1 where it was not written as SQL."""
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Node):
+class Literal(SqlNode):
     """A constant or a parameter's value; None is NULL."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
-class Property(Node):
+class Property(SqlNode):
     is_system: bool
     name: str
     """Canonical for a system property, as written for a user's."""
 
 
 @dataclass(frozen=True, slots=True)
-class PropertyCall(Node):
+class PropertyCall(SqlNode):
     """`property(name)`: a user property whose name is computed."""
 
-    argument: Node
+    argument: SqlNode
 
 
 @dataclass(frozen=True, slots=True)
-class NewId(Node):
+class NewId(SqlNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Node):
+class Unary(SqlNode):
     sign: str
-    operand: Node
+    operand: SqlNode
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Node):
+class Binary(SqlNode):
     sign: str
-    left: Node
-    right: Node
+    left: SqlNode
+    right: SqlNode
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Node):
+class Compare(SqlNode):
     sign: str
     """One of = <> < <= > >=; `!=` is read as `<>`."""
-    left: Node
-    right: Node
+    left: SqlNode
+    right: SqlNode
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull(Node):
-    operand: Node
+class IsNull(SqlNode):
+    operand: SqlNode
     negated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Exists(Node):
+class Exists(SqlNode):
     operand: Property
 
 
 @dataclass(frozen=True, slots=True)
-class In(Node):
-    operand: Node
-    items: tuple[Node, ...]
+class In(SqlNode):
+    operand: SqlNode
+    items: tuple[SqlNode, ...]
     negated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Like(Node):
-    operand: Node
-    pattern: Node
-    escape: Node | None
+class Like(SqlNode):
+    operand: SqlNode
+    pattern: SqlNode
+    escape: SqlNode | None
     negated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Not(Node):
-    operand: Node
+class Not(SqlNode):
+    operand: SqlNode
 
 
 @dataclass(frozen=True, slots=True)
-class And(Node):
-    items: tuple[Node, ...]
+class And(SqlNode):
+    items: tuple[SqlNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Or(Node):
-    items: tuple[Node, ...]
+class Or(SqlNode):
+    items: tuple[SqlNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SetProperty(Node):
+class SetProperty(SqlNode):
     target: Property
-    value: Node
+    value: SqlNode
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveProperty(Node):
+class RemoveProperty(SqlNode):
     target: Property
 
 
@@ -116,6 +116,6 @@ Statement = SetProperty | RemoveProperty
 _PREDICATES = (Compare, IsNull, Exists, In, Like, Not, And, Or)
 
 
-def is_predicate(node: Node) -> bool:
+def is_predicate(node: SqlNode) -> bool:
     """Whether the node is true, false or unknown, rather than a value."""
     return isinstance(node, _PREDICATES)

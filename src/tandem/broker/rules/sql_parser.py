@@ -22,13 +22,13 @@ from tandem.broker.rules.sql_nodes import (
     Like,
     Literal,
     NewId,
-    Node,
     Not,
     Or,
     Property,
     PropertyCall,
     RemoveProperty,
     SetProperty,
+    SqlNode,
     Statement,
     Unary,
     is_predicate,
@@ -122,13 +122,13 @@ class Parser:
 
     # Conditions.
 
-    def filter(self) -> Node:
+    def filter(self) -> SqlNode:
         node = self._condition(self._disjunction())
         if self._peek().kind != sql_lexer.END:
             self._expected("AND, OR or the end")
         return node
 
-    def _disjunction(self) -> Node:
+    def _disjunction(self) -> SqlNode:
         items = [self._conjunction()]
         while self._peek().is_keyword("OR"):
             items[-1] = self._condition(items[-1])
@@ -139,7 +139,7 @@ class Parser:
         items[-1] = self._condition(items[-1])
         return Or(items[0].at, self._end(), tuple(items))
 
-    def _conjunction(self) -> Node:
+    def _conjunction(self) -> SqlNode:
         items = [self._negation()]
         while self._peek().is_keyword("AND"):
             items[-1] = self._condition(items[-1])
@@ -150,7 +150,7 @@ class Parser:
         items[-1] = self._condition(items[-1])
         return And(items[0].at, self._end(), tuple(items))
 
-    def _negation(self) -> Node:
+    def _negation(self) -> SqlNode:
         at = self._peek().at
         count = 0
         while self._take_keyword("NOT"):
@@ -162,18 +162,18 @@ class Parser:
         # Twice is not at all, also for unknown.
         return Not(at, self._end(), node) if count % 2 else node
 
-    def _condition(self, node: Node) -> Node:
+    def _condition(self, node: SqlNode) -> SqlNode:
         """The parser stands just behind the node."""
         if not is_predicate(node):
             self._expected(_WANTED_COMPARISON)
         return node
 
-    def _value(self, node: Node) -> Node:
+    def _value(self, node: SqlNode) -> SqlNode:
         if is_predicate(node):
             self._refuse("expected a value, found a condition", node.at)
         return node
 
-    def _comparison(self) -> Node:
+    def _comparison(self) -> SqlNode:
         token = self._peek()
         if token.is_keyword("EXISTS"):
             return self._exists()
@@ -201,18 +201,18 @@ class Parser:
             self._expected("IN or LIKE after NOT")
         return left
 
-    def _between(self, left: Node, negated: bool) -> Node | None:
+    def _between(self, left: SqlNode, negated: bool) -> SqlNode | None:
         """Not in this grammar; selectors have it."""
         return None
 
-    def _exists(self) -> Node:
+    def _exists(self) -> SqlNode:
         at = self._take().at
         self._expect("(", "after EXISTS")
         operand = self._property()
         self._expect(")", "after the property")
         return Exists(at, self._end(), operand)
 
-    def _is_null(self, left: Node) -> Node:
+    def _is_null(self, left: SqlNode) -> SqlNode:
         if not isinstance(left, Property | PropertyCall):
             self._refuse("IS [NOT] NULL asks about a property, found something else", left.at)
         self._take()
@@ -221,7 +221,7 @@ class Parser:
             self._expected("NULL" if negated else "NULL or NOT NULL after IS")
         return IsNull(left.at, self._end(), left, negated)
 
-    def _in(self, left: Node, negated: bool) -> Node:
+    def _in(self, left: SqlNode, negated: bool) -> SqlNode:
         self._expect("(", "after IN")
         items = [self._value(self._additive())]
         while self._peek().is_operator(","):
@@ -230,7 +230,7 @@ class Parser:
         self._expect(")", "or ',' in the list of IN")
         return In(left.at, self._end(), left, tuple(items), negated)
 
-    def _like(self, left: Node, negated: bool) -> Node:
+    def _like(self, left: SqlNode, negated: bool) -> SqlNode:
         pattern = self._value(self._additive())
         escape = None
         if self._take_keyword("ESCAPE"):
@@ -241,7 +241,7 @@ class Parser:
             self._check_pattern(pattern, escape)
         return Like(left.at, self._end(), left, pattern, escape, negated)
 
-    def _check_pattern(self, pattern: Literal, escape: Node | None) -> None:
+    def _check_pattern(self, pattern: Literal, escape: SqlNode | None) -> None:
         if pattern.value is None:
             return
         if not isinstance(pattern.value, str):
@@ -256,13 +256,13 @@ class Parser:
 
     # Values.
 
-    def _additive(self) -> Node:
+    def _additive(self) -> SqlNode:
         return self._chain(("+", "-"), self._multiplicative)
 
-    def _multiplicative(self) -> Node:
+    def _multiplicative(self) -> SqlNode:
         return self._chain(("*", "/", "%"), self._signed)
 
-    def _chain(self, signs: tuple[str, ...], operand: Callable[[], Node]) -> Node:
+    def _chain(self, signs: tuple[str, ...], operand: Callable[[], SqlNode]) -> SqlNode:
         left = operand()
         before = self._depth
         while self._peek().kind == sql_lexer.OPERATOR and self._peek().text in signs:
@@ -275,7 +275,7 @@ class Parser:
         self._depth = before
         return left
 
-    def _signed(self) -> Node:
+    def _signed(self) -> SqlNode:
         token = self._peek()
         if not (token.is_operator("-") or token.is_operator("+")):
             return self._primary()
@@ -290,7 +290,7 @@ class Parser:
         self._depth -= 1
         return Unary(token.at, self._end(), token.text, operand)
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SqlNode:
         token = self._peek()
         if token.is_operator("("):
             self._take()
@@ -323,7 +323,7 @@ class Parser:
         token = self._take()
         return Literal(token.at, token.end, value)
 
-    def _call(self) -> Node:
+    def _call(self) -> SqlNode:
         token = self._take()
         name = token.text.lower()
         if name not in _FUNCTIONS:
@@ -400,7 +400,7 @@ class Parser:
         return target
 
 
-def parse_filter(text: str, parameters: Parameters = (), limits: Limits | None = None) -> Node:
+def parse_filter(text: str, parameters: Parameters = (), limits: Limits | None = None) -> SqlNode:
     """The condition of a SQL filter; SqlSyntaxError if it is none."""
     return Parser(text, parameters, limits or Limits()).filter()
 

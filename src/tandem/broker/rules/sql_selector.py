@@ -12,7 +12,7 @@ from uuid import uuid4
 from tandem.broker.rules import sql_lexer
 from tandem.broker.rules.sql_compile import Predicate, compile_predicate
 from tandem.broker.rules.sql_lexer import Lexer, Token
-from tandem.broker.rules.sql_nodes import And, Compare, Literal, Node, Or, Property
+from tandem.broker.rules.sql_nodes import And, Compare, Literal, Or, Property, SqlNode
 from tandem.broker.rules.sql_parser import Parser
 from tandem.model.limits import Limits
 
@@ -49,13 +49,13 @@ class _SelectorLexer(Lexer):
 class SelectorParser(Parser):
     lexer: ClassVar[type[Lexer]] = _SelectorLexer
 
-    def _condition(self, node: Node) -> Node:
+    def _condition(self, node: SqlNode) -> SqlNode:
         """A boolean property, TRUE and FALSE are conditions by themselves."""
         if isinstance(node, Property) or (isinstance(node, Literal) and isinstance(node.value, bool)):
             return Compare(node.at, node.end, "=", node, Literal(-1, -1, True))
         return super()._condition(node)
 
-    def _between(self, left: Node, negated: bool) -> Node | None:
+    def _between(self, left: SqlNode, negated: bool) -> SqlNode | None:
         if not self._take_keyword("BETWEEN"):
             return None
         low = self._value(self._additive())

@@ -11,14 +11,14 @@ from typing import Generic, TypeVar
 
 from tandem.broker.rules.message_view import MessageView, fold
 from tandem.broker.rules.rules import RuleSet, Selection
-from tandem.broker.rules.sql_nodes import And, Compare, In, Literal, Node, Property
+from tandem.broker.rules.sql_nodes import And, Compare, In, Literal, Property, SqlNode
 
 K = TypeVar("K")
 Demand = tuple[bool, str, tuple[str, ...]]
 """System or not, name of the property (folded if not), and the texts of which it must be one."""
 
 
-def demand_of(node: Node) -> Demand | None:
+def demand_of(node: SqlNode) -> Demand | None:
     """The most telling demand among the parts that must all be true; None if there is none."""
     best: Demand | None = None
     for item in node.items if isinstance(node, And) else (node,):
@@ -28,9 +28,9 @@ def demand_of(node: Node) -> Demand | None:
     return best
 
 
-def _demand(node: Node) -> Demand | None:
-    operand: Node
-    items: tuple[Node, ...]
+def _demand(node: SqlNode) -> Demand | None:
+    operand: SqlNode
+    items: tuple[SqlNode, ...]
     if isinstance(node, Compare) and node.sign == "=":
         operand, items = node.left, (node.right,)
         if isinstance(operand, Literal):

@@ -22,7 +22,7 @@ _REFUSED: Final = 1008
 _FAILED: Final = 1011
 
 
-class Listener(Protocol):
+class AsgiListener(Protocol):
     """A RelayListener, or a PairListener."""
 
     def handle_http(self, handler: Handler) -> None: ...
@@ -30,7 +30,7 @@ class Listener(Protocol):
     def __aiter__(self) -> AsyncIterator[RelayStream]: ...
 
 
-async def serve_asgi(listener: Listener, application: Application) -> None:
+async def serve_asgi(listener: AsgiListener, application: Application) -> None:
     """`await serve_asgi(listener, app)`: until the listener is closed, or this is cancelled. The relay's name is its `root_path`.
 
     A WebSocket is accepted by the relay before the application sees it, with the first sub-protocol of its sender: one that the

@@ -34,7 +34,7 @@ LEASE: Final = Claimable("lease", "com.tandem:claim-lease", "lease-id")
 TASK: Final = Claimable("task", "com.tandem:claim-task", "task")
 
 
-class Claims:
+class BatchClaims:
     """Held for as long as this attempt lives; a stopped process loses them after `claim_ms` and notices when it goes on."""
 
     def __init__(self, where: Where, entity: str, what: Claimable = LEASE, claim_ms: int = CLAIM_MS) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_encoding import encode_row
 from tandem.engine_client.property_text import parse
-from tandem.spark.connector.claims import TASK, Claims
+from tandem.spark.connector.claims import TASK, BatchClaims
 from tandem.spark.connector.connections import unreachable
 from tandem.spark.connector.options import OptionError, SinkOptions
 from tandem.spark.connector.schema import COLUMNS
@@ -161,7 +161,7 @@ class _Task:
         self._job = f"{job}-{partition}"
         self._claim_name = f"{self._job}-{run_id}"
         self._claim_ms = claim_ms
-        self._claims: Claims | None = None
+        self._claims: BatchClaims | None = None
         self._rows = _SinkRows(options, names, self._job)
         self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages, self._check_claim)
         self._table: list[pa.RecordBatch] = []
@@ -193,7 +193,7 @@ class _Task:
 
     def _claim(self, path: str) -> None:
         """At the entity of the first row: a second attempt begins with the same one."""
-        self._claims = Claims(self._options.where, path, TASK, self._claim_ms)
+        self._claims = BatchClaims(self._options.where, path, TASK, self._claim_ms)
         try:
             self._claims.take(self._claim_name)
         except TransportError as error:

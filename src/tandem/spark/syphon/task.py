@@ -12,7 +12,7 @@ from tandem.client.lanes import Lane
 from tandem.client.precedence import DivertedMessage
 from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, Pending, TransportError
 from tandem.engine_client.message_encoding import encode_numbered_batch
-from tandem.spark.connector.claims import CLAIM_MS, Claims
+from tandem.spark.connector.claims import CLAIM_MS, BatchClaims
 from tandem.spark.connector.connections import connection, drop, patiently, unreachable
 from tandem.spark.connector.lease_reading import Message, read_lease
 from tandem.spark.connector.options import Where
@@ -76,7 +76,7 @@ class SyphonTask:
         self._settings = settings
         self._queue = queue
         self._now_ms = now_ms
-        self._claims = Claims(settings.secondary, queue, claim_ms=settings.claim_ms)
+        self._claims = BatchClaims(settings.secondary, queue, claim_ms=settings.claim_ms)
         self._order = BacklogPrecedence(settings.secondary, queue)
         self._counts: dict[str, DestinationCount] = {}
         self._blocked: set[str] = set()

@@ -44,7 +44,7 @@ _STATES: Final = {
 
 
 @dataclass(slots=True)
-class Page:
+class MessagePage:
     found: list[tuple[int, Message | None]]
     """None: too large to be read for a listing."""
     next: int | None
@@ -121,9 +121,9 @@ def _candidates(queue: Entity, wanted: Wanted, start: int, most: int, now: int) 
     return found
 
 
-async def scan(call: ApiCall, queue: Entity, wanted: Wanted, start: int, count: int) -> Page:
+async def scan(call: ApiCall, queue: Entity, wanted: Wanted, start: int, count: int) -> MessagePage:
     """Up to `count` that are wanted from `start` on."""
-    page = Page([], start, 0)
+    page = MessagePage([], start, 0)
     clock = call.context.connection_clock
     until, loaded, at = clock.steady_ms() + _SCAN_MS_MAX, 0, start
     while len(page.found) < count and page.scanned < SCANNED_MAX and loaded < LOADED_BYTES_MAX and clock.steady_ms() < until:

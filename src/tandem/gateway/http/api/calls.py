@@ -26,7 +26,7 @@ _DIGITS_MAX: Final = 19
 _T = TypeVar("_T")
 
 
-class BodyTooLarge(Refused):
+class CallTooLarge(Refused):
     condition = "amqp:link:message-size-exceeded"
     status = 413
 
@@ -132,7 +132,7 @@ def _shown(value: object) -> str:
 async def read_body(request: web.BaseRequest, bytes_max: int, ms_max: int) -> dict[str, Any]:
     """A JSON object, bounded in size and time; nothing counts as an empty one."""
     found = bytearray()
-    too_large = BodyTooLarge(f"the request has more than the {bytes_max} bytes that are allowed; `tandem send` takes larger messages")
+    too_large = CallTooLarge(f"the request has more than the {bytes_max} bytes that are allowed; `tandem send` takes larger messages")
     if (request.content_length or 0) > bytes_max:
         raise too_large
     try:
@@ -173,6 +173,6 @@ def refusal(context: NamespaceContext, request: web.BaseRequest, error: BusError
     if isinstance(error, AuthenticationFailed | Unauthorized):
         note_refused(request, error)
     response = answer({"error": error.condition, "description": error.description}, error.status)
-    if isinstance(error, BodyTooLarge):
+    if isinstance(error, CallTooLarge):
         response.force_close()
     return response
