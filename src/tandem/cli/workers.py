@@ -149,6 +149,22 @@ class _Worker:
         self.taking = False
         self.pause = _FIRST_PAUSE
 
+    def started(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
+        self.process, self.channel = process, channel
+
+    def serves(self) -> None:
+        """It has said so."""
+        self.taking = True
+        self.ready.set()
+
+    def ended(self) -> None:
+        self.channel, self.process, self.taking = None, None, False
+
+    def pause_after(self, seconds: float) -> float:
+        """How long to wait before it is started again, since it has run for so long."""
+        self.pause = _FIRST_PAUSE if seconds > _STEADY_SECONDS else min(self.pause * 2, _LONGEST_PAUSE)
+        return self.pause
+
 
 class Supervisor:
     """Binds, starts, hands over, restarts, and ends with everything it started."""
@@ -267,11 +283,11 @@ class Supervisor:
                 self._exit = code if code == _EXIT_USAGE else 1  # it has said why
                 self._stopping.set()
                 return
-            worker.pause = _FIRST_PAUSE if loop.time() - began > _STEADY_SECONDS else min(worker.pause * 2, _LONGEST_PAUSE)
+            pause = worker.pause_after(loop.time() - began)
             how = f"signal {-code}" if code < 0 else f"code {code}"
-            note(f"{worker.name} ended with {how}: its stores are away until it is back, in {worker.pause:g} s")
+            note(f"{worker.name} ended with {how}: its stores are away until it is back, in {pause:g} s")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(worker.pause):
+                async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
     async def _run_worker(self, worker: _Worker) -> int:
@@ -294,7 +310,7 @@ class Supervisor:
             pass_fds=(theirs.fileno(), self._lock),
         )
         theirs.close()
-        worker.process, worker.channel = process, ours
+        worker.started(process, ours)
         loop = asyncio.get_running_loop()
         loop.add_reader(ours, self._heard, worker)
         assert process.stdin is not None
@@ -306,7 +322,7 @@ class Supervisor:
         finally:
             loop.remove_reader(ours)
             ours.close()
-            worker.channel, worker.process, worker.taking = None, None, False
+            worker.ended()
 
     def _heard(self, worker: _Worker) -> None:
         if worker.channel is None:
@@ -322,8 +338,7 @@ class Supervisor:
             return
         if worker.ready.is_set():
             note(f"{worker.name} is back")
-        worker.taking = True
-        worker.ready.set()
+        worker.serves()
 
     def _told_to_stop(self) -> None:
         """The first time everybody finishes what is under way; the second time nobody does."""

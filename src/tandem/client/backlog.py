@@ -43,6 +43,15 @@ class _Slot:
     pauses: Backoff
     out_until: float | None = None
 
+    def leave(self, now: float) -> float:
+        """Out of the rotation; for so long."""
+        pause = self.pauses.next_pause()
+        self.out_until = now + pause
+        return pause
+
+    def come_back(self) -> None:
+        self.out_until = None
+
 
 class Rotation:
     """The queues senders may use now, shared by all senders of a pair: what one learns of a failure, all know.
@@ -74,7 +83,7 @@ class Rotation:
         now = self._clock()
         for slot in self._slots:
             if slot.out_until is not None and now >= slot.out_until:
-                slot.out_until = None
+                slot.come_back()
                 self._tell("backlog-queue-readmitted", slot.name, f"back in the rotation after {slot.pauses.last:.3g} s", None)
         return [slot.name for slot in self._slots if slot.out_until is None]
 
@@ -101,15 +110,14 @@ class Rotation:
     def failed(self, name: str, error: BaseException) -> None:
         for slot in self._slots:
             if slot.name == name and slot.out_until is None:
-                pause = slot.pauses.next_pause()
-                slot.out_until = self._clock() + pause
+                pause = slot.leave(self._clock())
                 self._tell("backlog-queue-out", name, f"out of the rotation for {pause:.3g} s: {describe(error)}", error)
 
     def succeeded(self, name: str) -> None:
         for slot in self._slots:
             if slot.name == name:
                 slot.pauses.reset()
-                slot.out_until = None
+                slot.come_back()
 
 
 class Administration(Protocol):

@@ -34,6 +34,13 @@ class Carried:
     left: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
+    def move(self) -> None:
+        self.moved += 1
+
+    def leave(self, reason: str) -> None:
+        self.left += 1
+        self.reasons[reason] += 1
+
 
 async def carry_home(primary: NamespaceTransport, secondary: NamespaceTransport, queues: Sequence[str], idle: float = 1.0) -> Carried:
     """Send every dead letter of these backlog queues to where it was meant to go, in order; complete it once the primary has it.
@@ -70,10 +77,9 @@ async def _carry_queue(primary: NamespaceTransport, receiver: Receiver, senders:
                 if reason is None:
                     await receiver.complete(delivery)
                     left.remove(delivery)
-                    carried.moved += 1
+                    carried.move()
                 else:
-                    carried.left += 1
-                    carried.reasons[reason] += 1
+                    carried.leave(reason)
     finally:
         for delivery in left:
             try:

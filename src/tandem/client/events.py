@@ -93,6 +93,50 @@ class Counters:
     """Destinations that the syphon waits for now: missing, disabled or full."""
     by_path: dict[str, PathCounters] = field(default_factory=dict)
 
+    def message_failed(self, path: PathCounters) -> None:
+        """It is stored nowhere."""
+        self.failed += 1
+        path.message_failed()
+
+    def messages_diverted(self, path: PathCounters, count: int) -> None:
+        self.diverted += count
+        path.messages_diverted(count)
+
+    def message_refused(self) -> None:
+        """By ourselves, before anybody was asked."""
+        self.refused += 1
+
+    def failed_over(self) -> None:
+        self.failovers += 1
+
+    def failed_back(self) -> None:
+        self.failbacks += 1
+
+    def pinged(self) -> None:
+        self.pings_sent += 1
+
+    def ping_failed(self) -> None:
+        self.pings_failed += 1
+
+    def backlog_queue_failed(self) -> None:
+        self.backlog_queue_failures += 1
+
+    def syphon_asked(self) -> None:
+        """One long poll."""
+        self.syphon_receives += 1
+
+    def syphoned(self, moved: int, returned: int) -> None:
+        """What became of a batch."""
+        self.syphon_moved += moved
+        self.syphon_returned += returned
+
+    def syphon_dead_letter(self) -> None:
+        self.syphon_dead_lettered += 1
+
+    def syphon_waits(self, destinations: int) -> None:
+        """For so many, now."""
+        self.destinations_waiting = destinations
+
     def path(self, key: str) -> PathCounters:
         counters = self.by_path.get(key)
         if counters is None:
@@ -112,3 +156,12 @@ class PathCounters:
     sent_primary: int = 0
     diverted: int = 0
     failed: int = 0
+
+    def primary_answered(self) -> None:
+        self.sent_primary += 1
+
+    def messages_diverted(self, count: int) -> None:
+        self.diverted += count
+
+    def message_failed(self) -> None:
+        self.failed += 1

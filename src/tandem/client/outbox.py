@@ -59,6 +59,18 @@ class OutboxCounters:
     dead_lettered: int = 0
     retries: int = 0
 
+    def keep(self, count: int) -> None:
+        self.kept += count
+
+    def deliver(self, count: int) -> None:
+        self.delivered += count
+
+    def bury(self) -> None:
+        self.dead_lettered += 1
+
+    def try_again(self) -> None:
+        self.retries += 1
+
 
 class Outbox:
     """Messages on local disk, delivered in the background, in order per session (or `key`), with exponential back-off.
@@ -160,7 +172,7 @@ class Outbox:
                     if not waiting.done():
                         waiting.set_exception(error)
                 continue
-            self.counters.kept += len(entries)
+            self.counters.keep(len(entries))
             at = 0
             for part, waiting in group:
                 if not waiting.done():
@@ -286,7 +298,7 @@ class Outbox:
         self._pauses.end(entity)
         await self._on_thread(lambda: self._store.remove([one.id for one in batch]))
         self._count -= len(batch)
-        self.counters.delivered += len(batch)
+        self.counters.deliver(len(batch))
         return len(batch)
 
     async def _failed(self, entity: str, batch: list[Kept], error: BaseException) -> int:
@@ -303,11 +315,11 @@ class Outbox:
             text = describe(error)
             await self._on_thread(lambda: self._store.bury(one.id, self._now_ms(), text))
             self._count -= 1
-            self.counters.dead_lettered += 1
+            self.counters.bury()
             self.events.tell("outbox-dead-lettered", entity, f"{one.entry.message_id}: {text}", error)
             return 1
         length = self._pauses.begin(entity)
-        self.counters.retries += 1
+        self.counters.try_again()
         self.events.tell("outbox-path-waiting", entity, f"{len(batch)} message(s) wait {length:.3g} s: {describe(error)}", error)
         return 0
 

@@ -163,7 +163,8 @@ class PathMonitor:
         if change.after is PathState.SUSPECT:
             self._timer = self._loop.call_at(self.health.since / 1000 + self._probe_after, self._probe_due)
         elif change.after is PathState.FAILED_OVER:
-            self._counters.failovers += change.before is not PathState.POISONED
+            if change.before is not PathState.POISONED:
+                self._counters.failed_over()
             self.healed.clear()
             self._pinger.start()
             for sender in self.senders:
@@ -171,7 +172,7 @@ class PathMonitor:
         elif change.after is PathState.HEALTHY:
             self._pinger.stop()
             if change.before is not PathState.SUSPECT:
-                self._counters.failbacks += 1
+                self._counters.failed_back()
             self.healed.set()
         self._events.tell(_KINDS[change.after], self.path, f"{change.before.value} -> {change.after.value}: {why}", change.error)
 
@@ -240,14 +241,14 @@ class PathMonitor:
             self._apply(self.health.ping_refused(error, self.now()), describe(error))
 
     def _ping_cut_off(self) -> None:
-        self._counters.pings_failed += 1
+        self._counters.ping_failed()
         self._events.tell("ping-failed", self.path, "cut off without an answer: newer ones are on their way")
 
     async def _send_ping(self, timeout: float) -> tuple[PingResult, BaseException | None]:
-        self._counters.pings_sent += 1
+        self._counters.pinged()
         result, error = await ping(self._primary.namespace, self.path, timeout, self._random_id)
         if error is not None:
-            self._counters.pings_failed += 1
+            self._counters.ping_failed()
             self._events.tell("ping-failed", self.path, describe(error), error)
         return result, error
 

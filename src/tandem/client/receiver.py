@@ -48,12 +48,49 @@ class ReceiverSource:
     retry_at: float = 0.0
     error: BaseException | None = None
 
+    def read(self, count: int, seconds: float, now: float) -> None:
+        """Unless it does, or pauses."""
+        if self.reading is None and now >= self.retry_at:
+            self.reading = asyncio.ensure_future(self.receiver.receive(count, seconds))
+
+    def ended(self) -> asyncio.Task[list[ReceivedDelivery]] | None:
+        """What was read, once."""
+        task = self.reading
+        if task is None or not task.done():
+            return None
+        self.reading = None
+        return task
+
+    def fail(self, error: BaseException, now: float) -> float:
+        """It is left alone for a while; for so long."""
+        self.error = error
+        pause = self.pauses.next_pause()
+        self.retry_at = now + pause
+        return pause
+
+    def serve(self) -> None:
+        """It has answered."""
+        self.error = None
+        self.pauses.reset()
+
 
 @dataclass(slots=True)
 class ReceiverCounters:
     handed_out: int = 0
     suppressed: int = 0
     waiting_copies: int = 0
+
+    def hand_out(self) -> None:
+        self.handed_out += 1
+
+    def suppress(self) -> None:
+        self.suppressed += 1
+
+    def let_wait(self, copies: int) -> None:
+        self.waiting_copies += copies
+
+    def end_waiting(self, copies: int) -> None:
+        self.waiting_copies -= copies
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,15 +181,14 @@ class DuplicateSuppressingReceiver:
     def _hand_out(self, copy: Copy) -> ServiceBusReceivedMessage:
         message = copy.delivery.message
         self._out[id(message)] = (message, copy)
-        self.counters.handed_out += 1
+        self.counters.hand_out()
         return message
 
     async def _read(self, count: int, left: float) -> None:
         """Wait until a source has brought something, failed, or the time is over."""
         loop = asyncio.get_running_loop()
         for source in self._sources:
-            if source.reading is None and loop.time() >= source.retry_at:
-                source.reading = asyncio.ensure_future(source.receiver.receive(count, left))
+            source.read(count, left, loop.time())
         reading = [source.reading for source in self._sources if source.reading is not None]
         resting = [source.retry_at - loop.time() for source in self._sources if source.reading is None]
         timeout = min([left, *resting])
@@ -161,9 +197,8 @@ class DuplicateSuppressingReceiver:
         else:
             await asyncio.sleep(max(0.001, timeout))
         for source in self._sources:
-            task = source.reading
-            if task is not None and task.done():
-                source.reading = None
+            task = source.ended()
+            if task is not None:
                 await self._take(source, task)
 
     async def _take(self, source: ReceiverSource, task: asyncio.Task[list[ReceivedDelivery]]) -> None:
@@ -172,13 +207,10 @@ class DuplicateSuppressingReceiver:
         except Exception as error:
             if classify(error) not in _PASSING:
                 raise
-            source.error = error
-            pause = source.pauses.next_pause()
-            source.retry_at = asyncio.get_running_loop().time() + pause
+            pause = source.fail(error, asyncio.get_running_loop().time())
             log.info("receiving from %s pauses for %.3g s: %s", source.receiver.path, pause, describe(error))
             return
-        source.error = None
-        source.pauses.reset()
+        source.serve()
         for delivery in deliveries:
             await self._admit(Copy(source, delivery, self._identify(delivery.message)))
 
@@ -218,12 +250,12 @@ class DuplicateSuppressingReceiver:
             await self._quietly(copy.source.receiver.abandon(copy.delivery), copy)
             return
         self._copies.setdefault(message_id, []).append(copy)
-        self.counters.waiting_copies += 1
+        self.counters.let_wait(1)
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.ensure_future(self._keep_locks())
 
     async def _suppress(self, copy: Copy) -> None:
-        self.counters.suppressed += 1
+        self.counters.suppress()
         await self._quietly(copy.source.receiver.complete(copy.delivery), copy)
 
     def _let_go_of_lost_locks(self) -> None:
@@ -242,7 +274,7 @@ class DuplicateSuppressingReceiver:
         """The claim ends without the message being processed: the next copy still under lock takes its place."""
         self._claims.pop(message_id, None)
         copies = self._copies.pop(message_id, [])
-        self.counters.waiting_copies -= len(copies)
+        self.counters.end_waiting(len(copies))
         now = self._now_ms()
         alive = [copy for copy in copies if copy.delivery.locked_until_ms == 0 or copy.delivery.locked_until_ms > now]
         if alive:
@@ -250,7 +282,7 @@ class DuplicateSuppressingReceiver:
             self._ready.append(alive[0])
             if alive[1:]:
                 self._copies[message_id] = alive[1:]
-                self.counters.waiting_copies += len(alive) - 1
+                self.counters.let_wait(len(alive) - 1)
 
     async def _keep_locks(self) -> None:
         """Copies wait as long as the first one is processed, which may outlast their locks."""
@@ -282,7 +314,7 @@ class DuplicateSuppressingReceiver:
             if self._claims.get(copy.id) is copy:
                 del self._claims[copy.id]
             for other in self._copies.pop(copy.id, []):
-                self.counters.waiting_copies -= 1
+                self.counters.end_waiting(1)
                 await self._suppress(other)
         await self._settle(copy, copy.source.receiver.complete(copy.delivery))
 

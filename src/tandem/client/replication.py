@@ -45,6 +45,18 @@ class ReplicationCounters:
     failed: int = 0
     role_switches: int = 0
 
+    def accept(self, by_both: bool = True) -> None:
+        self.sent += 1
+        if not by_both:
+            self.sent_to_one_only += 1
+
+    def fail(self) -> None:
+        """Neither namespace took it."""
+        self.failed += 1
+
+    def switch_roles(self) -> None:
+        self.role_switches += 1
+
 
 def outgoing(message: Any) -> Outgoing | None:
     """A message in a form that can be sent twice under one id; None if there is nothing to send."""
@@ -193,14 +205,13 @@ class ActiveSender(_TwoSenders):
         accepted = tuple(host for host in self._hosts if host not in errors)
         counters = self._replication.counters
         if not accepted:
-            counters.failed += 1
+            counters.fail()
             causes = [errors[host] for host in self._hosts]
             raise BothNamespacesUnavailableError(
                 f"neither namespace took a message for {self.entity_name}: " + "; ".join(describe(cause) for cause in causes), causes
             ) from causes[-1]
-        counters.sent += 1
+        counters.accept(not errors)
         if errors:
-            counters.sent_to_one_only += 1
             (host,) = errors
             self._replication.events.tell("one-copy-only", self.entity_name, f"{host}: {describe(errors[host])}", errors[host])
         return Acceptance(accepted, errors)
@@ -298,17 +309,17 @@ class PassiveSender(_TwoSenders):
                 raise
             await self._send_to_backup(prepared, 1 - active, version, max(0.001, deadline - loop.time()), error)
             active = 1 - active
-        self._replication.counters.sent += 1
+        self._replication.counters.accept()
         return self._hosts[active]
 
     async def _send_to_backup(self, prepared: Outgoing, backup: int, version: int, left: float, cause: BaseException) -> None:
         try:
             await self._senders[backup].send(prepared, left)
         except Exception as error:
-            self._replication.counters.failed += 1
+            self._replication.counters.fail()
             raise BothNamespacesUnavailableError(
                 f"neither namespace took a message for {self.entity_name}: {describe(cause)}; {describe(error)}", (cause, error)
             ) from error
         if self._roles.switch(version):
-            self._replication.counters.role_switches += 1
+            self._replication.counters.switch_roles()
             self._replication.events.tell("roles-switched", self.entity_name, f"{self._hosts[backup]} is active: {describe(cause)}", cause)

@@ -236,7 +236,7 @@ class PairedSender:
         application = raw.application_properties
         alias = alias_in(application) if application else None
         if alias is not None:
-            self._counters.refused += 1
+            self._counters.message_refused()
             raise AliasInUseError(f"the application property {alias} is reserved for diverted messages; rename it")
         properties = raw.properties
         if properties is None:
@@ -254,7 +254,7 @@ class PairedSender:
         if primary_limit:
             self._small_bytes_max = max(limit - _HEADER_BYTES_MAX, 0)
         if sum(map(len, raw.body)) + _HEADER_BYTES_MAX >= limit and len(payload_from_message(raw)) > limit:
-            self._counters.refused += 1
+            self._counters.message_refused()
             raise MessageSizeExceededError(message=f"the message is larger than {limit} bytes{self._limited_by(limit)}")
 
     def _limit(self, primary_limit: int) -> int:
@@ -324,8 +324,7 @@ class PairedSender:
         await self._divert(outgoing, deadline, cause or health.last_error)
 
     def _count_failed(self) -> None:
-        self._pair.counters.failed += 1
-        self._monitor.counters.failed += 1
+        self._pair.counters.message_failed(self._monitor.counters)
 
     # -- diverting -----------------------------------------------------------------------------------------------------
 
@@ -357,8 +356,7 @@ class PairedSender:
                     chunk = _chunk(left, (sender.batch_bytes_max or MESSAGE_BYTES_DEFAULT))
                     await sender.send(chunk if len(chunk) > 1 else chunk[0], budget)
                     del left[: len(chunk)]
-                    self._pair.counters.diverted += len(chunk)
-                    self._monitor.counters.diverted += len(chunk)
+                    self._pair.counters.messages_diverted(self._monitor.counters, len(chunk))
                 rotation.succeeded(sender.path)
             except Exception as error:
                 verdict = classify(error)
@@ -368,7 +366,7 @@ class PairedSender:
                 causes.append(error)
                 tried.append(sender.path)
                 rotation.failed(sender.path, error)
-                self._pair.counters.backlog_queue_failures += 1
+                self._pair.counters.backlog_queue_failed()
                 if self._backlog is sender:
                     await self.drop_backlog()
 
@@ -407,8 +405,7 @@ class PairedSender:
                 await sender.send(chunk if len(chunk) > 1 else chunk[0], budget)
                 del left[: len(chunk)]
                 letters.stored(queue, len(chunk))
-                self._pair.counters.diverted += len(chunk)
-                self._monitor.counters.diverted += len(chunk)
+                self._pair.counters.messages_diverted(self._monitor.counters, len(chunk))
             rotation.succeeded(queue)
         except Exception as error:
             if classify(error) in _BACKLOG_FINAL and not _gone(error):
@@ -418,7 +415,7 @@ class PairedSender:
             tried.append(queue)
             letters.failed()
             rotation.failed(queue, error)
-            self._pair.counters.backlog_queue_failures += 1
+            self._pair.counters.backlog_queue_failed()
 
     def _backlog_sender(self, tried: list[str]) -> Sender | None:
         """The queue this sender stays with, or another one if that has left the rotation."""

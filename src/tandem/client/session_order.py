@@ -57,6 +57,25 @@ class HeldSession:
     moves: int = 0
     """How often it changed queues."""
 
+    def stand_after(self, queues: set[str], round_: int) -> None:
+        """It may have messages in these too, as far as was known in this round."""
+        self.after.update(queues - {self.queue})
+        self.round = round_
+
+    def begin(self) -> None:
+        self.under_way += 1
+
+    def end(self, round_: int) -> None:
+        """A diversion, while this fence was waited for."""
+        self.under_way -= 1
+        self.round = round_
+
+    def move_to(self, queue: str) -> None:
+        if self.queue:
+            self.after.add(self.queue)
+        self.queue = queue
+        self.moves += 1
+
     @property
     def queues(self) -> set[str]:
         return (self.after | {self.queue}) - {""}
@@ -99,8 +118,7 @@ class PathOrder:
         for session, queues in found.items():
             first, *others = sorted(queues)
             held = self.sessions.setdefault(session, HeldSession(first))
-            held.after.update({first, *others, *self.everything} - {held.queue})
-            held.round = self._round
+            held.stand_after({first, *others, *self.everything}, self._round)
         self._monitor.hold(self.holding)
         if not self._monitor.health.diverting:
             self.bring_home()
@@ -126,15 +144,13 @@ class PathOrder:
     def begin(self, sessions: Iterable[str]) -> None:
         """Messages of these sessions are about to be diverted."""
         for session in sessions:
-            self._held(session).under_way += 1
+            self._held(session).begin()
         self._monitor.hold(self.holding)
 
     def end(self, sessions: Iterable[str]) -> None:
         """The diversion is over, whatever came of it."""
         for session in sessions:
-            held = self._held(session)
-            held.under_way -= 1
-            held.round = self._round
+            self._held(session).end(self._round)
         if len(self.sessions) > _SESSIONS_MAX and not any(held.under_way for held in self.sessions.values()):
             self.everything.update((queue, self._round) for held in self.sessions.values() for queue in held.queues)
             self.sessions.clear()
@@ -155,10 +171,7 @@ class PathOrder:
             name = rotation.pick_for(f"{self.path.casefold()}\n{session}", tried)
             if name is None:
                 return None
-            if held.queue:
-                held.after.add(held.queue)
-            held.queue = name
-            held.moves += 1
+            held.move_to(name)
         return held.queue, write_after(held.after - {held.queue})
 
     # -- coming home ---------------------------------------------------------------------------------------------------
@@ -216,7 +229,7 @@ class PathOrder:
         if held.round < self._round and not held.under_way:
             del self.sessions[session]
         elif held.moves == moves:
-            held.after -= after  # nothing of it is left there: who carries the next one need not look
+            held.after.difference_update(after)  # nothing of it is left there: who carries the next one need not look
 
     async def _fences(self, queues: Collection[str]) -> None:
         """Put one into each queue and wait until all have passed. Before them stands what was sent during the last round: if this one takes

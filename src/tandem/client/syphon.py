@@ -84,6 +84,31 @@ class BatchOutcome:
     hold_until: float = 0.0
     """Of the loop's time; 0 while nothing is in the way."""
 
+    def move(self) -> None:
+        self.moved += 1
+
+    def pass_fence(self) -> None:
+        """It was completed like a message, and is none."""
+        self.moved -= 1
+
+    def give_back(self) -> None:
+        self.returned += 1
+
+    def bury(self) -> None:
+        self.dead_lettered += 1
+
+    def let_wait(self, count: int) -> None:
+        """Others of their session or path go first."""
+        self.behind += count
+
+    def hold(self, until: float) -> None:
+        """Unless it is held already."""
+        self.hold_until = self.hold_until or until
+
+    def go_on(self) -> None:
+        """Nothing is in the way."""
+        self.hold_until = 0.0
+
 
 class Syphon:
     """One pump per backlog queue. Any number of processes may run one: they compete under peek-lock.
@@ -230,7 +255,7 @@ class Syphon:
 
     async def _receive(self, receiver: Receiver, count: int) -> list[ReceivedDelivery]:
         """One long poll, ended early when the syphon is told to stop."""
-        self._counters.syphon_receives += 1
+        self._counters.syphon_asked()
         reading = asyncio.ensure_future(receiver.receive(count, self.settings.poll))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -286,14 +311,13 @@ class Syphon:
             await self._keep_locks(receiver, [item for left in unsettled.values() for item in left])
             await self._move_lane(receiver, lane, outcome)
             del unsettled[key]
-        outcome.behind += len(wait)
+        outcome.let_wait(len(wait))
         for item in wait:
             await self._give_back(receiver, [item], item.destination.path, outcome)
         for item in go:
             if item.fence:
                 await self._pass_fence(receiver, item, outcome)
-        self._counters.syphon_moved += outcome.moved
-        self._counters.syphon_returned += outcome.returned
+        self._counters.syphoned(outcome.moved, outcome.returned)
         return outcome
 
     async def _divide(
@@ -308,11 +332,11 @@ class Syphon:
     async def _pass_fence(self, receiver: Receiver, fence: LockedMessage, outcome: BatchOutcome) -> None:
         """A fence goes when everything before it for its path has gone."""
         if fence.path in {path.casefold() for path in outcome.blocked}:
-            outcome.behind += 1
+            outcome.let_wait(1)
             await self._give_back(receiver, [fence], fence.destination.path, outcome)
         else:
             await self._complete(receiver, fence, outcome)
-            outcome.moved -= 1
+            outcome.pass_fence()
 
     async def _move_lane(self, receiver: Receiver, items: list[LockedMessage], outcome: BatchOutcome) -> None:
         """Messages of one path and session."""
@@ -326,7 +350,7 @@ class Syphon:
             if error is None:
                 for item in lane.accepted():
                     await self._complete(receiver, item, outcome)
-                outcome.hold_until = 0.0
+                outcome.go_on()
                 continue
             dead = lane.refused(self._fate(path, error))
             if dead is None:
@@ -348,7 +372,7 @@ class Syphon:
         self._pauses.end(path.casefold())
         self._took_lately[path.casefold()] = None
         if self._destinations.took(path):
-            self._counters.destinations_waiting = len(self._destinations.refusing)
+            self._counters.syphon_waits(len(self._destinations.refusing))
             self._events.tell("destination-back", path, "takes messages again")
         return None
 
@@ -370,7 +394,7 @@ class Syphon:
         known = len(self._destinations.refusing)
         fate = self._destinations.judge(trouble_with(error), path, self._now_ms())
         if len(self._destinations.refusing) != known:
-            self._counters.destinations_waiting = len(self._destinations.refusing)
+            self._counters.syphon_waits(len(self._destinations.refusing))
             patience = f"its messages wait up to {self.settings.destination_wait:.0f} s"
             self._events.tell("destination-waiting", path, f"{patience}: {describe(error)}", error)
         return fate
@@ -380,7 +404,7 @@ class Syphon:
         if any(item.in_order for item in items):
             return False  # whether it was their turn was asked before; it has to be asked again
         now = asyncio.get_running_loop().time
-        outcome.hold_until = outcome.hold_until or now() + self.settings.hold
+        outcome.hold(now() + self.settings.hold)
         while self._is_resting(path):
             safe = all(item.delivery.locked_until_ms - self._now_ms() > self.settings.lock_margin_ms for item in items)
             left = outcome.hold_until - now()
@@ -416,7 +440,7 @@ class Syphon:
                     log.info("lock of %s not renewed: %s", item.delivery.message_id, describe(error))
 
     async def _complete(self, receiver: Receiver, item: LockedMessage, outcome: BatchOutcome) -> None:
-        outcome.moved += 1
+        outcome.move()
         try:
             await receiver.complete(item.delivery)
         except MessageLockLostError as error:
@@ -426,7 +450,7 @@ class Syphon:
     async def _give_back(self, receiver: Receiver, items: list[LockedMessage], path: str, outcome: BatchOutcome) -> None:
         outcome.blocked.add(path)
         for item in items:
-            outcome.returned += 1
+            outcome.give_back()
             try:
                 await receiver.abandon(item.delivery)
             except MessageLockLostError:
@@ -435,7 +459,7 @@ class Syphon:
     async def _dead_letter(
         self, receiver: Receiver, delivery: ReceivedDelivery, reason: str, description: str, outcome: BatchOutcome
     ) -> None:
-        outcome.dead_lettered += 1
-        self._counters.syphon_dead_lettered += 1
+        outcome.bury()
+        self._counters.syphon_dead_letter()
         self._events.tell("dead-lettered", receiver.path, f"{delivery.message_id}: {reason}: {description}")
         await receiver.dead_letter(delivery, reason, description[:1024])

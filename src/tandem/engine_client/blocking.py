@@ -388,6 +388,12 @@ class BlockingSender(LinkHandler):
         """Whether the broker does so; others take no notice of the wish."""
         self.message_bytes_max: int = self._link.remote_max_message_size or 262_144
 
+    def take_answers(self) -> tuple[list[object], list[tuple[object, AmqpError]]]:
+        """(what was accepted, what was refused) since it was asked last."""
+        answered, self.answered = self.answered, []
+        failed, self.failed = self.failed, []
+        return answered, failed
+
     def send(self, payload: bytes, context: object = None, message_format: int = 0) -> None:
         """Queue one encoded message. Blocks while too many are unanswered. Raises TransportError when the link is gone."""
         while self._in_flight >= self._max_in_flight or (self._link.credit <= 0 and not self._gone):

@@ -19,6 +19,10 @@ class BusError(Exception):
         super().__init__(description)
         self.description = description
 
+    def reword(self, description: str) -> None:
+        """As it leaves the house: with a tracking id, or with where it was found."""
+        self.description = description
+
 
 class Refused(BusError):
     """The request is wrong or not permitted; the same request will be refused again."""

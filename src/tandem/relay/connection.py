@@ -19,8 +19,8 @@ class RelayedConnection:
         self.listener = listener
         self.bytes_relayed = 0
         self._on_end = on_end
-        sender.owner = self
-        listener.owner = self
+        sender.belong_to(self)
+        listener.belong_to(self)
 
     def start(self) -> None:
         """What either side said meanwhile goes on now; one of them may be gone already."""

@@ -58,6 +58,19 @@ class HybridConnection:
         if self.connections.pop(connection, connection) is None:
             self.bytes_total += connection.bytes_relayed
 
+    def change(self, description: HybridConnectionDescription) -> None:
+        """What runs goes on."""
+        self.description = description
+
+    def request_came(self, counted: bool) -> None:
+        """A sender waits; `counted`: as a request of its own."""
+        self.requests += 1
+        if counted:
+            self.requests_total += 1
+
+    def request_ended(self) -> None:
+        self.requests -= 1
+
     def close(self, reason: str) -> None:
         """It is deleted, or the broker stops: everybody is told."""
         for channel in list(self.listeners):
@@ -78,7 +91,7 @@ class Relays:
         if known is None:
             self.entities[description.name.casefold()] = HybridConnection(description)
         else:
-            known.description = description
+            known.change(description)
 
     def remove(self, name: str) -> None:
         entity = self.entities.pop(name.casefold(), None)

@@ -120,7 +120,8 @@ def token_of(request: web.BaseRequest, target: RelayTarget) -> str | None:
 
 def refusal(namespace: RelayNamespace, request: web.BaseRequest, error: BusError, entity: str) -> web.Response:
     """The text stands in the reason too: WebSocket clients see nothing else of a refused handshake."""
-    error.description = text = namespace.describe(error, entity)
+    text = namespace.describe(error, entity)
+    error.reword(text)
     if isinstance(error, AuthenticationFailed | Forbidden):
         namespace.note_refused(request, error)
     reason = "".join(letter if " " <= letter <= "~" else "?" for letter in text)

@@ -89,7 +89,7 @@ class RequestSocket:
         self._answers = AnswerReader(lambda id_: exchange, socket)
         self._room = asyncio.Event()
         self._room.set()
-        socket.owner = self
+        socket.belong_to(self)
         exchange.socket = socket
 
     async def room(self) -> None:
@@ -132,8 +132,7 @@ class HttpDoor:
     async def serve(
         self, namespace: RelayNamespace, request: web.BaseRequest, target: RelayTarget, entity: HybridConnection, depth: int
     ) -> web.StreamResponse:
-        entity.requests += 1
-        entity.requests_total += 1
+        entity.request_came(counted=True)
         try:
             headers = await self._admit(namespace, request, target, entity)
             return await self._relay(namespace, request, target, entity, depth, headers)
@@ -142,7 +141,7 @@ class HttpDoor:
         except BusError as error:
             return refusal(namespace, request, error, entity.name)
         finally:
-            entity.requests -= 1
+            entity.request_ended()
 
     async def _admit(
         self, namespace: RelayNamespace, request: web.BaseRequest, target: RelayTarget, entity: HybridConnection

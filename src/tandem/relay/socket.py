@@ -176,6 +176,10 @@ class RelaySocket(asyncio.Protocol):
 
     # -- told by its owner
 
+    def belong_to(self, owner: SocketOwner) -> None:
+        """What comes is told to this one from now on."""
+        self.owner = owner
+
     @property
     def is_writable(self) -> bool:
         return not self._paused

@@ -100,7 +100,7 @@ class WebSocketDoor:
         channel = ListenerChannel(base, namespace.clock, renew, entity.remove_listener)
         entity.add_listener(channel, self._limits.relay_listeners_max)
         socket = self._upgrade(request, handshake, handshake.sub_protocols[0] if handshake.sub_protocols else None)
-        socket.owner = channel
+        socket.belong_to(channel)
         channel.start(socket, token or "", expires_at_ms)
         socket.resume_reading()
         await _cancelled()
@@ -120,11 +120,11 @@ class WebSocketDoor:
             raise QuotaExceeded(
                 f"The relays of this namespace have {self._limits.relay_connections_max} connections, which is all they may."
             )
-        entity.requests += 1
+        entity.request_came(counted=False)
         try:
             listener, sub_protocol = await self._rendezvous(request, target, entity, depth)
         finally:
-            entity.requests -= 1
+            entity.request_ended()
         if sub_protocol not in handshake.sub_protocols:
             sub_protocol = None
         sender = self._upgrade(request, handshake, sub_protocol)

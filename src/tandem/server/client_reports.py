@@ -28,12 +28,28 @@ class ReportedPath:
     diverted: int = 0
     failed: int = 0
 
+    def tell(self, event: dict[str, Any]) -> None:
+        kind = event["kind"]
+        if kind in _STATES:
+            self.state, self.since_ms, self.detail = _STATES[kind], event["at_ms"], event["detail"]
+            self.failed_pings = 0 if kind == "path-healthy" else self.failed_pings
+        elif kind == "ping-failed":
+            self.failed_pings += 1
+        elif kind == "counters":
+            self.attempted, self.diverted, self.failed = event["attempted"], event["diverted"], event["failed"]
+
 
 @dataclass(slots=True)
 class Reporter:
     who: str
     heard_at_ms: int = 0
     paths: dict[str, ReportedPath] = field(default_factory=dict)
+
+    def tell(self, event: dict[str, Any], now: int) -> None:
+        self.heard_at_ms = now
+        path = event["path"]
+        if path and (path in self.paths or len(self.paths) < PATHS_MAX):
+            self.paths.setdefault(path, ReportedPath(since_ms=event["at_ms"])).tell(event)
 
 
 class ClientReports:
@@ -55,20 +71,10 @@ class ClientReports:
     def _apply(self, event: dict[str, Any], now: int) -> None:
         reporter = self.reporters.pop(event["who"], None) or Reporter(event["who"])
         self.reporters[event["who"]] = reporter
-        reporter.heard_at_ms = now
+        reporter.tell(event, now)
         while len(self.reporters) > REPORTERS_MAX:
             self.reporters.popitem(last=False)
-        kind, path = event["kind"], event["path"]
-        if path and (path in reporter.paths or len(reporter.paths) < PATHS_MAX):
-            known = reporter.paths.setdefault(path, ReportedPath(since_ms=event["at_ms"]))
-            if kind in _STATES:
-                known.state, known.since_ms, known.detail = _STATES[kind], event["at_ms"], event["detail"]
-                known.failed_pings = 0 if kind == "path-healthy" else known.failed_pings
-            elif kind == "ping-failed":
-                known.failed_pings += 1
-            elif kind == "counters":
-                known.attempted, known.diverted, known.failed = event["attempted"], event["diverted"], event["failed"]
-        if kind != "counters":
+        if event["kind"] != "counters":
             self._number += 1
             self.events.append({"number": self._number, **event})
 

@@ -23,6 +23,7 @@ from tandem.server.lease_claims import ClaimedLeases
 from tandem.server.sent_once import SentOnce
 from tandem.server.served_connection import ServedConnection
 from tandem.server.tracking import Tracker
+from tandem.tokens.verifier import TokenVerifier
 from tandem.tracing import MessageSpans
 
 
@@ -46,6 +47,11 @@ class NamespaceContext:
         limits: Limits,
         log: Callable[[str], None],
         connection_clock: Clock | None = None,
+        warn: Callable[[str], None] | None = None,
+        audit: Audit = no_audit,
+        tracing: MessageSpans | None = None,
+        tokens: TokenVerifier | None = None,
+        connection_count: Callable[[], int] | None = None,
     ) -> None:
         self.namespace = namespace
         self.turn = turn
@@ -54,22 +60,22 @@ class NamespaceContext:
         self.limits = limits
         self.log = log
         """Tells the operator, in one line."""
-        self.warn: Callable[[str], None] = log
+        self.warn: Callable[[str], None] = warn or log
         """The same for what should not be: refusals, and things that did not work."""
-        self.audit: Audit = no_audit
-        self.tracing: MessageSpans | None = None
+        self.audit: Audit = audit
+        self.tracing: MessageSpans | None = tracing
         """None: nothing is traced."""
         self.trusts_clock_from: int = 0
         """On the steady clock: until then no connection is cut off because a token seems to have lapsed."""
         self.connection_clock: Clock = connection_clock or turn.clock
         """Tokens, heartbeats and silent peers follow this one: a test that moves the turn's clock moves messages, not its own clients."""
-        self.authority = Authority(namespace.name, self.rule_lookup, self.connection_clock)
+        self.authority = Authority(namespace.name, self.rule_lookup, self.connection_clock, tokens)
         self.admin: AdminPort | None = None
         """Set once the namespace is open."""
         self.new_transaction_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes
         self.connections: dict[ServedConnection, None] = {}
         """In the order in which they came."""
-        self.connection_count: Callable[[], int] = lambda: len(self.connections)
+        self.connection_count: Callable[[], int] = connection_count or (lambda: len(self.connections))
         """AMQP connections of the whole broker."""
         self.draining: bool = False
         """On the way out: new links and sends are refused, nothing more is delivered."""
@@ -85,6 +91,18 @@ class NamespaceContext:
         self.sent_once = SentOnce()
         self.relays = Relays()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def use_limits(self, limits: Limits) -> None:
+        """The configuration was read again."""
+        self.limits = limits
+        self.namespace.limits = limits
+
+    def distrust_clock_until(self, steady_ms: int) -> None:
+        """It was set."""
+        self.trusts_clock_from = steady_ms
+
+    def begin_draining(self) -> None:
+        self.draining = True
 
     def rule_lookup(self, path: str, key_name: str) -> AuthorizationRule | None:
         """The authorization rule of this name on exactly this path; `""` is the namespace."""

@@ -38,7 +38,7 @@ async def drain(contexts: list[NamespaceContext], journals: list[Journal], run_t
     loop = asyncio.get_running_loop()
     began = loop.time()
     for context in contexts:
-        context.draining = True
+        context.begin_draining()
     at_first = left = sum(client.unsettled_count() for context in contexts for client in context.connections)
     await asyncio.gather(*(context.finish_requests(min(1.0, seconds)) for context in contexts))
     while True:

@@ -93,6 +93,19 @@ class Fault:
     struck: int = 0
     created_at: int = 0
 
+    def shift(self, by_ms: int) -> None:
+        """It lasts as long as before."""
+        if self.until:
+            self.until += by_ms
+
+    def strike(self) -> bool:
+        """True: for the last time."""
+        self.struck += 1
+        if self.count_left is None:
+            return False
+        self.count_left -= 1
+        return self.count_left <= 0
+
     def describe(self) -> dict[str, object]:
         return {
             "id": self.id,
@@ -183,8 +196,7 @@ class Faults:
     def shift(self, by_ms: int) -> None:
         """The clock was set: every fault lasts as long as before."""
         for fault in self.active.values():
-            if fault.until:
-                fault.until += by_ms
+            fault.shift(by_ms)
 
     def expire(self, now: int) -> None:
         late = [f.id for f in self.active.values() if f.until and f.until <= now]
@@ -210,10 +222,7 @@ class Faults:
             return None
         if fault.fraction < 1 and self.chance() >= fault.fraction:
             return None
-        fault.struck += 1
-        if fault.count_left is not None:
-            fault.count_left -= 1
-            if fault.count_left <= 0:
-                del self.active[fault.id]
-                self.on_change()
+        if fault.strike():
+            del self.active[fault.id]
+            self.on_change()
         return fault

@@ -30,7 +30,6 @@ from tandem.model.clock import Clock, SystemClock
 from tandem.model.errors import BusError, shutting_down
 from tandem.server.administration import Catalog, NamespaceAdmin
 from tandem.server.audit import Audit, no_audit
-from tandem.server.authority import Authority
 from tandem.server.catalog_follower import CatalogFollower
 from tandem.server.client_reports import ClientReports
 from tandem.server.context import NamespaceContext
@@ -192,7 +191,7 @@ class Server:
         self.settings = settings = split_settings(old, settings, told)
         self._tls = tls
         for context, admin in zip(self.contexts, self.admins, strict=True):
-            context.limits = context.namespace.limits = settings.limits
+            context.use_limits(settings.limits)
             admin.use_limits(settings.limits)
         if self._front is not None:
             self._front.use_limits(settings.limits)
@@ -291,18 +290,18 @@ class Server:
             settings.limits,
             self._log,
             self._connection_clock,
+            self._warn,
+            self._audit,
+            self._tracing,
+            self._tokens,
+            self.connection_count,
         )
-        context.warn = self._warn
-        context.audit = self._audit
-        context.tracing = self._tracing
         admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
         if cluster is not None and ownership is not None and cluster.administrator:
             made = LeadingAdmin if cluster.administers else FollowingAdmin
             ask = PeerChannels(context, cluster, ownership, self.entropy).ask
             admin = made(context, catalog, settings.stores.fragments, cluster, ownership, ask)
         context.admin = admin
-        context.authority = Authority(wanted.name, context.rule_lookup, self._connection_clock, self._tokens)
-        context.connection_count = self.connection_count
         if cluster is not None and ownership is not None:
             context.carrier = LinkCarrier(context, cluster, ownership, self.driver.backpressure, self.entropy, attach_here)
         keeper = self._share(context, admin, catalog, journals)
@@ -327,7 +326,7 @@ class Server:
             context.fault_points = FaultPoints(namespace, faults, context.connections, self._log, apply_store_faults)
             self.driver.chores.append(context.fault_points)
         self.driver.contexts.append(context)
-        self.driver.chores += [supervisor, meters, IdleEntities(context), history]
+        self.driver.chores.extend((supervisor, meters, IdleEntities(context), history))
 
     def _share(self, context: NamespaceContext, admin: NamespaceAdmin, catalog: Catalog, journals: list[Journal]) -> SharedStores | None:
         """In a cluster: other nodes change the catalog too, and a journal is opened when it is this node's turn."""

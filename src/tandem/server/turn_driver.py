@@ -137,7 +137,7 @@ class TurnDriver:
         theirs = by_ms if self._connection_clock is self._clock else self._connection_clock.jumped()
         if theirs:
             for context in self.contexts:
-                context.trusts_clock_from = self._connection_clock.steady_ms() + _DISTRUST_MS
+                context.distrust_clock_until(self._connection_clock.steady_ms() + _DISTRUST_MS)
         if not by_ms:
             return
         self.turn.begin()

@@ -75,6 +75,11 @@ class Group:
     def fill_segment(self) -> None:
         self.last = True
 
+    def give_up_effects(self) -> list[Effect]:
+        """Whoever waits is told by somebody else."""
+        effects, self.effects = self.effects, []
+        return effects
+
     def finish(self, error: Exception | None) -> None:
         """The block is durable, or it will not be."""
         self.error = error

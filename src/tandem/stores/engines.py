@@ -103,7 +103,7 @@ class DiskEngines:
         """Make one store's disk fail, or heal it. Only with `faults`."""
         disk = self._disks.get((namespace, index))
         if disk is not None:
-            disk.down, disk.failing, disk.full, disk.sync_delay_ms = down, failing, full, sync_delay_ms
+            disk.set_faults(down, failing, full, sync_delay_ms)
 
 
 class MemoryEngines:
@@ -131,9 +131,7 @@ class MemoryEngines:
         """A store in memory can only be down."""
         store = self._stores.get((namespace, index))
         if store is not None:
-            store.held_down = down or failing or full
-            if store.held_down:
-                store.fail("the store was taken down by an injected fault")
+            store.hold_down(down or failing or full)
 
 
 class _StaysOpen(Metadata):

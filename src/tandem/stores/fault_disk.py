@@ -23,6 +23,13 @@ class FaultDisk(Disk):
         self.sync_delay_ms = 0
         self._never = threading.Event()
 
+    def set_faults(self, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
+        """From now on."""
+        self.down = down
+        self.failing = failing
+        self.full = full
+        self.sync_delay_ms = sync_delay_ms
+
     def _check(self) -> None:
         if self.down:
             raise OSError(errno.EIO, "the store was taken down by an injected fault")

@@ -38,6 +38,9 @@ class Fetch:
         except (OSError, BusError) as error:
             self.error = error
 
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
     def deliver(self) -> None:
         self._delivered(self)
 

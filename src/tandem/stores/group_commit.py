@@ -162,7 +162,7 @@ class GroupCommitStore(Journal):
     def forget(self, location: int) -> None:
         stats = self._stats.get(location >> 32)
         if stats is not None:
-            stats.forgotten += 1
+            stats.forget_one()
 
     def flush(self) -> None:
         self._flushed = self._next
@@ -250,7 +250,7 @@ class GroupCommitStore(Journal):
     def fetch(self, locations: list[int], effect: FetchEffect) -> None:
         fetch = Fetch(len(locations), effect, self._fetched)
         if self._limit == STOPPED:
-            fetch.error = self._refusal()
+            fetch.fail(self._refusal())
             self._loop_call(fetch.deliver)
             return
         group = self._group
@@ -261,7 +261,7 @@ class GroupCommitStore(Journal):
                 continue
             body = group.recent.find(location) if group is not None and location < self._start else self._recent.find(location)
             if body is None:
-                fetch.error = Corrupt(f"{self._where}: no record at location {location:#x}")
+                fetch.fail(Corrupt(f"{self._where}: no record at location {location:#x}"))
                 break
             fetch.found[i] = body
         if fetch.error is not None or not fetch.wanted:
@@ -330,8 +330,7 @@ class GroupCommitStore(Journal):
         waiting, group = effects, self._group
         if group is not None:
             # It may still reach the disk; but whoever waited is told that nobody knows, and on reopening it is cut off.
-            waiting = waiting + group.effects
-            group.effects = []
+            waiting = waiting + group.give_up_effects()
         waiting, self._waiters = waiting + self._waiters, []
         self._parts = []
         self._next = self._flushed = self._start

@@ -72,9 +72,7 @@ class LedgerRecovery:
                     self._take(segment, stats, number, epoch, at, entry)
             if not stats.totals.blocks and segment != row.last_segment:
                 raise Corrupt(f"{self._ledger.where}: segment {segment} is empty, and {row.last_segment} follows")
-            self.report.segments += 1
-            self.report.blocks += stats.totals.blocks
-            self.report.records += stats.totals.records
+            self.report.count(stats.totals, False)
 
     def _take(self, segment: int, stats: SegmentStats, number: int, epoch: int, at: int, entry: bytes) -> None:
         where = f"{self._ledger.where}: segment {segment}: block {number}"

@@ -30,6 +30,14 @@ class MemorySegment:
         self.body_bytes = 0
         self.forgotten_bytes = 0
 
+    def add(self, fact: Fact, body_bytes: int) -> None:
+        self.facts.append(fact)
+        self.bytes += RECORD_BYTES + len(fact[6]) + body_bytes
+        self.body_bytes += body_bytes
+
+    def forget(self, body_bytes: int) -> None:
+        self.forgotten_bytes += body_bytes
+
 
 class Shelf:
     """What a memory store remembers. Handing the same shelf to a second store is a restart."""
@@ -134,7 +142,7 @@ class MemoryStore(Journal):
     def forget(self, location: int) -> None:
         body = self._shelf.bodies.pop(location, None)
         if body is not None:
-            self._shelf.segments[location >> 32].forgotten_bytes += len(body)
+            self._shelf.segments[location >> 32].forget(len(body))
         elif self._pending:
             self._forgotten.add(location)
 
@@ -171,9 +179,7 @@ class MemoryStore(Journal):
                 before = self._pending_bytes
                 tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
                 self._relocated.add(self._segment, self._pending_bytes - before, body_bytes)
-        walk.at = end
-        if end == len(facts):
-            walk.done = True
+        if walk.go_on(end, len(facts)):
             before = self._pending_bytes
             tenant.segment_leaving(walk.entities)
             self._relocated.add(self._segment, self._pending_bytes - before, 0)
@@ -181,6 +187,12 @@ class MemoryStore(Journal):
             self.flush()
         else:
             self._loop_call(self._walk_on)
+
+    def hold_down(self, down: bool) -> None:
+        """While it is, it cannot be reopened."""
+        self.held_down = down
+        if down:
+            self.fail("the store was taken down by an injected fault")
 
     def fail(self, cause: str) -> None:
         """Stop, as a disk that returned an error would make the other engines stop: for tests and injected faults."""
@@ -224,9 +236,7 @@ class MemoryStore(Journal):
             segment = segments.get(number)
             if segment is None:
                 segment = segments[number] = MemorySegment()
-            segment.facts.append(fact)
-            segment.bytes += RECORD_BYTES + len(fact[6]) + len(body)
-            segment.body_bytes += len(body)
+            segment.add(fact, len(body))
             bodies[fact[7]] = body
         self._pending = []
         self._pending_bytes = 0
@@ -270,6 +280,12 @@ class _Walk:
         self.at = 0
         self.done = False
         self.entities: set[int] = set()
+
+    def go_on(self, at: int, end: int) -> bool:
+        """So far by now; True when that is all."""
+        self.at = at
+        self.done = at == end
+        return self.done
 
 
 class _Remove(Effect):

@@ -427,17 +427,15 @@ class Metadata:
             if not committed and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             for change in group:
-                if not committed and change.error is None:
-                    change.error = self._translated(failure)
-                change.settled = True
+                change.settle(None if committed else self._translated(failure))
 
     def _attempt(self, change: _Change) -> None:
         """One change of a group: what it did is undone if it fails, the others go on."""
         self._db.execute("SAVEPOINT change")
         try:
-            change.value = change.work()
+            change.do()
         except Exception as error:
-            change.error = self._translated(error) if isinstance(error, sqlite3.DatabaseError) else error
+            change.fail(self._translated(error) if isinstance(error, sqlite3.DatabaseError) else error)
             if not self._db.in_transaction:
                 raise  # SQLite has given up the whole transaction, as it does when the disk is full
             self._db.execute("ROLLBACK TO change")
@@ -462,6 +460,17 @@ class _Change:
         self.value: object = None
         self.error: Exception | None = None
         self.settled = False
+
+    def do(self) -> None:
+        self.value = self.work()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+    def settle(self, error: Exception | None) -> None:
+        """`error`: why nothing of its group was kept; its own goes before that."""
+        self.error = self.error or error
+        self.settled = True
 
 
 def _checksum(*columns: object) -> int:

@@ -34,8 +34,16 @@ class SegmentStats:
 
     def __init__(self) -> None:
         self.totals = SegmentTotals()
-        self.totals.segment_bytes = SEGMENT_HEADER_BYTES
+        self.totals.begin()
         self.forgotten: int = 0
+
+    def forget_one(self) -> None:
+        """A body is wanted no more."""
+        self.forgotten += 1
+
+    def found(self, totals: SegmentTotals) -> None:
+        """What its index says of it."""
+        self.totals = totals
 
     def live_bytes(self) -> int:
         """Bodies differ in size and nobody remembers each one's: those forgotten are taken to be average."""
@@ -55,6 +63,17 @@ class RecoveryReport:
     segments_read_in_full: int = 0
     torn: str = ""
     notes: list[str] = field(default_factory=list)
+
+    def count(self, totals: SegmentTotals, in_full: bool) -> None:
+        """A segment was replayed; `in_full`: without an index."""
+        self.segments += 1
+        self.segments_read_in_full += in_full
+        self.blocks += totals.blocks
+        self.records += totals.records
+
+    def cut(self, what: str) -> None:
+        """A torn tail."""
+        self.torn = what
 
     def told(self) -> tuple[str, ...]:
         """Each in one line, for whoever runs the broker."""
@@ -108,10 +127,7 @@ class Recovery:
             previous_unsealed = 0 if sealed else segment
             self.segment = segment
             self.sealed = sealed
-            self.report.segments += 1
-            self.report.segments_read_in_full += not sealed
-            self.report.blocks += stats.totals.blocks
-            self.report.records += stats.totals.records
+            self.report.count(stats.totals, not sealed)
         synced = self._synced
         if synced is not None and self.number <= synced.number:
             held = self._stats.get(synced.segment)
@@ -178,7 +194,7 @@ class Recovery:
             totals = index.totals
             if totals.first_number != self.number:
                 raise Corrupt(f"{files.path(segment)}: begins with block {totals.first_number}; block {self.number} is missing")
-            stats.totals = totals
+            stats.found(totals)
             for _, offset, _, heads, keys in index.entries():
                 feed(self._tenant, segment << 32 | offset + BLOCK_BYTES, heads, keys)
             self.number = totals.last_number + 1
@@ -276,7 +292,7 @@ class Recovery:
         reserved = files.allocated(descriptor, segment)
         if reserved and not may_be_torn(disk, descriptor, header, bad.offset):
             raise Corrupt(f"{path}: offset {bad.offset}: damaged ({bad.reason}; no sector of it is missing, so no crash has torn it)")
-        self.report.torn = f"{path}: offset {bad.offset}: torn tail cut off ({bad.reason})"
+        self.report.cut(f"{path}: offset {bad.offset}: torn tail cut off ({bad.reason})")
         self._cut(descriptor, bad.offset)
 
 

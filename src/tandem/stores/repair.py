@@ -62,6 +62,9 @@ class RepairReport:
     """Numbers of blocks of which nothing is left, not even a list of what was in them."""
     notes: list[str] = field(default_factory=list)
 
+    def read_segment(self) -> None:
+        self.segments += 1
+
 
 class _Block:
     """What will stand in the new segment."""
@@ -110,14 +113,13 @@ class _Repair:
 
     def run(self) -> RepairReport:
         manifest = self._manifest()
-        self._files.manifest = manifest
-        self._files.seed = seed_of(manifest.store_id)
+        self._files.believe(manifest)
         synced, _ = read_mark(self._disk, self._directory, manifest.store_id)
         self._synced = synced.number if synced is not None else 0
         expected = manifest.first_number
         for segment in range(manifest.first, manifest.last + 1):
             expected = self._segment(segment, expected)
-            self._report.segments += 1
+            self._report.read_segment()
         self._check_mark(expected)
         return self._report
 
@@ -187,7 +189,7 @@ class _Repair:
         except FileNotFoundError:
             return
         files = self._files
-        files.manifest, files.seed = manifest, seed
+        files.believe(manifest)
         try:
             offset = SEGMENT_HEADER_BYTES
             while offset >= 0:
@@ -292,7 +294,7 @@ class _Repair:
 
     def _check_mark(self, following: int) -> None:
         """It is made anew when the store is opened; until then what was synced is what is there."""
-        self._report.blocks_lost += range(following, self._synced + 1)
+        self._report.blocks_lost.extend(range(following, self._synced + 1))
         if MARK in self._disk.listdir(self._directory):
             self._disk.unlink(f"{self._directory}/{MARK}")
             self._disk.sync_directory(self._directory)

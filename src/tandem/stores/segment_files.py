@@ -170,12 +170,17 @@ class SegmentFiles:
             raise Corrupt(f"{path}: missing, but the directory holds {len(segments)} segments")
         else:
             self._write_manifest(beginning)
-        self.seed = seed_of(self.manifest.store_id)
+        self.believe(self.manifest)
         for name in names:
             # a crash between the manifest and the unlink leaves files that are no longer part of the store
             if name[-4:] in (".seg", ".idx") and name[:-4].isdigit() and int(name[:-4]) < self.manifest.first:
                 self._retire(int(name[:-4]), audit)
         return self._check_present({segment for segment in segments if segment >= self.manifest.first})
+
+    def believe(self, manifest: Manifest) -> None:
+        """This is the store that the files are of."""
+        self.manifest = manifest
+        self.seed = seed_of(manifest.store_id)
 
     def _check_present(self, segments: set[int]) -> set[int]:
         first, last = self.manifest.first, self.manifest.last

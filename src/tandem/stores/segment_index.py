@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
-from tandem.stores.blocks import GUARD, READABLE, RECORD, RECORD_BYTES, VERSION
+from tandem.stores.blocks import GUARD, READABLE, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, VERSION
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import Disk, write_fully
 
@@ -46,6 +46,25 @@ class SegmentTotals:
         self.segment_bytes: int = 0
         self.last_offset: int = 0
         self.last_crc: int = 0
+
+    def read(self, footer: bytes) -> None:
+        """Of an index."""
+        (
+            _,
+            self.blocks,
+            self.records,
+            self.bodies,
+            self.body_bytes,
+            self.first_number,
+            self.last_number,
+            self.segment_bytes,
+            self.last_offset,
+            self.last_crc,
+        ) = _FOOTER.unpack_from(footer)
+
+    def begin(self) -> None:
+        """An empty segment: its header alone."""
+        self.segment_bytes = SEGMENT_HEADER_BYTES
 
     def add(self, number: int, offset: int, end: int, crc: int, records: int, bodies: int, body_bytes: int) -> None:
         if self.blocks == 0:
@@ -159,18 +178,7 @@ class IndexReader:
         if found_segment != segment or found_store != store_id:
             raise BadIndex(f"is of segment {found_segment} of store {found_store.hex()}")
         totals = SegmentTotals()
-        (
-            _,
-            totals.blocks,
-            totals.records,
-            totals.bodies,
-            totals.body_bytes,
-            totals.first_number,
-            totals.last_number,
-            totals.segment_bytes,
-            totals.last_offset,
-            totals.last_crc,
-        ) = _FOOTER.unpack_from(footer)
+        totals.read(footer)
         self.totals = totals
         return end
 

@@ -33,6 +33,17 @@ class VerifyReport:
     notes: list[str] = field(default_factory=list)
     """What is no damage but worth knowing: an unfinished block at the end, an index not written yet."""
 
+    def read_block(self, records: int) -> None:
+        self.blocks += 1
+        self.records += records
+
+    def read_segment(self, size: int, audit: bool) -> None:
+        self.bytes += size
+        if audit:
+            self.audit_segments += 1
+        else:
+            self.segments += 1
+
     def add(self, other: VerifyReport) -> None:
         self.segments += other.segments
         self.audit_segments += other.audit_segments
@@ -115,13 +126,13 @@ def _verify_segment(disk: Disk, directory: Path, manifest: Manifest, segment: in
         file.close()
 
 
-def _read_blocks(file: SegmentReader, number: int, report: VerifyReport, entries: dict[int, tuple[int, bytes, bytes]]) -> BadBlock | None:
-    report.segments += 1
+def _read_blocks(
+    file: SegmentReader, number: int, report: VerifyReport, entries: dict[int, tuple[int, bytes, bytes]], audit: bool = False
+) -> BadBlock | None:
     try:
         for offset, block, payload, heads, keys in file.blocks(number):
             entries[block] = (offset, heads, keys)
-            report.blocks += 1
-            report.records += len(heads) // RECORD_BYTES - (heads[-RECORD_BYTES : -RECORD_BYTES + 1] == _GUARD)
+            report.read_block(len(heads) // RECORD_BYTES - (heads[-RECORD_BYTES : -RECORD_BYTES + 1] == _GUARD))
             at = 0
             for record in RECORD.iter_unpack(heads):
                 body_at = at + RECORD_BYTES + record[6]
@@ -131,7 +142,7 @@ def _read_blocks(file: SegmentReader, number: int, report: VerifyReport, entries
     except BadBlock as bad:
         return bad
     finally:
-        report.bytes += file.end
+        report.read_segment(file.end, audit)
     return None
 
 
@@ -184,13 +195,11 @@ def _verify_audit(disk: Disk, directory: Path, report: VerifyReport) -> None:
             report.problems.append(error.description)
             continue
         try:
-            failed = _read_blocks(file, 0, report, {})
+            failed = _read_blocks(file, 0, report, {}, audit=True)
             if failed is not None:
                 report.problems.append(f"{path}: {failed}")
         finally:
             file.close()
-        report.segments -= 1
-        report.audit_segments += 1
 
 
 def audit_names(disk: Disk, directory: str) -> list[str]:

@@ -136,22 +136,20 @@ class RelayPair:
             result = await ask(self._senders[first])
         except RelayError as error:
             if isinstance(error, ResponseLostError):
-                counts.failed += 1
-                self.counters.failed += 1
+                self.counters.message_failed(counts)
                 self._failed(first, error)
                 raise
             if not is_outage(error):
-                counts.sent_primary += 1  # the endpoint serves: it said no
+                counts.primary_answered()  # the endpoint serves: it said no
                 raise
             self._failed(first, error)
             if not allowed(error):
-                counts.failed += 1
-                self.counters.failed += 1
+                self.counters.message_failed(counts)
                 raise ReissueRefusedError(
                     f"{what}: {self.endpoints[first]} failed when the request may have been delivered; it is not safe to repeat: {error}"
                 ) from error
             return await self._other(what, ask, second, error)
-        counts.sent_primary += 1
+        counts.primary_answered()
         self._served(first)
         return result
 
@@ -161,29 +159,27 @@ class RelayPair:
             result = await ask(self._senders[second])
         except RelayError as error:
             if not is_outage(error) and not isinstance(error, ResponseLostError):
-                counts.diverted += 1
+                counts.messages_diverted(1)
                 self._served(second)
                 raise
-            counts.failed += 1
-            self.counters.failed += 1
+            self.counters.message_failed(counts)
             self._failed(second, error)
             raise BothRelaysUnavailableError(
                 f"{what}: neither endpoint served it: {describe(first_error)}; {describe(error)}", (first_error, error)
             ) from error
-        counts.diverted += 1
-        self.counters.diverted += 1
+        self.counters.messages_diverted(counts, 1)
         self._served(second)
         return result
 
     def _failed(self, endpoint: int, error: RelayError) -> None:
         if self._roles.failed(endpoint, error, self._steady_ms()):
-            self.counters.failovers += 1
+            self.counters.failed_over()
             self.events.tell("path-failed-over", str(self.endpoints[endpoint]), describe(error), error)
 
     def _served(self, endpoint: int) -> None:
         healed, switched = self._roles.served(endpoint)
         if healed:
-            self.counters.failbacks += 1
+            self.counters.failed_back()
             self.events.tell("path-healthy", str(self.endpoints[endpoint]), "the endpoint serves again")
         if switched:
             self.events.tell("roles-switched", self.name, f"{self.endpoints[endpoint]} is the active endpoint now")

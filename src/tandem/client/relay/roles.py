@@ -14,6 +14,20 @@ class EndpointHealth:
     """When it failed first since it last served; None: it is well."""
     last_error: BaseException | None = None
 
+    def fail(self, error: BaseException, now: int) -> bool:
+        """True: it was well before."""
+        self.last_error = error
+        if self.failed_at_ms is not None:
+            return False
+        self.failed_at_ms = now
+        return True
+
+    def serve(self) -> bool:
+        """True: it had failed before."""
+        healed = self.failed_at_ms is not None
+        self.failed_at_ms = None
+        return healed
+
 
 class Roles:
     """Endpoints are 0 and 1. Durations in milliseconds of a clock that never jumps."""
@@ -35,20 +49,13 @@ class Roles:
 
     def failed(self, endpoint: int, error: BaseException, now: int) -> bool:
         """True: it was well before."""
-        health = self.health[endpoint]
-        health.last_error = error
         if endpoint == self._preferred:
             self._try_preferred_at = now + self._failback_ms
-        if health.failed_at_ms is not None:
-            return False
-        health.failed_at_ms = now
-        return True
+        return self.health[endpoint].fail(error, now)
 
     def served(self, endpoint: int) -> tuple[bool, bool]:
         """(it had failed before, the roles were switched)."""
-        health = self.health[endpoint]
-        healed = health.failed_at_ms is not None
-        health.failed_at_ms = None
+        healed = self.health[endpoint].serve()
         switched = endpoint != self.active
         self.active = endpoint
         return healed, switched

@@ -239,7 +239,7 @@ class HttpFront:
             if error.status >= 500:
                 logger.error("%s /%s: %s", incoming.method, entity, error.description)
             if namespace is not None and isinstance(error, AuthenticationFailed | Unauthorized):
-                error.description = namespace.tracker.describe(error, entity, self._clock.now_ms())
+                error.reword(namespace.tracker.describe(error, entity, self._clock.now_ms()))
                 note_refused(incoming, error)
             return self._refusal(namespace, error, rest.status_of(error) if target is not None else error.status, entity)
         except MemoryError:

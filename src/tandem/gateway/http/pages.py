@@ -99,7 +99,7 @@ class OperatorPages:
         context = self._server.contexts[0]
         needed = "Details need Listen on the namespace: by a token, or by the name and value of a key as user and password."
         missing = AuthenticationFailed(f"{refusals[0].description} {needed}" if refusals else needed)
-        missing.description = context.tracker.describe(missing, "", self._server.turn.now)
+        missing.reword(context.tracker.describe(missing, "", self._server.turn.now))
         if refusals:
             note_refused(request, missing)
         answer = as_json({"error": missing.condition, "description": missing.description}, 401)
@@ -188,7 +188,7 @@ class OperatorPages:
             self._audited(request, number)
             return done
         except BusError as error:
-            error.description = self._server.contexts[number].tracker.describe(error, "", self._server.turn.now)
+            error.reword(self._server.contexts[number].tracker.describe(error, "", self._server.turn.now))
             if isinstance(error, AuthenticationFailed | Unauthorized):
                 note_refused(request, error)
             return as_json({"error": error.condition, "description": error.description}, error.status)

@@ -210,7 +210,7 @@ class _Task:
             self._claims.release(after_ms)
 
     def _refuse(self) -> None:
-        refused, self._sender.refused = self._sender.refused, []
+        refused = self._sender.take_refused()
         if not refused:
             return
         self._refused += len(refused)

@@ -204,12 +204,11 @@ class TaskSender:
             return
         again: list[PendingTransfer] = []
         for sender in self._senders.all():
-            answered, sender.answered = sender.answered, []
+            answered, failed = sender.take_answers()
             for context in answered:
                 assert isinstance(context, PendingTransfer)
                 if self._unanswered.pop(id(context), None) is not None:
                     self.accepted += len(context.payloads)
-            failed, sender.failed = sender.failed, []
             for context, error in failed:
                 assert isinstance(context, PendingTransfer)
                 if self._unanswered.pop(id(context), None) is None:
@@ -223,6 +222,10 @@ class TaskSender:
         for transfer in again:
             self._unanswered[id(transfer)] = transfer
             transfer.post(self._sender(transfer.path))
+
+    def take_refused(self) -> list[SendRefusal]:
+        refused, self.refused = self.refused, []
+        return refused
 
     def _refuse(self, transfer: PendingTransfer, condition: str, description: str) -> None:
         self._unanswered.pop(id(transfer), None)

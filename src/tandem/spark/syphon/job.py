@@ -7,7 +7,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,28 @@ class _Run:
     failures: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def reach(self, progress: Progress) -> Progress:
+        """So far by now; returns how far it was."""
+        before, self.progress = self.progress, progress
+        return before
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        self.in_batch = True
+        try:
+            yield
+        finally:
+            self.in_batch = False
+
+    def move(self) -> None:
+        """The query works: what failed before is forgiven."""
+        self.failures = 0
+
+    def fail(self) -> None:
+        """The query ended, and is started again."""
+        self.failures += 1
+        self.progress = replace(self.progress, restarts=self.progress.restarts + 1)
+
 
 def run(
     primary: str,
@@ -113,7 +135,7 @@ def run(
         def told(rows: Sequence[Mapping[str, Any]]) -> None:
             waited_for = refusing.learn(rows, SystemClock().now_ms())
             with state.lock:
-                state.progress = replace(meter.add(state.progress, rows), destinations_waiting=len(waited_for))
+                state.reach(replace(meter.add(state.progress, rows), destinations_waiting=len(waited_for)))
             _publish(state.progress, on_progress, metrics_file)
 
         def idle() -> None:
@@ -121,12 +143,12 @@ def run(
             with state.lock:
                 if not meter.stale:
                     return
-                before, state.progress = state.progress, meter.measured(state.progress)
+                before = state.reach(meter.measured(state.progress))
                 changed = before.remaining != state.progress.remaining
             _publish(state.progress, on_progress if changed else None, metrics_file)
 
         _supervise(_Job(session, options, place, once), settings, state, told, idle, stop)
-        state.progress = replace(meter.measured(state.progress), finished=True)
+        state.reach(replace(meter.measured(state.progress), finished=True))
         _publish(state.progress, on_progress, metrics_file)
     return state.progress
 
@@ -260,14 +282,11 @@ def _supervise(
     """Run the query; when it fails (executors lost once too often), start it again from its checkpoint."""
 
     def each(frame: DataFrame, number: int) -> None:
-        state.in_batch = True
-        try:
+        with state.batch():
             rows = [row.asDict() for row in frame.collect()]
             if any(row["moved"] for row in rows):
-                state.failures = 0
+                state.move()
             told(rows)
-        finally:
-            state.in_batch = False
 
     backoff = Backoff(0.5, _RESTART_SECONDS_MAX)
     while True:
@@ -282,8 +301,7 @@ def _supervise(
             raise OptionError(*_option_of(text)) from error
         if not state.failures:
             backoff.reset()
-        state.failures += 1
-        state.progress = replace(state.progress, restarts=state.progress.restarts + 1)
+        state.fail()
         if state.failures > settings.restarts_max:
             raise error
         pause = backoff.next_pause()

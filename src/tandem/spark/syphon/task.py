@@ -55,6 +55,19 @@ class DestinationCount:
     trouble: str = ""
     """What its messages wait for, in a word."""
 
+    def move(self, size_bytes: int) -> None:
+        self.moved += 1
+        self.size_bytes += size_bytes
+
+    def bury(self) -> None:
+        self.dead_lettered += 1
+
+    def let_wait(self, count: int, reason: str = "", trouble: str = "") -> None:
+        """Why was perhaps said before."""
+        self.waiting += count
+        self.reason = reason or self.reason
+        self.trouble = trouble or self.trouble
+
 
 @dataclass(slots=True)
 class PageSettlement:
@@ -127,14 +140,13 @@ class SyphonTask:
                 unwrapped = unwrap_payload(payload, self._now_ms if self._settings.subtract_time_in_backlog else None)
             except EnvelopeError as error:
                 outcome.dead_letter(seq, error.reason, error.description)
-                self._count_of("").dead_lettered += 1
+                self._count_of("").bury()
                 continue
             messages.append(DivertedMessage(seq, enqueued_at, unwrapped.destination, unwrapped.payload))
         go, wait = self._order.divide(messages)
         for message in wait:
             count = self._count_of(message.destination.path)
-            count.waiting += 1
-            count.reason = count.reason or "earlier messages of its session go first"
+            count.let_wait(1, count.reason or "earlier messages of its session go first")
         self._move_lanes(self._lanes(go), outcome)
         return outcome
 
@@ -147,7 +159,7 @@ class SyphonTask:
         for key, found in by_path.items():
             path = found[0].destination.path
             if key in self._blocked or self._primary_gone:
-                self._count_of(path).waiting += len(found)
+                self._count_of(path).let_wait(len(found))
             else:
                 lanes[key] = Lane(path, found, self._settings.batch_messages)
         return lanes
@@ -174,9 +186,7 @@ class SyphonTask:
         drop(self._settings.primary)
         self._senders = None
         for lane in lanes.values():
-            count = self._count_of(lane.path)
-            count.waiting += len(lane.left())
-            count.reason = str(error)
+            self._count_of(lane.path).let_wait(len(lane.left()), str(error))
         lanes.clear()
 
     def _sender(self, path: str) -> BlockingSender:
@@ -223,16 +233,14 @@ class SyphonTask:
     def _look(self, key: str, lanes: dict[str, Lane[DivertedMessage]], outcome: PageSettlement) -> None:
         lane = lanes[key]
         sender = self._sender(lane.path)
-        answered, sender.answered = sender.answered, []
-        failed, sender.failed = sender.failed, []
+        answered, failed = sender.take_answers()
         if not lane.under_way:
             return
         if answered:
             count = self._count_of(lane.path)
             accepted = lane.accepted()
             for message in accepted:
-                count.moved += 1
-                count.size_bytes += len(message.payload)
+                count.move(len(message.payload))
                 outcome.completed.append(message.sequence_number)
             self._moved(lane, accepted)
             self._destinations.took(lane.path)
@@ -261,9 +269,7 @@ class SyphonTask:
         dead = lane.refused(self._destinations.judge(trouble, lane.path, self._now_ms), whole_lane)
         if dead is None:
             self._blocked.add(key)
-            count.trouble = trouble.value
-            count.waiting += len(lane.left())
-            count.reason = said
+            count.let_wait(len(lane.left()), said, trouble.value)
             del lanes[key]
             return
         for message in dead:
@@ -271,7 +277,7 @@ class SyphonTask:
                 outcome.completed.append(message.sequence_number)
             else:
                 outcome.dead_letter(message.sequence_number, NOT_RETRYABLE, said)
-                count.dead_lettered += 1
+                count.bury()
         self._next(key, lanes, outcome)
 
     def _count_of(self, path: str) -> DestinationCount:

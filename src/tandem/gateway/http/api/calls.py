@@ -169,7 +169,7 @@ def answer(value: object, status: int = 200) -> web.Response:
 
 def refusal(context: NamespaceContext, request: web.BaseRequest, error: BusError, now: int) -> web.Response:
     """With the condition of the specification and a tracking id. No challenge: a browser would ask for a password of its own accord."""
-    error.description = context.tracker.describe(error, "", now)
+    error.reword(context.tracker.describe(error, "", now))
     if isinstance(error, AuthenticationFailed | Unauthorized):
         note_refused(request, error)
     response = answer({"error": error.condition, "description": error.description}, error.status)

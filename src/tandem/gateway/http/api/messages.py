@@ -58,7 +58,7 @@ def _line(call: ApiCall, line: Any, number: int, at_ms: int | None) -> Message:
     try:
         return message_of_line(call.context, line, at_ms)
     except BusError as error:
-        error.description = f"message {number}: {error.description}"
+        error.reword(f"message {number}: {error.description}")
         raise
 
 
