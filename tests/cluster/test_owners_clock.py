@@ -12,12 +12,13 @@ from urllib.request import urlopen
 from azure.servicebus import ServiceBusClient
 
 from tandem.cluster.owners_clock import LEAD_MS_MAX, OwnersClock
+from tandem.model.clock import Clock
 from tests.cluster.nodes import Cluster, sender_of, try_send, until
 
 AHEAD_MS = 20_000
 
 
-class Machine:
+class Machine(Clock):
     """A clock that somebody sets."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ _STEP_MS: Final = 10
 """Given back at each look, a few times a second."""
 
 
-class OwnersClock:
+class OwnersClock(Clock):
     """The machine's, and as far ahead of it as it has to be; the lead is given back a little at a time, and no instant comes twice."""
 
     def __init__(self, machine: Clock) -> None:
