@@ -98,6 +98,8 @@ HOT_MODULES = (
     "gateway/amqp/connection.py",
     "gateway/amqp/pump.py",
     "gateway/amqp/carrying.py",
+    "gateway/amqp/spread_receiving.py",
+    "gateway/amqp/spread_sending.py",
     "gateway/amqp/peer_door.py",
     "gateway/amqp/faulty.py",
     "server/fault_points.py",

@@ -1,4 +1,4 @@
-"""One process against several (`tandem serve --workers`): four plain queues at once, what a carried link costs, what it adds to latency.
+"""One process against several (`tandem serve --workers`): four plain queues, one partitioned one, what a carried link costs and adds.
 
     python benchmarks/workers.py --amqpload PATH [--build LABEL=DIR] [--messages N] [--rounds R] [--workers N] [--json]
 
@@ -20,7 +20,9 @@ from typing import Any
 from under_test import Broker, Build, Load, Table, builds, parser, workplace
 
 NAMES = ("a", "b", "c", "d")
+WIDE = ("wide",) * 4
 QUEUES = "".join(f'[[queue]]\nname = "{name}"\nmax_size_megabytes = 5120\n' for name in (*NAMES, "paced"))
+QUEUES += '[[queue]]\nname = "wide"\nenable_partitioning = true\nmax_size_megabytes = 5120\n'
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,18 +45,18 @@ class Processes(Broker):
         return sum(self.cpu_of(pid) for pid in self.pids())
 
 
-def four_queues(broker: Processes, load: Load, messages: int, number: int) -> dict[str, float]:
-    """A sender and a receiver per queue, all at once."""
+def four_pairs(broker: Processes, load: Load, queues: tuple[str, ...], messages: int, number: int) -> dict[str, float]:
+    """Four times a sender and a receiver, all at once: one pair per queue, or all on one."""
     before, began = broker.cpu_seconds(), time.monotonic()
     generator = resource.getrusage(resource.RUSAGE_CHILDREN)
-    running = [load.start(broker, "both", name, n=messages, s=1024, w=1000, run=number) for name in NAMES]
+    running = [load.start(broker, "both", name, n=messages, s=1024, w=1000, run=number) for name in queues]
     for process in running:
         out, error = process.communicate()
         if process.returncode:
             raise SystemExit(f"the load generator failed: {error[-1000:] or out[-1000:]}")
     ended, after = time.monotonic(), broker.cpu_seconds()
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = messages * len(NAMES)
+    total = messages * len(queues)
     used = spent.ru_utime + spent.ru_stime - generator.ru_utime - generator.ru_stime
     return {"rate": total / (ended - began), "cpu_us": (after - before) / total * 1e6, "generator_us": used / total * 1e6}
 
@@ -76,8 +78,7 @@ def latency(broker: Processes, load: Load, messages: int) -> tuple[float, float]
 
 
 def measure(build: Build, directory: Path, load: Load, messages: int, rounds: int, workers: int, table: Table) -> None:
-    alone: list[dict[str, float]] = []
-    several: list[dict[str, float]] = []
+    rows: dict[tuple[str, str], list[dict[str, float]]] = {}
     costs: list[tuple[float, float]] = []
     paced: list[tuple[float, float]] = []
     with (
@@ -85,19 +86,25 @@ def measure(build: Build, directory: Path, load: Load, messages: int, rounds: in
         Processes(build, directory / "several", f"workers = {workers}\n{QUEUES}") as many,
         Processes(build, directory / "carried", f"workers = {workers}\n{QUEUES}", {"TANDEM_CONNECTIONS_STAY": "1"}) as staying,
     ):
+        both = {"one process": one, f"{workers} workers": many}
         for broker in (one, many, staying):
-            four_queues(broker, load, 2_000, 1)
+            four_pairs(broker, load, NAMES, 2_000, 1)
+            four_pairs(broker, load, WIDE, 2_000, 2)
         for number in range(rounds):
-            for broker, kept in ((one, alone), (many, several)) if number % 2 else ((many, several), (one, alone)):
-                kept.append(four_queues(broker, load, messages, 10 + number))
+            for what, queues in (("four queues", NAMES), ("one partitioned queue", WIDE)):
+                for who in list(both) if number % 2 else list(reversed(both)):
+                    found = four_pairs(both[who], load, queues, messages, 10 + number)
+                    rows.setdefault((what, who), []).append(found)
             costs.append(one_queue(staying, load, messages, 50 + number))
             paced.append(latency(staying, load, 500))
-    ratio = [there["rate"] / here["rate"] for here, there in zip(alone, several, strict=True)]
-    for what, rows in (("one process", alone), (f"{workers} workers", several)):
-        table.add(build.label, f"four queues, {what}: messages/s", statistics.median(row["rate"] for row in rows))
-        table.add(build.label, f"four queues, {what}: broker CPU us/message", statistics.median(row["cpu_us"] for row in rows))
-        table.add(build.label, f"four queues, {what}: generator CPU us/message", statistics.median(row["generator_us"] for row in rows))
-    table.add(build.label, "four queues: times the rate of one process", statistics.median(ratio), ">= 1.5")
+    for (what, who), kept in sorted(rows.items()):
+        table.add(build.label, f"{what}, {who}: messages/s", statistics.median(row["rate"] for row in kept))
+        table.add(build.label, f"{what}, {who}: broker CPU us/message", statistics.median(row["cpu_us"] for row in kept))
+        table.add(build.label, f"{what}, {who}: generator CPU us/message", statistics.median(row["generator_us"] for row in kept))
+    for what in ("four queues", "one partitioned queue"):
+        pairs = zip(rows[what, "one process"], rows[what, f"{workers} workers"], strict=True)
+        ratio = statistics.median(there["rate"] / here["rate"] for here, there in pairs)
+        table.add(build.label, f"{what}: times the rate of one process", ratio, ">= 1.5")
     table.add(build.label, "cores at hand", len(os.sched_getaffinity(0)))
     table.add(build.label, "one queue: CPU us/message of the worker that has it", statistics.median(cost[0] for cost in costs))
     table.add(build.label, "one queue: CPU us/message of the one that carries a link", statistics.median(cost[1] for cost in costs), "<= 5")

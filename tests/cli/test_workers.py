@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -193,6 +194,55 @@ def test_a_partitioned_queue_gives_back_everything_that_was_sent_from_anywhere(b
                 sent.add(body)
     with Raw(broker.port) as client:
         assert {arrival.text for arrival in client.receiver("spread", delete=True).receive(len(sent))} == sent
+
+
+def test_a_partitioned_queue_is_with_all_workers_and_counted_looked_at_and_read_as_one(broker: BrokerProcess) -> None:
+    keyed = [{"message_annotations": {"x-opt-partition-key": f"key-{number}"}} for number in range(8)]
+    for number in range(8):
+        with Raw(broker.port) as client:
+            client.feed("spread", str(number), **keyed[number])
+    with Raw(broker.port) as client:
+        numbers = [one.message_annotations[amqp.Symbol("x-opt-sequence-number")] for one in client.peek("spread")]
+        assert numbers == sorted(numbers) and len(numbers) == 8
+        assert len({(number >> 48) % 2 for number in numbers}) == 2, "both workers have some"
+    administrator = administration(broker)
+    assert administrator.get_queue_runtime_properties("spread").active_message_count == 8
+    assert over_http(broker, "POST", "spread/messages", b"8")[0] == 201
+    seen = []
+    for number in range(9):  # over HTTP, which the first worker answers
+        status, body, location = over_http(broker, "POST", "spread/messages/head?timeout=5", b"")
+        seen.append(body.decode())
+        assert status == 201
+        if number % 2:
+            assert over_http(broker, "POST", location.partition(f":{broker.port}/")[2], b"")[0] == 200  # renewed
+        assert over_http(broker, "DELETE", location.partition(f":{broker.port}/")[2])[0] == 200
+    assert sorted(seen) == [str(number) for number in range(9)]
+    assert administrator.get_queue_runtime_properties("spread").active_message_count == 0
+
+
+def test_a_partitioned_topic_gives_every_subscription_everything_from_whichever_worker(broker: BrokerProcess) -> None:
+    administrator = administration(broker)
+    administrator.create_topic("wide", enable_partitioning=True)
+    for name in ("s", "u"):
+        administrator.create_subscription("wide", name)
+    for number in range(6):
+        with Raw(broker.port) as client:
+            client.feed("wide", str(number), message_annotations={"x-opt-partition-key": f"key-{number}"} if number % 2 else {})
+    for name in ("s", "u"):
+        with Raw(broker.port) as client:
+            got = client.receiver(f"wide/Subscriptions/{name}", delete=True).receive(6)
+            assert sorted(arrival.text for arrival in got) == [str(number) for number in range(6)]
+    administrator.delete_topic("wide")
+
+
+def test_what_forwards_to_or_from_a_partitioned_queue_of_several_workers_is_refused_with_what_to_do(broker: BrokerProcess) -> None:
+    administrator = administration(broker)
+    with pytest.raises(HttpResponseError, match="several workers"):
+        administrator.create_queue("forwards", forward_to="spread")
+    properties = administrator.get_queue("spread")
+    properties.forward_to = "b"
+    with pytest.raises(HttpResponseError, match="two workers"):
+        administrator.update_queue(properties)
 
 
 def test_a_rule_added_over_amqp_reaches_the_worker_that_has_the_topic(broker: BrokerProcess) -> None:

@@ -363,6 +363,20 @@ class Session:
             )
         )
 
+    def send_available(self, link: SenderLink, available: int) -> None:
+        """Tell the receiver how many messages wait for its credit."""
+        items = [
+            encode_uint(self.next_incoming_id & _MASK),
+            encode_uint(self.incoming_left),
+            encode_uint(self.next_outgoing_id & _MASK),
+            encode_uint(self.outgoing_window),
+            encode_uint(link.handle),
+            encode_uint(link.delivery_count & _MASK),
+            encode_uint(link.credit if link.credit > 0 else 0),
+            encode_uint(available),
+        ]
+        self.connection.emit(self.channel, described_list(FLOW, items))
+
     def on_flow(self, flow: Flow) -> None:
         acknowledged = self.initial_outgoing_id if flow.next_incoming_id == ABSENT else flow.next_incoming_id
         in_flight = difference(self.next_outgoing_id, acknowledged)

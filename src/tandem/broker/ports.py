@@ -352,11 +352,13 @@ class Consumer:
 class SessionAcceptor:
     """A client that waits for the next free session. The gateway answers its attach from here."""
 
-    __slots__ = ("consumer", "deadline")
+    __slots__ = ("consumer", "deadline", "looks")
 
-    def __init__(self, consumer: Consumer, deadline: int) -> None:
+    def __init__(self, consumer: Consumer, deadline: int, looks: bool = False) -> None:
         self.consumer: Consumer = consumer
         self.deadline: int = deadline
+        self.looks: bool = looks
+        """It is told that there is one, which stays free."""
 
     def shift(self, by_ms: int) -> None:
         """The clock was set: it waits as long as before."""
@@ -365,6 +367,16 @@ class SessionAcceptor:
     def accepted(self, session: MessageSession) -> None: ...
 
     def timed_out(self) -> None: ...
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Watcher:
+    """Somebody who is told how much an entity has for whoever receives next, without receiving."""
+
+    __slots__ = ()
+
+    def looked(self, ready: int) -> None:
+        """So many messages were left ready after everybody in line was served."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -115,7 +115,7 @@ def _stored(directory: Path) -> Snapshot | None:
 
 
 def stores_together(snapshot: Snapshot, count: int) -> list[frozenset[int]]:
-    """Sets of stores that one worker must have: what forwards and where to, and what is partitioned in a way that needs all of it."""
+    """Sets of stores that one worker must have: those of what forwards and of where to, fragments and all."""
     every = frozenset(range(count))
     stores: dict[str, frozenset[int]] = {}
     for stored in snapshot.entities:
@@ -127,8 +127,6 @@ def stores_together(snapshot: Snapshot, count: int) -> list[frozenset[int]]:
         description = stored.description
         own = description.topic if isinstance(description, SubscriptionDescription) else description.name
         mine = stores.get(own.casefold(), frozenset())
-        if isinstance(description, QueueDescription | TopicDescription) and description.partition_count > 1:
-            found.append(every)
         if not isinstance(description, TopicDescription):
             for target in (description.forward_to, description.forward_dead_lettered_messages_to):
                 if target is not None:

@@ -18,6 +18,8 @@ VERSION_PROPERTY: Final = "com.tandem:peer-version"
 NODE_PROPERTY: Final = "com.tandem:node"
 RIGHTS_PROPERTY: Final = "com.tandem:rights"
 """Of a carried link to a management node: what the client may do there."""
+PART_PROPERTY: Final = "com.tandem:part"
+"""Of a receiver: it gets what this node has of a partitioned entity, and is told when there is something."""
 SECRET_BYTES_MIN: Final = 16
 _WINDOW: Final = 2_048
 """Transfer frames that a session between nodes takes ahead of its client."""

@@ -174,9 +174,9 @@ class NamespaceAdmin:
     def _choose_store(self, description: QueueDescription | TopicDescription) -> int:
         return self._namespace.choose_store()
 
-    def _fragments_of(self, enabled: bool) -> int:
+    def _fragments_of(self, description: QueueDescription | TopicDescription) -> int:
         """How many an entity gets that is created now, partitioned or not."""
-        return self._fragments if enabled else 0
+        return self._fragments if description.enable_partitioning else 0
 
     async def announce(self) -> None:
         """Metadata has changed. There is nobody to be told."""
@@ -228,7 +228,7 @@ class NamespaceAdmin:
             now = self._context.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
             self._must_be_new(kept.name)
-            kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept.enable_partitioning))
+            kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept))
             store = self._choose_store(kept)
             stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_queue(stored.id, store, kept)
@@ -259,7 +259,7 @@ class NamespaceAdmin:
             now = self._context.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
             self._must_be_new(kept.name)
-            kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept.enable_partitioning))
+            kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept))
             store = self._choose_store(kept)
             stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_topic(stored.id, store, kept)

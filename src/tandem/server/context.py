@@ -81,6 +81,8 @@ class NamespaceContext:
         """On the way out: new links and sends are refused, nothing more is delivered."""
         self.peer_operations: dict[str, Callable[[dict[object, object]], Awaitable[dict[object, object]]]] = {}
         """What other nodes may ask of this one, by name."""
+        self.ask_others: Callable[[str, dict[object, object]], Awaitable[list[dict[object, object]]]] | None = None
+        """Asks every other node the same; whoever is away answers nothing. None: another node does that, or there is none."""
         self.carrier: CarriesLinks | None = None
         """None: every entity is here."""
         self.look_again: Callable[[], Awaitable[None]] | None = None

@@ -85,7 +85,13 @@ class SharedAdmin(NamespaceAdmin):
         stores = range(len(self._namespace.stores))
         owners = {self._ownership.owner(number) for number in stores if not self._ownership.here(number)}
         others = [self._ask(owner, "runtime", what) for owner in sorted(owner for owner in owners if owner is not None)]
-        return added_up([local, *(runtime_of(told) for told in await asyncio.gather(*others))])
+        told = await asyncio.gather(*others, return_exceptions=True)
+        found = added_up([local, *(runtime_of(one) for one in told if not isinstance(one, BaseException))])
+        away = [one for one in told if isinstance(one, BaseException)]
+        for error in away:
+            if not isinstance(error, BusError):
+                raise error
+        return dataclasses.replace(found, available=False) if away else found
 
     async def _answer_runtime(self, body: dict[object, object]) -> dict[object, object]:
         if "subscription" in body:
@@ -105,22 +111,37 @@ class LeadingAdmin(SharedAdmin):
     ) -> None:
         super().__init__(context, catalog, fragments, cluster, ownership, ask)
         context.peer_operations["administer"] = self._administer
+        context.ask_others = self._ask_others
         self._loaded = False
+        self._bound: set[str] = set()
+        """Names, in lower case, that the configuration connects by forwarding."""
 
     async def load(self, wanted: NamespaceSettings) -> None:
         """The others begin to read when this has come to its end."""
+        described: list[QueueDescription | SubscriptionDescription] = [*wanted.queues, *wanted.subscriptions]
+        for description in described:
+            if _targets(description):
+                own = description.topic if isinstance(description, SubscriptionDescription) else description.name
+                self._bound |= {own.casefold(), *_targets(description)}
         await super().load(wanted)
         self._loaded = True
 
     # -- where entities live ----------------------------------------------------------------
 
-    def _fragments_of(self, enabled: bool) -> int:
-        """Until fragments can be on several nodes, a new partitioned entity has one: it lives in one store, on one node."""
-        return 0
+    def _fragments_of(self, description: QueueDescription | TopicDescription) -> int:
+        """What forwards, or is forwarded to, lives in one store, on one node: messages do not move between nodes yet."""
+        forwards = description.name.casefold() in self._bound or _targets(description) or self._connected_stores(description)
+        return 0 if forwards else super()._fragments_of(description)
+
+    def _owners_of(self, store: int) -> set[str | None]:
+        stores = range(len(self._namespace.stores)) if store == PARTITIONED else [store]
+        return {self._ownership.owner(number) for number in stores}
 
     def _choose_store(self, description: QueueDescription | TopicDescription) -> int:
-        """Where everything that it forwards to, or that forwards to it, is: messages do not move between nodes yet."""
-        owners = {self._ownership.owner(store) for store in self._connected_stores(description)}
+        """Where everything that it forwards to, or that forwards to it, is."""
+        owners: set[str | None] = set()
+        for store in self._connected_stores(description):
+            owners |= self._owners_of(store)
         if not owners:
             return self._namespace.choose_store()
         if len(owners) > 1:
@@ -139,12 +160,12 @@ class LeadingAdmin(SharedAdmin):
             sources = [entity] if isinstance(entity, QueueEntity) else [one.entity for one in entity.subscriptions.values()]
             if any(name in _targets(source.description) for source in sources):
                 stores.add(entity.store)
-        return stores - {PARTITIONED}
+        return stores
 
     def _must_stay_together(self, store: int, description: QueueDescription | SubscriptionDescription) -> None:
         for target in _targets(description):
             entity = self._namespace.find(target)
-            if entity is not None and self._ownership.owner(entity.store) != self._ownership.owner(store):
+            if entity is not None and len(self._owners_of(entity.store) | self._owners_of(store)) > 1:
                 raise NotAllowed(
                     f"'{description.name}' and '{target}', to which it would forward, are served by two workers: {_ONE_WORKER}"
                 )
@@ -175,6 +196,10 @@ class LeadingAdmin(SharedAdmin):
                 self._context.log(f"node '{node}' was not told of a change: {error}; it reads it when it is back")
 
         await asyncio.gather(*(tell(node) for node in self._cluster.others))
+
+    async def _ask_others(self, operation: str, body: dict[object, object]) -> list[dict[object, object]]:
+        told = await asyncio.gather(*(self._ask(node, operation, body) for node in self._cluster.others), return_exceptions=True)
+        return [one if not isinstance(one, BaseException) else {} for one in told]
 
     async def _administer(self, body: dict[object, object]) -> dict[object, object]:
         """What a client of a follower asked for over its management link, or what was idle there for too long."""

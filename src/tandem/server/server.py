@@ -23,7 +23,9 @@ from tandem.gateway.amqp.faulty import FaultyPump
 from tandem.gateway.amqp.moving import TakingOver
 from tandem.gateway.amqp.peer_requests import PeerChannels
 from tandem.gateway.amqp.pump import AmqpPump, PeerPump
+from tandem.gateway.amqp.spread import Spread
 from tandem.gateway.http.data import DataPlane
+from tandem.gateway.http.spread_data import SpreadData
 from tandem.gateway.http.types import HttpNamespace, note_refused
 from tandem.gateway.translate import Translator
 from tandem.model.clock import Clock, SystemClock
@@ -297,19 +299,22 @@ class Server:
             self.connection_count,
         )
         admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
-        if cluster is not None and ownership is not None and cluster.administrator:
-            made = LeadingAdmin if cluster.administers else FollowingAdmin
-            ask = PeerChannels(context, cluster, ownership, self.entropy).ask
-            admin = made(context, catalog, settings.stores.fragments, cluster, ownership, ask)
-        context.admin = admin
+        spread: Spread | None = None
         if cluster is not None and ownership is not None:
-            context.carrier = LinkCarrier(context, cluster, ownership, self.driver.backpressure, self.entropy, attach_here)
+            ask = PeerChannels(context, cluster, ownership, self.entropy).ask
+            carrier = LinkCarrier(context, cluster, ownership, self.driver.backpressure, self.entropy, attach_here, ask)
+            context.carrier = carrier
+            spread = carrier.spread
+            if cluster.administrator:
+                made = LeadingAdmin if cluster.administers else FollowingAdmin
+                admin = made(context, catalog, settings.stores.fragments, cluster, ownership, ask)
+        context.admin = admin
         keeper = self._share(context, admin, catalog, journals)
         await admin.load(wanted)
         namespace.replay()
         self.contexts.append(context)
         self.admins.append(admin)
-        self._data.append(DataPlane(context, admin))
+        self._data.append(DataPlane(context, admin) if spread is None else SpreadData(context, admin, spread))
         stall_ms = settings.cluster.stall_deadline_ms if settings.cluster is not None else settings.stores.stall_deadline_ms
         supervisor = StoreSupervisor(context, stall_ms, self._record_event, keeper)
         supervisor.tell_opening()

@@ -121,7 +121,7 @@ class AcceptorInFragment(SessionAcceptor):
     __slots__ = ("_acceptor", "_sessions")
 
     def __init__(self, acceptor: SessionAcceptor, sessions: JoinedSessions) -> None:
-        super().__init__(acceptor.consumer, acceptor.deadline)
+        super().__init__(acceptor.consumer, acceptor.deadline, acceptor.looks)
         self._acceptor = acceptor
         self._sessions = sessions
 

@@ -398,6 +398,19 @@ class Namespace(Stores):
         topic = self.entities.get(parts[0].casefold()) if parts is not None else None
         return topic.store if topic is not None else None
 
+    def front(self, address: Address) -> PartitionedQueue | None:
+        """The partitioned queue or topic, or sub-queue of it, that this address names; None: it is none."""
+        parts = address.topic_and_subscription
+        entity: QueueEntity | AnyTopic | None = self.entities.get(address.key)
+        if entity is None and parts is not None:
+            topic = self.entities.get(parts[0].casefold())
+            found = topic.subscriptions.get(parts[1].casefold()) if topic is not None and not isinstance(topic, QueueEntity) else None
+            entity = found.entity if found is not None else None
+        if isinstance(entity, QueueEntity):
+            queue = entity.queues[address.sub_queue]
+            return queue if isinstance(queue, PartitionedQueue) else None
+        return entity if isinstance(entity, PartitionedTopic) else None
+
     def is_elsewhere(self, store: int) -> bool:
         """Does another node serve it; of a partitioned entity, any part?"""
         return any(tenant.elsewhere for tenant in self.stores) if store == PARTITIONED else self.stores[store].elsewhere

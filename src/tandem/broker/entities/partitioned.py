@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, Fragments, JoinedBrowsing, JoinedLeases, JoinedSessions
+from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, Fragments, JoinedBrowsing, JoinedLeases, JoinedSessions, fragment_of_key
 from tandem.broker.entities.topic import Subscription, Topic, queue_of_topic
 from tandem.broker.forwarding import settle_transfers
 from tandem.broker.ports import Effect
@@ -91,6 +91,18 @@ class PartitionedQueue(Entity):
         if message.partition_key is not None:
             return message.partition_key
         return message.message_id if self.description.requires_duplicate_detection else None
+
+    def fragment_of(self, message: Message) -> int:
+        """The number of the fragment that its key leads to; -1: it has none, and may go anywhere."""
+        key = self._key(message)
+        return -1 if key is None else fragment_of_key(key, len(self.fragments.queues))
+
+    def takes_here(self) -> bool:
+        """Is there a fragment in service here that takes messages?"""
+        queues = self.fragments.queues
+        if _takes_messages(queues[self._sticky]):
+            return True
+        return any(_takes_messages(part) for part in queues)
 
     def destination(self, message: Message) -> Queue:
         """One without a key goes anywhere that works; all of a turn go the same way."""
@@ -195,18 +207,18 @@ class PartitionedQueue(Entity):
         if consumer.selector is not None:
             add_seeker(self.receivers, consumer)
 
-    def _line_of(self, consumer: Consumer) -> Entity:
+    def line_of(self, consumer: Consumer) -> Entity:
         """Who holds a session stands in the line of that session's fragment."""
         return self if consumer.session is None else self.fragments.of_key(consumer.session.id)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        line = self._line_of(consumer)
+        line = self.line_of(consumer)
         if line is not self:
             line.receivers.remove(consumer)
         self.receivers.remove(consumer)
 
     def consumer_ready(self, consumer: Consumer) -> None:
-        line = self._line_of(consumer)
+        line = self.line_of(consumer)
         if not line.terms.out_of_service:  # else it has lost its session, and hears of it
             line.receivers.ready(consumer)
 
@@ -219,6 +231,8 @@ class PartitionedQueue(Entity):
                 return
         if self.terms.may_receive and not self.terms.deleted and not self.terms.has_sessions:
             self.receivers.pump(now)
+            if self.receivers.watchers:
+                self.receivers.tell_watchers()
 
     # -- one message ---------------------------------------------------------------------------
 

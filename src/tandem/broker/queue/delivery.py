@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from tandem.broker import facts
 from tandem.broker.meters import UNIT_BYTES, Meter
-from tandem.broker.ports import Consumer, Effect, Loaded
+from tandem.broker.ports import Consumer, Effect, Loaded, Watcher
 from tandem.broker.queue.bodies import Bodies
 from tandem.broker.queue.index import LOCKED, READY
 from tandem.broker.queue.ledger import Ledger
@@ -44,6 +44,8 @@ class Receivers:
         """In line for messages. Who left it (`waiting` is False) is taken out when its turn comes, or when too many have left."""
         self.seekers: Seekers | None = None
         """Receivers that want only some messages, or only look."""
+        self.watchers: list[Watcher] = []
+        """Told after each pump what is left."""
         self.has_more: bool = False
         """The last pump stopped to let others have their turn."""
         self._left_line: int = 0
@@ -55,6 +57,22 @@ class Receivers:
 
     def seek_with(self, seekers: Seekers | None) -> None:
         self.seekers = seekers
+
+    def watch(self, watcher: Watcher) -> None:
+        self.watchers.append(watcher)
+        self.slot.touch()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self.watchers = [one for one in self.watchers if one is not watcher]
+
+    def ready_count(self) -> int:
+        """Messages that nobody has, in every part that is in service."""
+        return sum([source.rows.index.by_state[READY] for source in self.sources if source.has_ready()])
+
+    def tell_watchers(self) -> None:
+        ready = self.ready_count()
+        for watcher in self.watchers:
+            watcher.looked(ready)
 
     def set_more(self, more: bool) -> None:
         """For who delivers in the place of `pump`."""

@@ -240,6 +240,10 @@ class Entity(Pumped):
     def consumer_ready(self, consumer: Consumer) -> None:
         """The consumer has room: it queues up behind those who asked before."""
 
+    def line_of(self, consumer: Consumer) -> Entity:
+        """What this consumer is in line for: all of it, or the fragment that has its session."""
+        return self
+
     @abstractmethod
     def tell_all(self, error: BusError) -> None:
         """Everybody who receives from here loses it: the entity was deleted, or its store is down."""

@@ -185,6 +185,8 @@ class Queue(Entity):
                 self.holding.pump(now)
             else:
                 self.receivers.pump(now)
+                if self.receivers.watchers:
+                    self.receivers.tell_watchers()
         self.lending.pump()
 
     def due(self, now: int) -> None:

@@ -138,6 +138,9 @@ class SessionHolding(SessionEvents, SessionVerbs):
             if session is None:
                 break
             waiter, _ = table.waiters.popitem(last=False)
+            if waiter.looks:
+                waiter.accepted(session)
+                continue
             self._hold(session, waiter.consumer, now)
             waiter.accepted(session)
         self._deliver(now)

@@ -12,6 +12,7 @@ from tandem.amqp.types import Described, Symbol
 from tandem.broker.ports import SessionAcceptor
 from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.sessions import MessageSession
+from tandem.cluster.peers import PART_PROPERTY
 from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.coordinator import CoordinatorLink
@@ -24,6 +25,7 @@ from tandem.gateway.amqp.requests import Requests
 from tandem.gateway.amqp.selectors import take_selector
 from tandem.gateway.amqp.sending import Sending
 from tandem.gateway.amqp.sending_once import ONCE, SendingOnce
+from tandem.gateway.amqp.spread_receiving import PartReceiving, SpreadConsumer, SpreadReceiving
 from tandem.model import address as addresses
 from tandem.model.address import Address
 from tandem.model.entity import Right
@@ -37,10 +39,11 @@ from tandem.model.errors import (
     OperationTimeout,
     Unauthorized,
 )
+from tandem.model.limits import Limits
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _SESSION_DESCRIPTORS: Final = (0x0000_0013_7000_000C, SESSION_FILTER)
-_TIMEOUT: Final = "com.microsoft:timeout"
+TIMEOUT_PROPERTY: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 _EPOCH_TICKS: Final = 621_355_968_000_000_000
 _SETTLED_MODE: Final = 1
@@ -155,9 +158,13 @@ def attach_here(connection: PeerConnection, link: Link, address: Address, right:
 
 
 def _attach_management(connection: PeerConnection, link: Link, address: Address) -> None:
-    context = connection.context
+    attach_management(link, _management(connection, address), address)
+
+
+def attach_management(link: Link, node: ManagementNode, address: Address) -> None:
+    context = node.connection.context
     largest = _MESSAGES_PER_REQUEST * context.namespace.resolve(address).terms.message_bytes_max
-    _attach_requests(link, _management(connection, address), min(largest, context.limits.message_bytes_ceiling))
+    _attach_requests(link, node, min(largest, context.limits.message_bytes_ceiling))
 
 
 def _attach_requests(link: Link, requests: Requests, bytes_max: int) -> None:
@@ -183,18 +190,28 @@ def _attach_coordinator(connection: PeerConnection, link: Link) -> None:
 # -- sending ---------------------------------------------------------------------------------
 
 
-def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Address) -> None:
-    context = connection.context
+def sender_queue(connection: PeerConnection, address: Address) -> Entity:
+    """What a sender to this address may send to now."""
     if address.sub_queue is not addresses.SubQueue.MAIN:
         raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
-    queue = context.namespace.resolve_sender(address)
+    queue = connection.context.namespace.resolve_sender(address)
     if not queue.terms.may_send:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")
+    return queue
+
+
+def _attach_sending(connection: PeerConnection, link: ReceiverLink, address: Address) -> None:
+    queue = sender_queue(connection, address)
     once = link.properties.get(ONCE) is True
-    link.handle_with(_sending(connection, queue, address, once))
+    serve_sender(link, address, queue, _sending(connection, queue, address, once), once)
+
+
+def serve_sender(link: ReceiverLink, address: Address, queue: Entity, sending: Sending, once: bool = False) -> None:
+    connection = sending.connection
+    link.handle_with(sending)
     connection.keep_link(link, address, Right.SEND)
     queue.access(connection.turn.now)
-    link.keep_credit(context.limits.link_credit)
+    link.keep_credit(connection.context.limits.link_credit)
     if DELAYED_DELIVERY in link.desired_capabilities:
         link.offer([DELAYED_DELIVERY])
     link.accept(max_message_size=queue.terms.message_bytes_max, properties={Symbol(ONCE): True} if once else None)
@@ -232,6 +249,10 @@ def _consumer(connection: PeerConnection, link: SenderLink, queue: Entity) -> Li
 
 
 def _receiving(connection: PeerConnection, queue: Entity, consumer: LinkConsumer) -> Receiving:
+    if isinstance(consumer, SpreadConsumer):
+        return SpreadReceiving(connection, queue, consumer)
+    if not connection.may_carry and consumer.link.properties.get(PART_PROPERTY) is True:
+        return PartReceiving(connection, queue, consumer)
     if connection.context.tracing is not None:
         from tandem.gateway.amqp.traced import TracedConsumer, TracedReceiving
 
@@ -240,15 +261,21 @@ def _receiving(connection: PeerConnection, queue: Entity, consumer: LinkConsumer
     return Receiving(connection, queue, consumer)
 
 
-def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Address) -> None:
-    source = link.source
-    assert source is not None
-    limits = connection.context.limits
+def receiver_queue(connection: PeerConnection, address: Address) -> Entity:
+    """What a receiver at this address may receive from now."""
     queue = connection.context.namespace.resolve(address)
     if not queue.terms.may_receive:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for receiving. Set its status to Active.")
     queue.terms.check_receiver()
     queue.access(connection.turn.now)
+    return queue
+
+
+def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Address) -> None:
+    source = link.source
+    assert source is not None
+    limits = connection.context.limits
+    queue = receiver_queue(connection, address)
     consumer = _consumer(connection, link, queue)
     if SESSION_FILTER in source.filter:
         if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), limits) is not None:
@@ -261,10 +288,10 @@ def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Add
     if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
         consumer.only_look()
         link.presettle()
-    _serve(link, address, queue, consumer, None)
+    serve_receiver(link, address, queue, consumer, None)
 
 
-def _serve(link: SenderLink, address: Address, queue: Entity, consumer: LinkConsumer, session: MessageSession | None) -> None:
+def serve_receiver(link: SenderLink, address: Address, queue: Entity, consumer: LinkConsumer, session: MessageSession | None) -> None:
     connection = consumer.connection
     link.handle_with(_receiving(connection, queue, consumer))
     queue.add_consumer(consumer)
@@ -280,28 +307,36 @@ def _serve(link: SenderLink, address: Address, queue: Entity, consumer: LinkCons
     link.accept(source=source, properties={_LOCKED_UNTIL: session.locked_until * 10_000 + _EPOCH_TICKS})
 
 
+def wanted_session(asked: object) -> object:
+    """Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form."""
+    return asked.value if isinstance(asked, Described) and asked.descriptor in _SESSION_DESCRIPTORS else asked
+
+
+def session_patience_ms(link: Link, limits: Limits) -> int:
+    """How long its client waits for the next session."""
+    patience = link.properties.get(TIMEOUT_PROPERTY)
+    return patience if isinstance(patience, int) and patience >= 0 else limits.next_session_wait_ms
+
+
 def _attach_session(link: SenderLink, address: Address, source: Terminus, queue: Entity, consumer: LinkConsumer) -> None:
     turn, limits = consumer.connection.turn, consumer.connection.context.limits
     asked = source.filter[SESSION_FILTER]
-    # Filters should be described (3.5.1), and half of the clients do so; each reads the answer only in its own form.
-    wanted = asked.value if isinstance(asked, Described) and asked.descriptor in _SESSION_DESCRIPTORS else asked
+    wanted = wanted_session(asked)
     if not queue.terms.has_sessions:
         raise NotAllowed(f"A sessionful message receiver cannot be created on '{queue.path}', which does not require sessions.")
     if wanted is None:
-        patience = link.properties.get(_TIMEOUT)
-        wait_ms = patience if isinstance(patience, int) and patience >= 0 else limits.next_session_wait_ms
-        acceptor = _NextSession(link, address, queue, consumer, turn.now + wait_ms)
-        link.handle_with(_AwaitingSession(queue, acceptor))
+        acceptor = NextSession(link, address, queue, consumer, turn.now + session_patience_ms(link, limits))
+        link.handle_with(AwaitingSession(queue, acceptor))
         queue.sessions.await_next(acceptor)
     elif isinstance(wanted, str):
         if len(wanted) > limits.session_id_chars_max:
             raise InvalidField(f"The session id has {len(wanted)} characters; {limits.session_id_chars_max} are allowed.")
-        _serve(link, address, queue, consumer, queue.sessions.accept(wanted, consumer, turn.now))
+        serve_receiver(link, address, queue, consumer, queue.sessions.accept(wanted, consumer, turn.now))
     else:
         raise InvalidField(f"The filter {SESSION_FILTER} must be a string or null, found {type(wanted).__name__}.")
 
 
-class _NextSession(SessionAcceptor):
+class NextSession(SessionAcceptor):
     """An attach that waits for the next free session."""
 
     __slots__ = ("_address", "_link", "_queue")
@@ -315,7 +350,7 @@ class _NextSession(SessionAcceptor):
     def accepted(self, session: MessageSession) -> None:
         consumer = self.consumer
         assert isinstance(consumer, LinkConsumer)
-        _serve(self._link, self._address, self._queue, consumer, session)
+        serve_receiver(self._link, self._address, self._queue, consumer, session)
         consumer.connection.touch()
 
     def timed_out(self) -> None:
@@ -326,12 +361,12 @@ class _NextSession(SessionAcceptor):
         consumer.connection.touch()
 
 
-class _AwaitingSession(LinkHandler):
+class AwaitingSession(LinkHandler):
     """The client gave up while it waited for a session."""
 
     def __init__(self, queue: Entity, acceptor: SessionAcceptor) -> None:
         self._queue = queue
-        self._acceptor = acceptor
+        self.acceptor = acceptor
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        self._queue.sessions.forget(self._acceptor)
+        self._queue.sessions.forget(self.acceptor)

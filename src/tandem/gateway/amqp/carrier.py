@@ -9,7 +9,7 @@ from typing import Final, Protocol, cast
 from tandem.amqp.connection import Connection
 from tandem.amqp.link import ATTACH_RECEIVED, Link, ReceiverLink, SenderLink
 from tandem.amqp.types import Symbol
-from tandem.broker.entities.partitioned import PARTITIONED
+from tandem.broker.entities.partitioned import PARTITIONED, PartitionedQueue
 from tandem.cluster.ownership import Ownership
 from tandem.cluster.peers import RIGHTS_PROPERTY, ClusterNode, unfit_version
 from tandem.gateway.amqp.carrying import CarriedConnection, CarriedLink, CarriedReceiving, CarriedRequests, CarriedSending
@@ -17,6 +17,9 @@ from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.moving import move
 from tandem.gateway.amqp.pump import TransportWriter
 from tandem.gateway.amqp.recording import Recording
+from tandem.gateway.amqp.spread import Spread
+from tandem.gateway.fragment_owners import Ask
+from tandem.gateway.something_ready import answer_awaits
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import BusError, StoreUnavailable
@@ -44,6 +47,7 @@ class LinkCarrier:
         backpressure: Backpressure,
         entropy: Callable[[int], bytes],
         attach_here: AttachHere,
+        ask: Ask,
     ) -> None:
         self._context = context
         self._cluster = cluster
@@ -57,6 +61,8 @@ class LinkCarrier:
         self._told: dict[str, str] = {}
         """By node what the operator was told last about connecting to it."""
         self._opening: dict[tuple[PeerConnection, str], asyncio.Future[CarriedConnection]] = {}
+        self.spread = Spread(context, ownership, self._continued, self._carry_to, ask)
+        answer_awaits(context)
         ownership.subscribe(self._owner_changed)
 
     def takes(self, connection: PeerConnection, link: Link, address: Address, right: Right) -> bool:
@@ -67,7 +73,12 @@ class LinkCarrier:
             return True
         store = self._context.namespace.store_of(address)
         if store == PARTITIONED:
-            store = self._elsewhere_as_a_whole()
+            front = self._context.namespace.front(address)
+            if front is not None and self._is_spread(front):
+                connection.recording = None  # it is as well placed here as anywhere
+                self.spread.attach(connection, link, address, right, front)
+                return True
+            store = 0 if front is not None else None
         if store is None or self._ownership.here(store):
             connection.recording = None
             return False
@@ -97,12 +108,14 @@ class LinkCarrier:
             if not self.takes(connection, its_link, its_address, its_right):
                 self._attach_here(connection, its_link, its_address, its_right)
 
-    def _elsewhere_as_a_whole(self) -> int | None:
-        """A store that stands for all of them, if one other node has them all. None: some are here."""
+    def _is_spread(self, front: PartitionedQueue) -> bool:
+        """Do several nodes have its fragments? Else the first one stands for all of them."""
         ownership = self._ownership
-        stores = range(len(self._context.namespace.stores))
-        owners = {ownership.owner(store) for store in stores}
-        return 0 if len(owners) == 1 and not ownership.here(0) else None
+        stores = {self.spread.store_of(fragment) for fragment in range(len(front.fragments.queues))}
+        return len({ownership.owner(store) for store in stores}) > 1
+
+    def _carry_to(self, connection: PeerConnection, link: Link, address: Address, right: Right, store: int) -> None:
+        self._context.spawn(self._attach(connection, link, address, right, store))
 
     # -- attach ------------------------------------------------------------------------------
 

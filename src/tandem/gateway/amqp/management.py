@@ -24,9 +24,9 @@ from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, NotImplementedByBroker, ServerBusy
 from tandem.server.audit import PURGED
 
-_LONG: Final = 0x81
-_TIMESTAMP: Final = 0x83
-_NO_CONTENT: Final = 204
+LONG: Final = 0x81
+TIMESTAMP: Final = 0x83
+NO_CONTENT: Final = 204
 
 Operation = Callable[[dict[object, object]], Awaitable[Reply]]
 
@@ -43,7 +43,7 @@ _DISPOSITIONS: Final = {
 _T = TypeVar("_T")
 
 
-def _many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
+def many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
     value = body.get(name)
     values = value.values if isinstance(value, Array) else value
     if not isinstance(values, (list, tuple)) or not all(isinstance(v, kind) for v in values):
@@ -133,7 +133,7 @@ class ManagementNode(Requests):
 
     def _count(self, meter: int, status: int) -> None:
         try:
-            self._queue.metered(meter, EMPTY if status == _NO_CONTENT else OK)
+            self._queue.metered(meter, EMPTY if status == NO_CONTENT else OK)
         except BusError:
             return  # the entity went while it was being asked: there is nothing to count it on
 
@@ -171,7 +171,7 @@ class ManagementNode(Requests):
 
     async def _receive_deferred(self, body: dict[object, object]) -> Reply:
         queue = self._queue
-        seqs = _many(body, "sequence-numbers", int)
+        seqs = many(body, "sequence-numbers", int)
         peek_lock = need(body, "receiver-settle-mode", int) == 1
         in_session = queue.terms.has_sessions and self._sessions.looked_at(body) is not None
         session = self._sessions.held_by(body) if in_session else None
@@ -186,12 +186,12 @@ class ManagementNode(Requests):
     # -- locks and settlement ----------------------------------------------------------------
 
     def _locks(self, body: dict[object, object]) -> list[Lock]:
-        tokens = _many(body, "lock-tokens", uuid.UUID)
+        tokens = many(body, "lock-tokens", uuid.UUID)
         return [self._queue.find_lock(token_to_uuid(token.bytes)) for token in dict.fromkeys(tokens)]
 
     async def _renew_lock(self, body: dict[object, object]) -> Reply:
         until = verbs.renew(self._queue, self._locks(body), self.connection.turn.now)
-        return 200, {"expirations": Array(_TIMESTAMP, [Timestamp(instant) for instant in until])}
+        return 200, {"expirations": Array(TIMESTAMP, [Timestamp(instant) for instant in until])}
 
     async def _update_disposition(self, body: dict[object, object]) -> Reply:
         status = need(body, "disposition-status", str)
@@ -221,11 +221,11 @@ class ManagementNode(Requests):
         queue = self.connection.context.namespace.resolve_sender(self._address)
         placed = verbs.send_all(queue, messages, self.connection.turn.now)
         await durable(queue)
-        return 200, {"sequence-numbers": Array(_LONG, [one.seq for one in placed])}
+        return 200, {"sequence-numbers": Array(LONG, [one.seq for one in placed])}
 
     async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
         queue = self.connection.context.namespace.resolve_sender(self._address)
-        queue.browsing.cancel_scheduled(_many(body, "sequence-numbers", int), self.connection.turn.now)
+        queue.browsing.cancel_scheduled(many(body, "sequence-numbers", int), self.connection.turn.now)
         await durable(queue)
         return 200, {}
 

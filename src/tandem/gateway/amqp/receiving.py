@@ -112,6 +112,7 @@ class Receiving(LinkHandler):
         if consumer.link.credit > 0:
             queue.consumer_ready(consumer)
         if consumer.link.drain:
+            queue = queue.line_of(consumer)
             queue.pump(self.connection.turn.now)
             while queue.receivers.has_more:
                 queue.pump(self.connection.turn.now)

@@ -83,7 +83,11 @@ class Sending(LinkHandler):
             part.when_durable(reroutable)
 
     def _send_batch(self, link: ReceiverLink, delivery_id: int, queue: Entity, payload: bytes, settled: bool, now: int) -> None:
-        messages = [self.connection.translator.message(part) for part in split_batch(payload)]
+        self._send_messages(
+            link, delivery_id, queue, [self.connection.translator.message(part) for part in split_batch(payload)], settled, now
+        )
+
+    def _send_messages(self, link: ReceiverLink, delivery_id: int, queue: Entity, messages: list[Message], settled: bool, now: int) -> None:
         placed = verbs.send_all(queue, messages, now)
         if settled:
             queue.when_durable(verbs.NOTHING)

@@ -21,7 +21,7 @@ ASSOCIATED_LINK: Final = "associated-link-name"
 _ALL_SESSIONS_MS: Final = 253_402_300_800_000
 """DateTime.MaxValue: not "updated after" but "with messages or state"."""
 
-_STRING: Final = 0xB1
+STRING: Final = 0xB1
 
 
 class SessionOperations:
@@ -101,4 +101,4 @@ class SessionOperations:
         ids = self._queue.sessions.list_ids(None if after >= _ALL_SESSIONS_MS - 1 else int(after), max(skip, 0), max(top, 0))
         if not ids:
             return 204, {}
-        return 200, {"skip": Int(skip + len(ids)), "sessions-ids": Array(_STRING, list[object](ids))}
+        return 200, {"skip": Int(skip + len(ids)), "sessions-ids": Array(STRING, list[object](ids))}

@@ -158,6 +158,14 @@ class Transactions:
             raise _over_nodes(carried.node)
         return transaction.carried
 
+    def node_of(self, id_: bytes | None) -> str:
+        """Where it has begun; empty: here, or nowhere yet."""
+        carried = self.find(id_).carried
+        return carried.carried.node if carried is not None else ""
+
+    def over_nodes(self, node: str) -> BusError:
+        return _over_nodes(node or "this one")
+
     def carried_part(self, id_: bytes) -> CarriedTransaction | None:
         """Of a transaction that is discharged on another node, and is over here. None: it is discharged here."""
         transaction = self.find(id_)

@@ -68,7 +68,7 @@ class DataPlane:
                 return await asyncio.shield(visitor.future)
         except TimeoutError:
             visitor.wanted = 0
-            if visitor.reserved:
+            if visitor.reserved or visitor.future.done():
                 return await visitor.future  # chosen already: it is leaving the queue and must reach somebody
             queue.metered(RECEIVE, EMPTY)
             return None

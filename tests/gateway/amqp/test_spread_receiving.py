@@ -1,0 +1,94 @@
+"""Receivers of a partitioned queue whose fragments two nodes have: who gets how much credit, and what one node's end takes along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem import amqp
+from tests.cluster.spread import KEYED, SpreadBroker
+from tests.conformance.raw import Raw, Refused, message
+
+
+@pytest.fixture(scope="module")
+def broker(module_path: Path) -> Iterator[SpreadBroker]:
+    with SpreadBroker(module_path / "spread", {"plain": 12, "sessions": 4}, real_time=True, turns=False) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("delete", [False, True], ids=["peek-lock", "receive-and-delete"])
+def test_never_more_is_delivered_than_the_client_gave_credit_for(broker: SpreadBroker, delete: bool) -> None:
+    queue = broker.queue("plain")
+    with Raw(broker.port) as raw, Raw(broker.port) as other:
+        for node in (0, 1):
+            raw.feed(queue, *(f"{node}-{number}" for number in range(40)), **KEYED[node])
+        receivers = [raw.receiver(queue, delete), other.receiver(queue, delete)]
+        seen: list[str] = []
+        for credit in (1, 1, 1, 2, 3, 5, 8):
+            for receiver in receivers:
+                receiver.link.grant(credit)
+                receiver.raw.until(lambda receiver=receiver, credit=credit: len(receiver.end.deliveries) >= credit)  # type: ignore[misc]
+            for receiver in receivers:
+                receiver.raw.quiet(0.05)
+                assert len(receiver.end.deliveries) == credit
+                seen += [arrival.text for arrival in receiver.end.deliveries]
+                receiver.end.deliveries = []
+        assert len(seen) == len(set(seen)) == 42
+        assert {text[0] for text in seen} == {"0", "1"}, "neither node was left out"
+
+
+def test_credit_that_lies_idle_with_one_node_comes_back_for_what_another_has(broker: SpreadBroker) -> None:
+    queue = broker.queue("plain")
+    with Raw(broker.port) as raw, Raw(broker.port) as feeder:
+        receiver = raw.receiver(queue)
+        for number, node in enumerate((1, 0, 1, 1, 0, 0, 1, 0)):  # one credit at a time, wherever it went last
+            receiver.link.grant(1)
+            feeder.feed(queue, str(number), **KEYED[node])
+            raw.until(lambda: bool(receiver.end.deliveries))
+            assert [arrival.text for arrival in receiver.end.deliveries] == [str(number)]
+            receiver.end.deliveries = []
+
+
+def test_a_drain_asks_everybody_and_is_answered_once_all_have(broker: SpreadBroker) -> None:
+    queue = broker.queue("plain")
+    with Raw(broker.port) as raw:
+        raw.feed(queue, "a", **KEYED[0])
+        raw.feed(queue, "b", "c", **KEYED[1])
+        receiver = raw.receiver(queue)
+        assert len(receiver.drain(1)) == 1
+        assert len(receiver.drain(10)) == 2
+        assert receiver.drain(10) == []
+
+
+def test_a_node_that_goes_takes_its_fragments_along_and_no_others(module_path: Path) -> None:
+    with SpreadBroker(module_path / "one-goes", {"plain": 1, "sessions": 1}, real_time=True, turns=False) as broker:
+        queue = broker.queue("plain")
+        with Raw(broker.port) as raw:
+            for node in (0, 1):
+                raw.feed(queue, *(f"{node}-{number}" for number in range(3)), **KEYED[node])
+            receiver = raw.receiver(queue)
+            sender = raw.sender(queue)
+            arrivals = {arrival.text: arrival for arrival in receiver.receive(4)}
+            broker.run(broker.servers[1].stop())
+            for text, arrival in arrivals.items():
+                outcome = receiver.settle(arrival, amqp.ACCEPTED)
+                assert outcome is not None
+                assert (outcome.error is None) is (text[0] == "0"), "the other's locks went with it"
+            rest = 3 - sum(text[0] == "0" for text in arrivals)
+            assert all(arrival.text[0] == "0" for arrival in receiver.drain(10)) and rest >= 0
+            sender.send(message("still", **KEYED[0]))
+            sender.send(message("anywhere"))
+            with pytest.raises(Refused, match="is away"):
+                sender.send(message("gone", **KEYED[1]))
+            assert sorted(arrival.text for arrival in receiver.receive(2)) == ["anywhere", "still"]
+
+
+def test_what_is_there_comes_as_far_as_the_credit_goes_whoever_has_it_and_said_so_first(broker: SpreadBroker) -> None:
+    """Received and deleted: an owner says that it has more before what it was lent credit for has left."""
+    queue = broker.queue("plain")
+    with Raw(broker.port) as raw:
+        raw.feed(queue, "here", **KEYED[0])
+        raw.feed(queue, *map(str, range(5)), **KEYED[1])
+        assert len(raw.receiver(queue, delete=True).receive(6)) == 6
