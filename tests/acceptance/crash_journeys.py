@@ -8,7 +8,7 @@ import time
 from typing import Any, ClassVar
 
 from tandem import amqp
-from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
+from tandem.simulator.amqp_client import AmqpClient, AmqpSender, Gone, PeerRefused
 from tandem.simulator.checker import Checker
 from tests.acceptance.crash_stories import ABANDONED, Actor, FannedOut, Plain, Sessions
 from tests.acceptance.crashing import CrashingBroker, Story, body_of, message, peek, read
@@ -127,13 +127,13 @@ class Transactional(Story):
                 undone = f"{self.target}-undone-{self._rolled_back}"
                 self.out.sending(undone)
                 self.out.refused(undone)
-                await transactions.send(sender.link, transaction, message(undone, body_of(undone)))
+                await transactions.send(sender, transaction, message(undone, body_of(undone)))
                 await transactions.discharge(transaction, fail=True)
                 await receiver.settle(incoming, ABANDONED)
                 continue
             self.out.sending(key)
             self.checker.settling(key)
-            await transactions.send(sender.link, transaction, message(key, body_of(key)))
+            await transactions.send(sender, transaction, message(key, body_of(key)))
             await receiver.settle(incoming, amqp.encode_transactional(transaction, amqp.ACCEPTED))
             await transactions.discharge(transaction)
             self.checker.settled(key)
@@ -191,13 +191,14 @@ class Transactions(amqp.LinkHandler):
     async def discharge(self, transaction: bytes, fail: bool = False) -> None:
         await self._ask(amqp.Described(amqp.ULong(0x32), [transaction, fail]))
 
-    async def send(self, link: amqp.SenderLink, transaction: bytes, payload: bytes) -> None:
+    async def send(self, sender: AmqpSender, transaction: bytes, payload: bytes) -> None:
         """Done when the broker has taken it under the transaction."""
-        if not link.attached:
+        if not sender.link.attached:
             raise Gone("the link is gone")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A transactional state counts as an answer to a sender that only knows `accepted`: it fails with what it was, see below.
-        transactional_transfer(link, transaction, payload, answer)
+        transactional_transfer(sender.link, transaction, payload, answer)
+        sender.follow(answer)
         self._client.plan_flush()
         done, _ = await asyncio.wait([answer, self._client.ended], return_when=asyncio.FIRST_COMPLETED)
         if answer not in done:

@@ -70,7 +70,7 @@ class AmqpClient(ConnectionHandler):
         self._ticks_seconds = 0.0
         self._names = itertools.count(1)
         self._nodes: dict[str, tuple[AmqpSender, AmqpReceiver]] = {}
-        self._answers: dict[object, asyncio.Future[tuple[int, dict[str, Any]]]] = {}
+        self._answers: dict[str, asyncio.Future[tuple[int, dict[str, Any]]]] = {}
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -166,6 +166,7 @@ class AmqpClient(ConnectionHandler):
             sender = await self.sender(node)
             receiver = await self.receiver(node, credit=100, delete=True)
             receiver.on_message = self._answered
+            receiver.on_end = lambda: self._without_answers(node)
             self._nodes[node] = (sender, receiver)
         sender, receiver = self._nodes[node]
         number = f"{node}#{next(self._names)}"
@@ -180,9 +181,15 @@ class AmqpClient(ConnectionHandler):
         await sender.send(message)
         return await answer
 
+    def _without_answers(self, node: str) -> None:
+        """Its link ended, and the connection goes on: nothing more will be heard from there."""
+        self._nodes.pop(node, None)
+        for number in [number for number in self._answers if number.startswith(f"{node}#")]:
+            _fail(self._answers.pop(number), Gone("the link ended"))
+
     def _answered(self, incoming: Incoming) -> None:
         message = decode_message(incoming.payload)
-        answer = self._answers.pop(message.properties.get("correlation-id"))
+        answer = self._answers.pop(str(message.properties.get("correlation-id")))
         if answer.done():
             return  # whoever asked has given up waiting
         said = message.application_properties
@@ -286,6 +293,10 @@ class AmqpSender(LinkHandler):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unanswered: set[asyncio.Future[None]] = set()
 
+    def follow(self, answer: asyncio.Future[None]) -> None:
+        """It fails when the link ends, as those of `send` do."""
+        self._unanswered.add(answer)
+
     def send(self, payload: bytes, message_format: int = 0) -> asyncio.Future[None]:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self.link.attached:
@@ -334,6 +345,7 @@ class AmqpReceiver(LinkHandler):
         self._unanswered: dict[int, asyncio.Future[None]] = {}
         self.error: BaseException | None = None
         self.on_message: Callable[[Incoming], None] = self._waiting.put_nowait
+        self.on_end: Callable[[], None] = lambda: None
 
     def grant(self, credit: int) -> None:
         self.link.grant(credit)
@@ -391,6 +403,7 @@ class AmqpReceiver(LinkHandler):
         for answer in unanswered.values():
             _fail(answer, Gone("the link ended"))
         self._waiting.put_nowait(None)
+        self.on_end()
 
 
 class _Pump:
