@@ -37,10 +37,15 @@ def database(postgres: PostgresEngine) -> str:
     return postgres.primary.dsn(name)
 
 
+def make_cluster(dsn: str, secret: bytes = SECRET) -> None:
+    """As `tandem cluster init` does."""
+    connection = EngineConnection(Hosts(dsn), "test", ManualClock())
+    Schema(dsn, connection).initialize(secret)
+    connection.close()
+
+
 @pytest.fixture
 def cluster_dsn(database: str) -> str:
     """DSN of a database with a cluster's schema."""
-    connection = EngineConnection(Hosts(database), "test", ManualClock())
-    Schema(database, connection).initialize(SECRET)
-    connection.close()
+    make_cluster(database)
     return database

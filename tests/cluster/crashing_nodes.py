@@ -88,8 +88,8 @@ class Pair(CrashingBroker):
         return self._serving in self._nodes and self._nodes[self._serving].running
 
     def asks_to_try_again(self, refused: PeerRefused) -> bool:
-        """Stores are opened one after the other."""
-        return "Try again" in str(refused)
+        """Stores are opened one after the other; what was on its way to a node that died may have happened."""
+        return "Try again" in str(refused) or "try again" in str(refused)
 
     async def spawn(self) -> None:
         for node in self._nodes.values():

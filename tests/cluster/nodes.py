@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,9 @@ def receive_all(connection_string: str, queue: str = "q", wait: float = 2) -> li
                 found.append(str(message))
                 receiver.complete_message(message)
     return found
+
+
+def metrics_of(broker: BrokerProcess) -> str:
+    port = broker.line("ready: listening on ").partition(";")[0].rpartition(":")[2]
+    with urllib.request.urlopen(f"http://localhost:{port}/$tandem/metrics", timeout=10) as answer:
+        return str(answer.read().decode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.cli.broker_process import BrokerProcess
-from tests.cluster.nodes import Cluster, receive_all, sender_of, try_send, until
+from tests.cluster.nodes import Cluster, metrics_of, receive_all, sender_of, try_send, until
 
 
 @pytest.fixture
@@ -19,12 +18,6 @@ def cluster(tmp_path: Path, cluster_dsn: str) -> Iterator[Cluster]:
     made = Cluster(tmp_path, cluster_dsn, peers=True)
     yield made
     made.close()
-
-
-def metrics_of(broker: BrokerProcess) -> str:
-    port = broker.line("ready: listening on ").partition(";")[0].rpartition(":")[2]
-    with urllib.request.urlopen(f"http://localhost:{port}/$tandem/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
 
 
 def administration_of(broker: BrokerProcess) -> ServiceBusAdministrationClient:

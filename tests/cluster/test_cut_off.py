@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ import pytest
 
 from tandem.testing.postgres import PostgresEngine
 from tests.acceptance.proxy import SlowNetwork
-from tests.cluster.nodes import Cluster, receive_all, try_send, until
+from tests.cluster.nodes import CONFIG, Cluster, metrics_of, receive_all, try_send, until
+
+GONE_SECONDS = int(os.environ.get("TANDEM_CLUSTER_GONE_SECONDS", "1"))
+"""How long the standby is away; 60 in the long form."""
 
 
 class Line:
@@ -76,7 +80,7 @@ def test_an_owner_cut_off_from_the_engine_loses_its_stores_and_finds_out(
 def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accepted_meanwhile(
     tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
 ) -> None:
-    cluster = Cluster(tmp_path, cluster_dsn)
+    cluster = Cluster(tmp_path, cluster_dsn, config=CONFIG.replace("[cluster]", '[cluster]\nstall_deadline = "4s"'))
     sent: list[bool] = []
     try:
         broker = cluster.start("a")
@@ -86,7 +90,8 @@ def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accep
         try:
             thread = threading.Thread(target=lambda: sent.append(try_send(broker.connection_string, "while it was gone")))
             thread.start()
-            time.sleep(2)  # nothing happens, which is what is looked for
+            until(lambda: "is suspended" in cluster.logs("a"))
+            time.sleep(GONE_SECONDS)  # nothing happens, which is what is looked for
             assert sent == []
         finally:
             postgres.require_standby()
@@ -94,5 +99,6 @@ def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accep
         assert sent == [True], "and it goes on by itself"
         assert sorted(receive_all(broker.connection_string)) == ["before", "while it was gone"]
         assert "epoch 2" not in cluster.command("status", "--seconds", "0"), "without a takeover"
+        assert 'tandem_cluster_doubts_total{end="landed"} 0.0' not in metrics_of(broker), "what nobody was told of had landed"
     finally:
         cluster.close()

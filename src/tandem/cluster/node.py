@@ -39,6 +39,8 @@ class HeldStore(Protocol):
     """A store as its node drives it."""
 
     epoch: int
+    doubts: dict[str, int]
+    """Blocks that the engine did not answer for, by what was found out: `landed`, or `sent again`."""
 
     def hold(self, why: str) -> None: ...
 

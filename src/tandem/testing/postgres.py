@@ -208,10 +208,13 @@ class PostgresEngine:
                 assert time.monotonic() < deadline, "the standbys do not replicate"
                 time.sleep(0.05)
 
-    def fail_over(self, delete: bool = True) -> None:
-        """The primary is killed, its disk deleted; of the standbys the one that has most is promoted."""
+    def fail_over(self, delete: bool = True, how: signal.Signals = signal.SIGKILL) -> PostgresNode:
+        """The primary is killed, its disk deleted; of the standbys the one that has most is promoted, the others follow it. Who was lost.
+
+        `how`: SIGQUIT is `stop -m immediate`; SIGINT is a switchover, where the standbys have everything before the old one is gone.
+        """
         lost = self.nodes.pop(0)
-        lost.stop(signal.SIGKILL)
+        lost.stop(how)
         if delete:
             shutil.rmtree(lost.directory)
         most = "SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn"
@@ -219,6 +222,12 @@ class PostgresEngine:
         chosen = self.nodes[0]
         chosen.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
         chosen.execute("SELECT pg_promote(true, 60)")
+        for node in self.nodes[1:]:
+            source = f"host=127.0.0.1 port={chosen.port} user={_USER} application_name={node.name}"
+            node.execute(f"ALTER SYSTEM SET primary_conninfo = '{source}'")
+            node.execute("SELECT pg_reload_conf()")
+        self.require_standby()
+        return lost
 
     def fail_over_strictly(self, replacement: str) -> None:
         """As `fail_over`, and no commit is on one machine only: the new primary answers none before `replacement`, which stands where the

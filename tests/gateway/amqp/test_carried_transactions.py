@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tandem import amqp
+from tandem.gateway.amqp import coordinator as coordinator_link
 from tests.cluster.carried import CarriedBroker
 from tests.conformance.raw import Raw, Refused, message
 from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in, transactional_transfer
@@ -111,3 +113,27 @@ def test_with_the_owner_lost_the_transaction_is_absent(pair: CarriedBroker) -> N
         with pytest.raises(Refused):
             coordinator.discharge(transaction)
         assert texts(client, queue) == []
+
+
+def test_with_the_answer_to_a_discharge_lost_nobody_is_told_that_nothing_happened(
+    pair: CarriedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = pair.queue("plain")
+    answer = coordinator_link._Answer.send
+    owners = pair.owner.contexts[0].connections
+
+    def cut_instead(self: Any, state: bytes) -> None:
+        """The node dies with the answer on its lips."""
+        if self._connection in owners:
+            self._connection.cut()
+        else:
+            answer(self, state)
+
+    with Raw(pair.port) as client:
+        coordinator, sender = Coordinator(client), client.sender(queue)
+        transaction = coordinator.declare()
+        send_in(sender, transaction, message("it happened"))
+        monkeypatch.setattr(coordinator_link._Answer, "send", cut_instead)
+        with pytest.raises(Refused, match=r"all of it has happened, or nothing\. Look before you try again"):
+            coordinator.discharge(transaction)
+        assert texts(client, queue) == ["it happened"]

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 _DECLARE: Final = 0x31
 _DISCHARGE: Final = 0x32
-_LOST: Final = AmqpError("amqp:internal-error", "The node that has this transaction was lost. Nothing of it has happened.")
+_LOST: Final = AmqpError("amqp:internal-error", "The node that has this transaction was lost. Nothing of it has happened. Try again.")
+_IN_DOUBT: Final = AmqpError(
+    "amqp:internal-error",
+    "The node that has this transaction was lost before it answered: all of it has happened, or nothing. Look before you try again.",
+)
 
 
 class FarCoordinator(LinkHandler):
@@ -29,6 +33,8 @@ class FarCoordinator(LinkHandler):
         self._carried = carried
         self._tags = 0
         self._queued: list[tuple[bytes, Callable[[Outcome], None]]] = []
+        self._in_doubt: set[Callable[[Outcome], None]] = set()
+        """Those whose request will have happened if its answer is lost."""
         session = carried.engine.begin()
         self._link = session.attach_sender("coordinator", Terminus(), Coordinator(["amqp:local-transactions"]), self)
         carried.touch()
@@ -37,7 +43,10 @@ class FarCoordinator(LinkHandler):
     def is_over(self) -> bool:
         return self._link.told
 
-    def ask(self, code: int, fields: list[object], then: Callable[[Outcome], None]) -> None:
+    def ask(self, code: int, fields: list[object], then: Callable[[Outcome], None], lasts: bool = False) -> None:
+        """`lasts`: it may have happened although nobody was told."""
+        if lasts:
+            self._in_doubt.add(then)
         payload = encode_message(body=Described(ULong(code), fields), body_kind=VALUE)
         if self._link.told or self._carried.gone:
             then(Outcome(REJECTED_CODE, _LOST))
@@ -64,15 +73,18 @@ class FarCoordinator(LinkHandler):
         for delivery in deliveries:
             then = delivery.context
             assert callable(then)
+            self._in_doubt.discard(then)
             then(outcome)
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        lost = Outcome(REJECTED_CODE, error or _LOST)
-        waiting = [delivery.context for delivery in self._link.unsettled()] + [then for _, then in self._queued]
-        self._queued = []
-        for then in waiting:
+        asked = [delivery.context for delivery in self._link.unsettled()]
+        queued, self._queued = self._queued, []
+        doubtful, self._in_doubt = self._in_doubt, set()
+        for then in asked:
             assert callable(then)
-            then(lost)
+            then(Outcome(REJECTED_CODE, _IN_DOUBT if then in doubtful else error or _LOST))
+        for _, waiting in queued:
+            waiting(Outcome(REJECTED_CODE, error or _LOST))
 
 
 class CarriedTransaction:
@@ -117,7 +129,7 @@ class CarriedTransaction:
             if theirs is None:
                 then(encode_outcome(Outcome(REJECTED_CODE, self._refused or _LOST)))
             else:
-                self._coordinator.ask(_DISCHARGE, [theirs, fail], answered)
+                self._coordinator.ask(_DISCHARGE, [theirs, fail], answered, not fail)
 
         def answered(outcome: Outcome) -> None:
             if self._theirs is not None:

@@ -123,6 +123,12 @@ class _Collector:
                 served.add_metric([context.namespace.name, str(number)], int(ownership.here(number)))
         yield served
         yield GaugeMetricFamily("tandem_cluster_nodes", "Nodes that this one believes to live.", value=len(node.membership.living()))
+        doubts = CounterMetricFamily(
+            "tandem_cluster_doubts", "Blocks that the engine gave no answer for, and how that ended.", labels=["end"]
+        )
+        for end in ("landed", "sent again"):
+            doubts.add_metric([end], sum(store.doubts[end] for store in node.stores.values()))
+        yield doubts
         yield CounterMetricFamily("tandem_cluster_takeovers", "Stores taken over from nodes that died.", value=node.takeovers)
         yield GaugeMetricFamily("tandem_cluster_beat_seconds", "How long the last beat took the engine.", value=node.beat_ms / 1000)
         yield GaugeMetricFamily("tandem_cluster_clock_ahead_seconds", "Of this machine, over the engine's.", value=-node.skew_ms / 1000)

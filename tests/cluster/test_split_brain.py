@@ -1,0 +1,82 @@
+"""The engine in two halves, both writable: nothing is acknowledged by the old one, and nobody reads there."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.testing.postgres import PostgresEngine, PostgresNode, programs
+from tests.cluster.nodes import Cluster, receive_all, try_send, until
+from tests.cluster.test_engine_failover import Load
+from tests.postgres import MISSING, make_cluster
+
+CONFIG = """
+[cluster]
+lease = "{lease}ms"
+stall_deadline = "12s"
+[[queue]]
+name = "q"
+requires_duplicate_detection = true
+[stores]
+count = 1
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[PostgresEngine]:
+    if programs() is None:
+        pytest.skip(MISSING)
+    made = PostgresEngine(tmp_path / "engine", standbys=1).start()
+    make_cluster(made.dsn())
+    yield made
+    made.stop()
+
+
+def blocks(server: PostgresNode) -> list[tuple[object, ...]]:
+    return server.execute("SELECT number, epoch FROM tandem.b_1_1 ORDER BY number")
+
+
+def started(server: PostgresNode) -> bool:
+    """Not before the last process of the one that was killed has noticed."""
+    try:
+        server.start()
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_an_old_primary_that_is_still_writable_acknowledges_nothing_and_is_read_by_nobody(tmp_path: Path, engine: PostgresEngine) -> None:
+    cluster = Cluster(tmp_path, engine.dsn(), config=CONFIG)
+    old, new = engine.nodes
+    try:
+        broker, other = cluster.start("a"), cluster.start("b")
+        load = Load(broker.connection_string)
+        until(lambda: len(load.acknowledged) >= 5)
+        new.execute("SELECT pg_promote(true, 60)")  # somebody believes that the old one is dead, and it is not
+        before = len(load.acknowledged)
+        until(lambda: len(load.acknowledged) > before + 5, 90)
+        hanging = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'tandem 1 1'"
+        assert old.execute(hanging) == [(1,)], "the last block of the old primary waits for a standby for good"
+        last = len(blocks(old))
+        old.stop(signal.SIGKILL)
+        until(lambda: started(old), 60)  # it comes back as it was, and takes writes
+        assert old.execute("SELECT pg_is_in_recovery()") == [(False,)]
+        there = blocks(old)
+        assert len(there) == last + 1, "and after its crash it shows that block, which nobody was told of"
+        broker.process.kill()
+        acknowledged = load.stop()
+        until(lambda: try_send(other.connection_string, "after"), 60)
+        assert [row[0] for row in new.execute("SELECT owner FROM tandem.store")] == ["b"]
+        assert [row[0] for row in old.execute("SELECT owner FROM tandem.store")] == ["a"], "nothing was written to the old one"
+        assert old.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tandem %%'") == [(0,)]
+        found = receive_all(other.connection_string)
+        assert set(acknowledged) <= set(found), f"lost: {set(acknowledged) - set(found)}"
+        assert len(found) == len(set(found)), "doubled"
+        assert blocks(old) == there, "nobody has written there since"
+    finally:
+        cluster.close()
