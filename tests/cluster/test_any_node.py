@@ -45,7 +45,7 @@ def test_a_client_of_a_node_that_serves_nothing_sends_and_receives_and_goes_on_a
     owner.process.kill()
     until(lambda: try_send(other.connection_string, "after"))
     assert sorted(receive_all(other.connection_string)) == sorted([*map(str, range(len(taken), 10)), "after"])
-    assert "tandem_cluster_takeovers_total 4.0" in metrics_of(other)
+    until(lambda: "tandem_cluster_takeovers_total 4.0" in metrics_of(other))
 
 
 def test_what_is_made_at_one_node_is_there_at_the_others_at_once(cluster: Cluster) -> None:
