@@ -137,18 +137,20 @@ def _counted_cost(
         )
 
 
-def availability(events: Events = None, target: Target = 0.999, master: Master = None, as_json: AsJson = False) -> None:
+def availability(
+    events: Events = None, engine: Engines = None, target: Target = 0.999, master: Master = None, as_json: AsJson = False
+) -> None:
     """Outages, times to failover and to healing, and the share of sends that were accepted. Exit code 1 if the goal was missed.
 
     Example: tandem availability --events events/ --target 0.9999
     """
-    if not events:
-        raise ConfigurationError("give --events: files of events, or directories that hold them")
+    if not events and not engine:
+        raise ConfigurationError("give --events, files of events or directories that hold them, or --engine, that of a cluster")
     from tandem.spark.analytics.availability import availability as job
     from tandem.spark.session import open_session
 
     with open_session("tandem availability", master, _CONF) as spark:
-        result = job(spark, events=[str(one) for one in events], target=target)
+        result = job(spark, events=[*(str(one) for one in events or ()), *_engines(engine)], target=target)
     if as_json:
         print(json.dumps(result.as_dict()))
     else:
@@ -190,7 +192,7 @@ def report(
             now_ms=time.time_ns() // 1_000_000,
             sent=_text(sent),
             received=_text(received),
-            events=[*(str(one) for one in events or []), *_found(directories, "events.jsonl")] or None,
+            events=[*(str(one) for one in events or []), *_found(directories, "events.jsonl"), *engines] or None,
             meters=[*(one for one in directories if _found([one], "*/meters/*.csv")), *engines] or None,
             prices=_text(prices),
             title=title,

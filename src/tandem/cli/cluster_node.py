@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable
 from typing import Any, Final
 
 from tandem.cli.configuration.keyring import KeyRing
+from tandem.cli.event_file import kind_of
 from tandem.model.errors import ConfigurationError, EngineAway
 from tandem.server.settings import ClusterSettings, ServerSettings
 
 SECRET_BYTES_MIN: Final = 16
+_LAST_EVENTS_SECONDS: Final = 3.0
+"""So long a process that ends waits for the engine to have what it said last."""
 
 
 def read_secret(settings: ClusterSettings) -> bytes:
@@ -85,6 +89,7 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     from tandem.server.server import Server
     from tandem.stores.ledger_engines import LedgerEngines
     from tandem.stores.postgres_connection import EngineConnection, Hosts
+    from tandem.stores.postgres_events import EngineEvents
     from tandem.stores.postgres_nodes import PostgresNodes
     from tandem.stores.settings import LogSettings
 
@@ -107,7 +112,16 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
         os.kill(os.getpid(), 15)
 
     node.must_stop = must_stop
+    events = EngineEvents(EngineConnection(hosts, f"tandem events {cluster.node}", clock), cluster.node, incarnation)
+    atexit.register(events.flush, _LAST_EVENTS_SECONDS)
+    keep = rest.pop("on_event", None)
+
+    def on_event(event: dict[str, Any]) -> None:
+        if keep is not None:
+            keep(event)
+        events.add((event["number"], event["at_ms"], kind_of(event), str(event["subject"]), str(event["cause"])))
+
     peers = None
     if cluster.listen:
         peers = ClusterNode(node=cluster.node, listen=cluster.listen, secret=read_secret(cluster), ownership=node.ownership)
-    return Server(settings, engines, clock=clock, log=log, node=node, cluster=peers, **rest)
+    return Server(settings, engines, clock=clock, log=log, node=node, cluster=peers, on_event=on_event, **rest)

@@ -22,6 +22,7 @@ from tandem.cli.audit_file import FILE_NAME, AuditWriter
 from tandem.cli.configuration import keyring
 from tandem.cli.configuration.keyring import endpoint_host
 from tandem.cli.configuration.settings import Configuration, Flags, load
+from tandem.cli.event_file import EventFile
 from tandem.cli.log_output import LINES, OUTPUT, note
 from tandem.cli.reloading import Reloader
 from tandem.cli.service_manager import ServiceManager
@@ -438,31 +439,3 @@ def _tracing(settings: ServerSettings) -> MessageSpans | None:
     provider = exporting_provider("tandem", settings.node)
     atexit.register(provider.shutdown)  # what was not sent yet
     return MessageSpans(provider, **{"tandem.node": settings.node})
-
-
-class EventFile:
-    """State changes as lines of JSON beside the journals, for `tandem availability`. They are rare, so each is written at once."""
-
-    def __init__(self, path: Path | None, who: str) -> None:
-        self._path = path
-        """None: a broker in memory leaves nothing behind."""
-        self._who = who
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        if self._path is None:
-            return
-        about = next((one for one in ("store", "clock") if str(event["subject"]).startswith(one)), "broker")
-        kind = f"{about}-{event['state']}"
-        line = {
-            "at_ms": event["at_ms"],
-            "source": "broker",
-            "who": self._who,
-            "kind": kind,
-            "path": event["subject"],
-            "detail": event["cause"],
-        }
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            note(f"{self._path} cannot be written: {error.strerror}")

@@ -89,6 +89,8 @@ class Node:
         """Called on the loop after each beat."""
         self.on_notice: list[Callable[[], None]] = []
         """Called on the loop when another node says that it has changed a namespace."""
+        self.on_takeover: Callable[[str, str, str, int], None] = lambda subject, state, cause, before_ms: None
+        """Called on the loop when a store of a dead node was taken: the event that nobody else can tell, and how long ago it was."""
         self.takeovers = 0
         self.beat_ms = 0
         self.skew_ms = 0
@@ -221,6 +223,8 @@ class Node:
         before = self.membership.store(row.namespace, row.number)
         if before is not None and before.owner not in ("", self.name):
             self.takeovers += 1
+            lost = f"node {before.owner} was not heard of for {self.lease_ms} ms"
+            self.on_takeover(f"store-{row.number}", "lost", lost, self.lease_ms)
             self._log(f"{row.namespace} store-{row.number}: node {self.name} takes over from {before.owner}, epoch {row.epoch}")
         self.membership.took(row)
         self._tell_changes()

@@ -344,6 +344,7 @@ class Server:
         node.stores.update({(name, index): cast("HeldStore", journal) for index, journal in enumerate(journals)})
 
         context.look_again = admin.follow
+        node.on_takeover = self._record_event
 
         def beaten() -> None:
             shared.give_up_after(node.lease_ms)
@@ -479,9 +480,9 @@ class Server:
 
     # -- turns -------------------------------------------------------------------------------
 
-    def _record_event(self, subject: str, state: str, cause: str) -> None:
+    def _record_event(self, subject: str, state: str, cause: str, before_ms: int = 0) -> None:
         self._event_number += 1
-        event = {"number": self._event_number, "at_ms": self.turn.now, "subject": subject, "state": state, "cause": cause}
+        event = {"number": self._event_number, "at_ms": self.turn.now - before_ms, "subject": subject, "state": state, "cause": cause}
         self.events.append(event)
         self._on_event(event)
 

@@ -273,3 +273,17 @@ def meter_totals(engine: EnginePlace) -> tuple[list[MeterTotal], int | None, int
         reader.close()
     totals = [(str(row[0]), str(row[1]), str(row[2]), str(row[3]), int(row[4]), int(row[5]), int(row[6])) for row in rows]
     return totals, min((row[7] for row in rows), default=None), max((row[8] for row in rows), default=None)
+
+
+def node_events(engine: EnginePlace) -> list[tuple[str, int, str, str, str]]:
+    """Node, instant, kind, what it is about, detail; of all nodes, in order. None if no node of this version was ever there."""
+    reader = EngineReader(engine)
+    try:
+        rows = reader.rows("SELECT node, at_ms, kind, path, detail FROM tandem.event ORDER BY at_ms, node, incarnation, number")
+    except EngineAway as error:
+        if sqlstate_of(error) != UNDEFINED_TABLE:
+            raise
+        return []
+    finally:
+        reader.close()
+    return [(str(row[0]), int(row[1]), str(row[2]), str(row[3]), str(row[4])) for row in rows]

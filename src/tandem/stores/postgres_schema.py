@@ -49,6 +49,10 @@ _ADDED: Final = {
         "CREATE TABLE tandem.follower (name text PRIMARY KEY, at_ms bigint NOT NULL, lag_ms bigint NOT NULL, messages bigint NOT NULL, "
         "blocks bigint NOT NULL) WITH (fillfactor = 10)",
     ),
+    "tandem.event": (
+        "CREATE TABLE tandem.event (node text NOT NULL, incarnation bigint NOT NULL, number bigint NOT NULL, at_ms bigint NOT NULL, "
+        "kind text NOT NULL, path text NOT NULL, detail text NOT NULL, PRIMARY KEY (node, incarnation, number))",
+    ),
     "tandem.numbers": ("CREATE TABLE tandem.numbers (store int PRIMARY KEY, begins_at bigint NOT NULL, entity_max bigint NOT NULL)",),
 }
 """Tables that came later, each with what makes it: older nodes do not miss them, newer ones make them.

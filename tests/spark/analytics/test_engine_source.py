@@ -58,6 +58,7 @@ def lived(cluster: Cluster) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed(cluster: Cluster, spark: Any, tmp_path: Path) -> None:
+    from tandem.spark.analytics.availability import availability
     from tandem.spark.analytics.cost import add_up
 
     sent = lived(cluster)
@@ -72,6 +73,10 @@ def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed
     assert counted["settle", "completed"] == len(sent)
     assert counted == dict(operations(cluster.dsn))
 
+    healed = [(one.path, one.healed_ms is not None) for one in availability(spark, events=[cluster.dsn]).stores]
+    assert sorted(healed) == [(f"store-{number}", True) for number in range(4)], (
+        "nobody served them from one node's death to the other's turn"
+    )
     (tmp_path / "sent.jsonl").write_text("".join(json.dumps({"message_id": body, "path": "q", "at_ms": 0}) + "\n" for body in sent))
     command = [sys.executable, "-m", "tandem", "report", "--out", "page.html", "--sent", "sent.jsonl", "--engine", cluster.dsn, "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)

@@ -10,6 +10,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from tandem.model.errors import ConfigurationError
+from tandem.spark.analytics.engines import events_in, is_engine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,8 +19,8 @@ SCHEMA: Final = (
     "at_ms long, source string, who string, namespace string, kind string, path string, detail string, "
     "attempted long, diverted long, failed long"
 )
-_BAD_STORE: Final = ("store-down", "store-corrupt", "broker-lost")
-_GOOD_STORE: Final = ("store-up", "store-degraded", "broker-started")
+_BAD_STORE: Final = ("store-down", "store-corrupt", "store-suspended", "store-lost", "broker-lost")
+_GOOD_STORE: Final = ("store-up", "store-degraded", "store-elsewhere", "broker-started")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,19 @@ class Availability:
 
 
 def read_events(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """JSON lines of clients (`tandem.client.event_log`) and brokers (`<data>/events.jsonl`)."""
+    """JSON lines of clients (`tandem.client.event_log`) and brokers (`<data>/events.jsonl`); of a cluster, the table in its engine."""
     files: list[str] = []
-    for given in paths:
+    engines = [given for given in paths if is_engine(given)]
+    for given in (path for path in paths if path not in engines):
         root = Path(given)
         found = [root] if root.is_file() else sorted(root.glob("**/*events*.jsonl"))
         if not found:
             raise ConfigurationError(f"events: nothing below {given}; give files of events, or directories with files named *events*.jsonl")
         files.extend(str(file.resolve()) for file in found)
-    return spark.read.json(files, schema=SCHEMA)
+    frames = [spark.read.json(files, schema=SCHEMA)] if files else []
+    if engines:
+        frames.append(spark.createDataFrame([row for dsn in engines for row in events_in(dsn)], SCHEMA))
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
 def availability(spark: SparkSession, *, events: list[str] | DataFrame, target: float = 0.999) -> Availability:

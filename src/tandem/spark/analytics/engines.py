@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -86,3 +86,16 @@ def counted_in(dsn: str) -> Totals:
     return Totals(
         pa.table([pa.array(column, type=one.type) for column, one in zip(columns, TOTALS, strict=True)], schema=TOTALS), first_ms, last_ms
     )
+
+
+def events_in(dsn: str) -> list[tuple[Any, ...]]:
+    """As rows of the table of events. The nodes of a cluster speak as one: what one of them lost another one has."""
+    reading = _reading()
+    try:
+        rows = reading.node_events(reading.look_at(dsn))
+    except EngineAway as error:
+        raise _refused(dsn, error) from error
+    return [
+        (at_ms, "broker", "cluster", None, kind, path, f"node {node}: {detail}", None, None, None)
+        for node, at_ms, kind, path, detail in rows
+    ]
