@@ -12,10 +12,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 
 class BrokerProcess:
     """`with BrokerProcess(tmp_path, "--port", "0") as broker`: ready when entered, stopped when left."""
+
+    program: ClassVar[tuple[str, ...]] = ("-m", "tandem")
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class BrokerProcess:
         if python is not None:
             kept.pop("PYTHONPATH", None)
         self.process = subprocess.Popen(
-            [python or sys.executable, "-m", "tandem", "serve", *arguments],
+            [python or sys.executable, *self.program, "serve", *arguments],
             cwd=directory,
             env=kept | dict(environ or {}),
             stdout=subprocess.PIPE,

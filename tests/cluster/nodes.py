@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -26,6 +26,8 @@ CONFIG = '[cluster]\nlease = "{lease}ms"\n[[queue]]\nname = "q"\n[[queue]]\nname
 
 class Cluster:
     """Starts nodes that share one database."""
+
+    node_class: ClassVar[type[BrokerProcess]] = BrokerProcess
 
     def __init__(self, directory: Path, dsn: str, lease_ms: int = LEASE_MS, config: str = CONFIG, peers: bool = False) -> None:
         self.directory = directory
@@ -43,7 +45,7 @@ class Cluster:
     def start(self, name: str, *more: str, environ: dict[str, str] | None = None) -> BrokerProcess:
         environ = {"TANDEM_CLUSTER_LISTEN": f"127.0.0.1:{free_port()}"} | (environ or {}) if self._peers else environ
         log = self.directory / f"{name}-{time.monotonic_ns()}.log"
-        broker = BrokerProcess(self.directory, *self.arguments(name, *more), environ=environ, log=log)
+        broker = self.node_class(self.directory, *self.arguments(name, *more), environ=environ, log=log)
         return self._stack.enter_context(broker)
 
     def logs(self, name: str) -> str:

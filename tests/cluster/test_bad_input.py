@@ -7,9 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 
+from tandem.model.clock import SystemClock
+from tandem.model.errors import ConfigurationError
+from tandem.stores.postgres_connection import EngineConnection, Hosts
+from tandem.stores.postgres_schema import Schema
 from tandem.testing.postgres import PostgresEngine
-from tests.cluster.nodes import Cluster
+from tests.cluster.nodes import CONFIG, Cluster, receive_all, try_send, until
 from tests.postgres import SECRET
 
 
@@ -84,3 +90,49 @@ def test_another_number_of_stores_than_the_cluster_has(tmp_path: Path, cluster_d
         assert "has 4 stores in this cluster, for good" in serve(tmp_path, cluster_dsn, "--store-count", "5")
     finally:
         cluster.close()
+
+
+def test_a_user_that_may_not_read_the_schema_is_told_before_anything_starts(
+    tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
+) -> None:
+    name = cluster_dsn.rpartition("/")[2]
+    postgres.primary.execute(f"CREATE ROLE reader_{name} LOGIN", database="postgres")
+    assert "the user needs to own the schema" in serve(tmp_path, cluster_dsn.replace("tandem@", f"reader_{name}@"))
+
+
+@pytest.mark.parametrize(("off_ms", "says"), [(-300_000, "300 s behind the engine's"), (300_000, "300 s ahead of the engine's")])
+def test_a_clock_that_is_minutes_off_keeps_a_node_from_starting(cluster_dsn: str, off_ms: int, says: str) -> None:
+    connection = EngineConnection(Hosts(cluster_dsn), "test", SystemClock())
+    schema = Schema(cluster_dsn, connection)
+    with pytest.raises(ConfigurationError) as refused:
+        schema.must_be_durable("quorum", lambda: SystemClock().now_ms() + off_ms)
+    connection.close()
+    assert "set both by NTP" in str(refused.value)
+    assert says in str(refused.value) or str(int(says.split()[0]) - 1) in str(refused.value), "rounded to a second"
+
+
+def test_an_engine_that_is_full_takes_no_messages_and_gives_those_it_has(tmp_path: Path, cluster_dsn: str) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn)
+    try:
+        first = cluster.start("a")
+        assert all(try_send(first.connection_string, text) for text in ("one", "two"))
+        first.process.terminate()
+        first.process.wait(60)
+        full = Cluster(tmp_path, cluster_dsn, config=CONFIG.replace("[cluster]", "[cluster]\nengine_bytes_max = 1"))
+        try:
+            broker = full.start("a")
+            until(lambda: "cluster.engine_bytes_max allows 1: make room there, or allow more" in refusal_of_send(broker.connection_string))
+            assert sorted(set(receive_all(broker.connection_string)) & {"one", "two"}) == ["one", "two"], "settling goes on"
+        finally:
+            full.close()
+    finally:
+        cluster.close()
+
+
+def refusal_of_send(connection_string: str) -> str:
+    try:
+        with ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client, client.get_queue_sender("q") as sender:
+            sender.send_messages(ServiceBusMessage("too much"))
+    except ServiceBusError as error:
+        return str(error)
+    return ""

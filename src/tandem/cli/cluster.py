@@ -175,6 +175,39 @@ def drain(engine: Engine, node: str, end: Annotated[bool, typer.Option("--end", 
 
 
 @application.command()
+def upgrade(
+    engine: Engine,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether all nodes are new.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long to listen for beats.")] = 2.5,
+) -> None:
+    """At the end of a rolling upgrade: all nodes run this version, so stores may be written as older ones cannot read them.
+
+    Until then newer nodes write what older ones know. Example: tandem cluster upgrade --engine postgresql://tandem@pg1,pg2/tandem
+    """
+    import time
+
+    from tandem import __version__
+
+    with _opened(engine) as (schema, nodes):
+        schema.check(None)
+        before = {node["name"]: node["beat"] for node in _status(nodes)["nodes"]}
+        time.sleep(seconds if before else 0)
+        known = _status(nodes)["nodes"]
+        for node in known:
+            if node["version"] == __version__:
+                continue
+            if node["beat"] == before.get(node["name"]):
+                what = f"start it with version {__version__}, or strike it: tandem cluster forget {node['name']}"
+                raise ConfigurationError(f"node {node['name']} is silent, and was version {node['version']}: {what}")
+            what = f"tandem cluster drain {node['name']}, stop it, start version {__version__}, then drain --end"
+            raise ConfigurationError(f"node {node['name']} runs version {node['version']}, this command is {__version__}: {what}")
+        done = not check and schema.upgrade()
+    typer.echo(f"all nodes run version {__version__}: {', '.join(node['name'] for node in known) or 'there are none'}")
+    if not check:
+        typer.echo("older versions cannot join any more" if done else "nothing has to be changed")
+
+
+@application.command()
 def forget(engine: Engine, node: str) -> None:
     """Strike a node from the list that is never coming back."""
     with _opened(engine) as (schema, nodes):

@@ -259,7 +259,8 @@ class LedgerUpkeep(Upkeep):
             size = self._ledger.size_bytes()
         except EngineAway:
             return  # whoever writes says so
-        self.report("space", f"the engine's database has {size} bytes, more than the {most} allowed for messages" if size > most else "")
+        full = f"the engine's database has {size} bytes, and cluster.engine_bytes_max allows {most}: make room there, or allow more"
+        self.report("space", full if size > most else "")
 
     def end(self, timeout_seconds: float) -> bool:
         self._patience.stop()  # whoever waits for the engine to come back waits no longer

@@ -150,10 +150,36 @@ class Schema:
                 f"cluster.engine: its schema has version {version}, made by a newer Tandem; this one knows versions up to "
                 f"{SCHEMA_VERSION}. Start that version"
             )
+        newest = self._newest_format()
+        if newest > FORMAT:
+            raise ConfigurationError(
+                f"cluster.engine: its stores are written in format {newest} since `tandem cluster upgrade`; this Tandem writes "
+                f"format {FORMAT}. Start the newer version, which all other nodes run"
+            )
         if secret is not None and not hmac.compare_digest(kept, fingerprint(secret)):
             raise ConfigurationError(
                 "cluster.secret_file: it is not the secret of this cluster; copy the file that `tandem cluster init` was given"
             )
+
+    def _newest_format(self) -> int:
+        """Of all stores; 0 if there are none."""
+        try:
+            found = self._connection.execute("SELECT coalesce(max(format), 0) FROM tandem.store").fetchone()
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+        return int(found[0]) if found is not None else 0
+
+    def upgrade(self) -> bool:
+        """Stores are written in our format from their next opening on, and nodes that do not know it are refused. False: they were."""
+        try:
+            self.complete()
+            changed = self._connection.execute("UPDATE tandem.store SET format = %s WHERE format < %s", (FORMAT, FORMAT)).rowcount
+            raised = self._connection.execute(
+                "UPDATE tandem.cluster SET version = %s WHERE version < %s", (SCHEMA_VERSION, SCHEMA_VERSION)
+            ).rowcount
+        except EngineAway as error:
+            raise _refused(error, self._dsn) from error
+        return bool(changed or raised)
 
     def _version(self) -> tuple[int, bytes] | None:
         try:
@@ -215,7 +241,9 @@ class Schema:
                 raise ConfigurationError(f"stores.count: found {count}; namespace {namespace} has {there} stores in this cluster, for good")
             for number in range(count):
                 connection.execute(
-                    "INSERT INTO tandem.store (namespace, number, journal, format) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                    # in the format of the others, which all nodes know until somebody says that all are new
+                    "INSERT INTO tandem.store (namespace, number, journal, format) "
+                    "SELECT %s, %s, %s, coalesce(max(format), %s) FROM tandem.store ON CONFLICT DO NOTHING",
                     (namespace, number, secrets.token_bytes(16), FORMAT),
                 )
         except EngineAway as error:
