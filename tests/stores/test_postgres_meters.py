@@ -11,6 +11,7 @@ from tandem.stores.ledger import Deposed
 from tandem.stores.postgres_connection import EngineConnection, Hosts
 from tandem.stores.postgres_ledger import PostgresLedger
 from tandem.stores.postgres_meters import PostgresMeters
+from tandem.stores.postgres_nodes import PostgresNodes
 from tandem.stores.postgres_schema import Schema
 from tests.stores.harness import ManualClock
 from tests.stores.ledgers import ledger
@@ -84,7 +85,8 @@ def test_a_statement_that_was_given_up_and_comes_late_changes_nothing(cluster_ds
 
 def test_a_cluster_of_an_older_version_gets_the_tables_that_it_lacks(cluster_dsn: str) -> None:
     with psycopg.connect(cluster_dsn, autocommit=True) as connection:
-        connection.execute("DROP TABLE tandem.meter")
+        connection.execute("DROP TABLE tandem.meter, tandem.follower")
+    assert PostgresNodes(EngineConnection(Hosts(cluster_dsn), "test", ManualClock())).followers() == []
     schema = Schema(cluster_dsn, EngineConnection(Hosts(cluster_dsn), "test", ManualClock()))
     schema.complete()
     schema.complete()

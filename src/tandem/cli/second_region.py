@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -105,7 +106,10 @@ def follow(
     there = EngineConnection(Hosts(standby, "any"), "tandem follower", clock)
     Schema(standby, there).check(None)
     shown = _Shown(name or socket.gethostname())
-    follower = Follower(shown.name, EngineConnection(Hosts(engine), "tandem follower", clock), there)
+    followed = EngineConnection(Hosts(engine), "tandem follower", clock)
+    with contextlib.suppress(ConfigurationError):  # it may be away just now, which is what this command is for
+        Schema(engine, followed).complete()
+    follower = Follower(shown.name, followed, there)
     server = None if once else _serve(host, port, shown)
     if server is not None:
         typer.echo(f"ready: http://{host}:{server.server_address[1]}{_HEALTH}")
@@ -134,8 +138,11 @@ def follow(
 def _keep(path: Path, lag: dict[str, Any]) -> None:
     """Whole, or as it was."""
     beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps(lag) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(json.dumps(lag) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        raise ConfigurationError(f"--state: {path} cannot be written: {error.strerror}; give another file, or make room") from error
 
 
 def promote(

@@ -40,9 +40,9 @@ class LedgerEngines:
         return store
 
     def open_meters(self, namespace: str, index: int) -> PostgresMeters:
-        """After its journal."""
-        connection = EngineConnection(self._hosts, f"tandem {namespace} {index} meters", self._clock)
-        return PostgresMeters(connection, self._ledgers[namespace, index])
+        """After its journal, and where that is: they are written under the same epoch."""
+        ledger = self._ledgers[namespace, index]
+        return PostgresMeters(EngineConnection(ledger.hosts, f"tandem {namespace} {index} meters", self._clock), ledger)
 
     def set_faults(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None:
         """An engine that others use too can only be left alone."""

@@ -35,6 +35,7 @@ class PostgresLedger:
     """One store of one namespace. `node` and `incarnation` say who we are."""
 
     def __init__(self, hosts: Hosts, clock: Clock, store: tuple[str, int], node: str, incarnation: int, may_take: MayTake) -> None:
+        self.hosts = hosts
         self._namespace, self._store_number = store
         self.where = f"{self._namespace} store-{self._store_number} in the engine"
         self._node = node

@@ -6,8 +6,8 @@ from tandem.model.errors import EngineAway
 from tandem.model.follower_row import FollowerRow
 from tandem.model.store_row import StoreRow
 from tandem.stores.postgres_catalog import CHANNEL
-from tandem.stores.postgres_connection import EngineConnection
-from tandem.stores.postgres_ledger import STORE_COLUMNS
+from tandem.stores.postgres_connection import EngineConnection, sqlstate_of
+from tandem.stores.postgres_ledger import STORE_COLUMNS, UNDEFINED_TABLE
 
 Beat = tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int]
 """Nodes (name, incarnation, beat, address, version, draining), stores, revisions by namespace, the engine's clock in ms."""
@@ -47,12 +47,17 @@ class PostgresNodes:
         return rows, [StoreRow(*row) for row in stores], {row[0]: row[1] for row in spaces}, max((row[2] for row in spaces), default=0)
 
     def followers(self) -> list[FollowerRow]:
-        """Who follows from other regions."""
-        rows = self._connection.execute(
+        """Who follows from other regions; nobody in a cluster of an older version."""
+        sql = (
             "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks "
             "FROM tandem.follower ORDER BY name"
-        ).fetchall()
-        return [FollowerRow(*row) for row in rows]
+        )
+        try:
+            return [FollowerRow(*row) for row in self._connection.execute(sql).fetchall()]
+        except EngineAway as error:
+            if sqlstate_of(error) == UNDEFINED_TABLE:
+                return []
+            raise
 
     def wait(self, seconds: float) -> bool:
         """True as soon as another node has changed a namespace; False after so long."""

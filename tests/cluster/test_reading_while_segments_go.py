@@ -1,0 +1,98 @@
+"""Journals are read while a node writes them and gives segments up: what is read is whole or refused, and nobody waits for a reader."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tandem.model.errors import StoreUnavailable
+from tandem.stores.blocks import RECORD_BYTES
+from tandem.stores.postgres_reading import EngineReader, look_at, ranges_of, read_range, stores_in_engine
+from tandem.testing.postgres import PostgresEngine
+from tests.cluster.nodes import Cluster
+from tests.spark.house import messages, send, take_all
+
+SEGMENTS = int(os.environ.get("TANDEM_SEGMENTS_READ", "4"))
+"""Given up while readers read; hundreds in the long form."""
+CONFIG = '[cluster]\nlease = "{lease}ms"\n[stores]\ncount = 1\nsegment_bytes = 1048576\n[[queue]]\nname = "q"\n'
+
+
+class Reader:
+    """Reads everything, again and again."""
+
+    def __init__(self, dsn: str, bodies: bool) -> None:
+        self._dsn = dsn
+        self._bodies = bodies
+        self.reads: Counter[str] = Counter()
+        self.trouble: list[BaseException] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.reads["records"] += self._read()
+                self.reads["whole"] += 1
+            except StoreUnavailable as error:
+                self.reads["refused" if "given up" in str(error) else str(error)] += 1
+            except BaseException as error:
+                self.trouble.append(error)
+                raise
+
+    def _read(self) -> int:
+        place = look_at(self._dsn)
+        reader = EngineReader(place)
+        ranges = [one for row in stores_in_engine(reader) for one in ranges_of(place, reader, row)]
+        reader.close()
+        records = 0
+        for one in ranges:
+            lost: list[tuple[int, str]] = []
+            blocks = list(read_range(one, self._bodies, lost))
+            assert len(blocks) == one.last - one.first + 1
+            assert lost == []
+            records += sum(len(heads) // RECORD_BYTES for _, heads, _, _ in blocks)
+        return records
+
+    def stop(self) -> Counter[str]:
+        self._stopping.set()
+        self._thread.join(60)
+        assert self.trouble == []
+        return self.reads
+
+
+@pytest.mark.timeout(200 + 20 * SEGMENTS)
+def test_readers_get_all_or_a_refusal_and_keep_nobody_from_writing_and_dropping(
+    tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
+) -> None:
+    both = postgres.dsn(cluster_dsn.rpartition("/")[2])
+    cluster = Cluster(tmp_path, both, config=CONFIG)
+    try:
+        node: Any = SimpleNamespace(connection_string=cluster.start("a").connection_string)
+        with psycopg.connect(cluster_dsn) as forgotten:
+            forgotten.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            forgotten.execute("SELECT count(*) FROM tandem.store")  # somebody's snapshot, open all the time
+            readers = [Reader(cluster_dsn, bodies=False), Reader(both, bodies=True)]
+            deadline = time.monotonic() + 150 + 15 * SEGMENTS
+            rounds, first, dropped = 0, 1, False
+            while first <= SEGMENTS or min(reader.reads["whole"] for reader in readers) < 2:
+                assert time.monotonic() < deadline, (first, [reader.reads for reader in readers])
+                send(node, "q", messages(1_000, f"r{rounds}-", 1_000))
+                assert len(take_all(node, "q").column("message_id") or ()) == 1_000
+                rounds += 1
+                with psycopg.connect(cluster_dsn) as connection:
+                    first = connection.execute("SELECT first_segment FROM tandem.store").fetchall()[0][0]
+                    dropped = connection.execute("SELECT to_regclass('tandem.b_1_1') IS NULL").fetchall()[0][0]
+            found = [reader.stop() for reader in readers]
+        assert all(set(reads) <= {"whole", "refused", "records"} for reads in found), found
+        assert dropped, "what was given up was dropped while others read"
+    finally:
+        cluster.close()
