@@ -119,9 +119,10 @@ class Promotion:
         return promoted
 
     def _make_primary(self, connection: EngineConnection, force: bool) -> None:
+        # who has no rights to see it all sees that there is a receiver, and no more
         found = connection.execute(
             "SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), "
-            "(SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming')"
+            "(SELECT count(*) FROM pg_stat_wal_receiver WHERE coalesce(status, 'streaming') = 'streaming')"
         ).fetchone()
         assert found is not None
         follows, names, replicas, streaming = found
