@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 
 from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
+from tandem.testing.ports import free_port
 from tests.acceptance.crash_everything import SMALL_SEGMENTS
 from tests.acceptance.crash_stories import Plain
 from tests.acceptance.crashing import CrashingBroker, peek
 from tests.acceptance.proxy import SlowNetwork
-from tests.cluster.nodes import free_port
 from tests.postgres import SECRET
 from tests.waiting import until
 
@@ -88,8 +88,8 @@ class Pair(CrashingBroker):
         return self._serving in self._nodes and self._nodes[self._serving].running
 
     def asks_to_try_again(self, refused: PeerRefused) -> bool:
-        """Stores are opened one after the other; what was on its way to a node that died may have happened."""
-        return "Try again" in str(refused) or "try again" in str(refused)
+        """Stores are opened one after the other and move; what was on its way to a node that died may have happened."""
+        return any(words in str(refused) for words in ("Try again", "try again", "Attach the link again"))
 
     async def spawn(self) -> None:
         for node in self._nodes.values():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.testing.ports import free_port
 from tandem.testing.postgres import PostgresEngine
 from tests.acceptance.proxy import SlowNetwork
 from tests.cluster.nodes import CONFIG, Cluster, metrics_of, receive_all, try_send, until
@@ -75,6 +76,30 @@ def test_an_owner_cut_off_from_the_engine_loses_its_stores_and_finds_out(
         assert sorted(receive_all(other.connection_string)) == ["after", "before"]
     finally:
         cluster.close()
+
+
+def test_an_owner_cut_off_from_its_peers_only_keeps_its_stores(tmp_path: Path, cluster_dsn: str) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn, peers=True)
+    port = free_port()
+    between = Line(port)
+    try:
+        owner = cluster.start(
+            "a", environ={"TANDEM_CLUSTER_LISTEN": f"127.0.0.1:{port}", "TANDEM_CLUSTER_ADVERTISE": f"127.0.0.1:{between.port}"}
+        )
+        other = cluster.start("b")
+        assert try_send(other.connection_string, "carried")
+        between.hold()
+        assert not try_send(other.connection_string, "nobody hears it"), "refused, and to be tried again"
+        assert try_send(owner.connection_string, "directly")
+        assert [(store["owner"], store["epoch"]) for store in cluster.status()["namespaces"][0]["stores"]] == [("a", 1)] * 4
+        between.let_go()
+        until(lambda: try_send(other.connection_string, "carried again"))
+        found = receive_all(other.connection_string)
+        assert sorted(set(found) - {"nobody hears it"}) == ["carried", "carried again", "directly"]
+        assert len(found) == len(set(found))
+    finally:
+        cluster.close()
+        between.close()
 
 
 def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accepted_meanwhile(

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.cluster.nodes import LEASE_MS, Cluster, receive_all, sender_of, try_send, until
+from tests.conformance.raw import Raw
 
 ROUNDS = int(os.environ.get("TANDEM_CLUSTER_KILLS", "1"))
 """How often a node is killed; 100 in the long form."""
@@ -62,6 +64,31 @@ def test_an_owner_that_sleeps_through_its_lease_wakes_up_to_find_that_it_may_do_
     until(lambda: "elsewhere" in cluster.logs("a"))
     assert cluster.owner() == "b"
     assert sorted(receive_all(brokers["b"].connection_string)) == ["before", "while it slept"]
+
+
+def test_clients_of_an_owner_that_slept_are_told_when_it_wakes_and_only_one_holds_the_lock(cluster: Cluster, cluster_dsn: str) -> None:
+    sleeper = cluster.start("a")
+    assert try_send(sleeper.connection_string, "work")
+    other = cluster.start("b")
+    with Raw(int(sleeper.line("ready: listening on ").partition(";")[0].rpartition(":")[2])) as client:
+        receiver = client.receiver("q")
+        (held,) = receiver.receive()
+        assert held.text == "work"
+        sleeper.process.send_signal(signal.SIGSTOP)
+        until(lambda: cluster.owner() == "b")
+        until(lambda: try_send(other.connection_string, "more"))
+        sleeper.process.send_signal(signal.SIGCONT)
+        client.until(lambda: receiver.end.gone)
+        assert receiver.end.error is not None
+        assert receiver.end.error.condition == "amqp:internal-error", "which SDKs try again"
+    assert sorted(receive_all(other.connection_string)) == ["more", "work"], "the lock went with its owner"
+    with psycopg.connect(cluster_dsn) as connection:
+        rows = connection.execute("SELECT id, owner, epoch FROM tandem.store").fetchall()
+        assert {(owner, epoch) for _, owner, epoch in rows} == {("b", 2)}
+        for store, _, _ in rows:
+            if connection.execute("SELECT to_regclass(%s)", (f"tandem.b_{store}_1",)).fetchone() != (None,):
+                epochs = [row[0] for row in connection.execute(f"SELECT epoch FROM tandem.b_{store}_1 ORDER BY number").fetchall()]
+                assert epochs == sorted(epochs), "nothing of the sleeper came after the takeover"
 
 
 def test_a_namespace_moves_when_it_is_told_to_and_when_its_node_is_drained(cluster: Cluster) -> None:

@@ -174,6 +174,31 @@ def test_a_segment_that_is_being_read_is_dropped_later(cluster_dsn: str) -> None
     held.close()
 
 
+def test_a_deposed_owner_that_drops_and_rolls_late_leaves_one_journal_without_a_gap(cluster_dsn: str) -> None:
+    old = opened(cluster_dsn, "a")
+    append(old, 1)
+    old.begin_segment(2)
+    old.append(2, 2, 64, b"entry", b"two")
+    old.retire(2, 2)  # and before it has dropped anything somebody takes over
+    new = ledger(cluster_dsn, "b")
+    row = new.acquire()
+    assert (row.first_segment, row.last_segment, row.first_block) == (2, 2, 2)
+    new.append(2, 3, 128, b"entry", b"three")
+    assert old.drop_retired(), "what the fence had given up"
+    with pytest.raises(Deposed):
+        old.begin_segment(3)
+    with pytest.raises(Deposed):
+        old.retire(3, 4)
+    assert new._look().last_segment == 2, "the late roll hides nothing"
+    assert [(number, epoch) for number, epoch, _, _ in new.read_entries(2, 0, 10)] == [(2, 1), (3, 2)]
+    new.begin_segment(3)
+    new.append(3, 4, 64, b"entry", b"four")
+    assert [number for number, *_ in new.read_entries(3, 0, 10)] == [4]
+    assert new.drop_retired()
+    old.close()
+    new.close()
+
+
 def test_an_engine_that_is_not_there_says_so(cluster_dsn: str) -> None:
     held = ledger(cluster_dsn, "a")
     held._committing._hosts._pairs = [("127.0.0.1", "1")]
