@@ -80,6 +80,10 @@ class Membership:
     def living(self) -> list[str]:
         return sorted(row.name for row in self.view.nodes if self._lives(row.name))
 
+    def others_to_ask(self) -> tuple[str, ...]:
+        """Those that live and listen for their peers."""
+        return tuple(row.name for row in self.view.nodes if row.name != self.node and row.address and self._lives(row.name))
+
     def node_row(self, name: str) -> NodeRow | None:
         return next((row for row in self.view.nodes if row.name == name), None)
 

@@ -85,6 +85,8 @@ class Node:
         self.stores: dict[tuple[str, int], HeldStore] = {}
         self._subscribers: dict[str, list[Callable[[int], None]]] = {}
         self._owners: dict[tuple[str, int], str | None] = {}
+        self._served_by: dict[tuple[str, int], str] = {}
+        """Which other node had a store when it was last somebody else's; empty: nobody did."""
         self.on_beat: list[Callable[[], None]] = []
         """Called on the loop after each beat."""
         self.on_notice: list[Callable[[], None]] = []
@@ -184,6 +186,9 @@ class Node:
             self._log(skew)
         self._told_skew = bool(skew)
         self.membership.beat(view)
+        for row in view.stores:
+            if row.owner != self.name:  # a beat may show what we have just acquired before we heard that we have
+                self._served_by[row.namespace, row.number] = row.owner
         for (namespace, number), store in self.stores.items():
             by = self.membership.lost(namespace, number, store.epoch) if store.epoch else ""
             if by:
@@ -220,12 +225,12 @@ class Node:
 
     def took(self, row: StoreRow) -> None:
         """A store was acquired here."""
-        before = self.membership.store(row.namespace, row.number)
-        if before is not None and before.owner not in ("", self.name):
+        before = self._served_by.pop((row.namespace, row.number), "")
+        if before:
             self.takeovers += 1
-            lost = f"node {before.owner} was not heard of for {self.lease_ms} ms"
+            lost = f"node {before} was not heard of for {self.lease_ms} ms"
             self.on_takeover(f"store-{row.number}", "lost", lost, self.lease_ms)
-            self._log(f"{row.namespace} store-{row.number}: node {self.name} takes over from {before.owner}, epoch {row.epoch}")
+            self._log(f"{row.namespace} store-{row.number}: node {self.name} takes over from {before}, epoch {row.epoch}")
         self.membership.took(row)
         self._tell_changes()
 

@@ -52,6 +52,10 @@ class Reloaded:
     needs_restart: list[str] = field(default_factory=list)
     earlier: RefusedChanges = field(default_factory=RefusedChanges)
 
+    @classmethod
+    def after(cls, last: Reloaded | None) -> Reloaded:
+        return cls(earlier=last.earlier) if last is not None else cls()
+
     def as_dict(self) -> dict[str, list[str]]:
         return {"changed": self.changed, "refused": self.refused, "left": self.left, "needs_restart": self.needs_restart}
 

@@ -32,6 +32,10 @@ class ServedConnection(Protocol):
         """Where it comes from: address:port."""
         ...
 
+    def carried_links(self) -> list[str]:
+        """Of each link to an entity of another node, that node."""
+        ...
+
     def unsettled_count(self) -> int:
         """Deliveries that its peer has in hand."""
         ...

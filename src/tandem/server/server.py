@@ -143,6 +143,7 @@ class Server:
         """Before `start`: how the keys of a trusted issuer are had, if not by HTTP or from a file."""
         self.on_reload: Callable[[], Awaitable[dict[str, Any]]] | None = None
         """Whoever started us: reads the configuration again and calls `reload`."""
+        self.onward: Onward | None = None
         self._reloaded: Reloaded | None = None
         """What came of it the last time."""
         self._listeners: list[asyncio.Server] = []
@@ -186,9 +187,7 @@ class Server:
         """Take over what can be changed while it runs."""
         from tandem.server.reloading import Reloaded, reload_namespace, split_settings
 
-        old, told = self.settings, Reloaded()
-        if self._reloaded is not None:
-            told.earlier = self._reloaded.earlier
+        old, told = self.settings, Reloaded.after(self._reloaded)
         self._reloaded = told
         self.settings = settings = split_settings(old, settings, told)
         self._tls = tls
@@ -396,7 +395,7 @@ class Server:
             from tandem.gateway.http.pages import OperatorPages
 
             self._http_namespaces = [self._open_to_http(number) for number in range(len(self.contexts))]
-            onward = self._onward()
+            onward = self.onward = self._onward()
             self._front = HttpFront(
                 namespace_for=self._http_namespace,
                 amqp=self._amqp_pump,
@@ -414,12 +413,12 @@ class Server:
         return self._front
 
     def _onward(self) -> Onward | None:
-        cluster = self.cluster
-        if cluster is None:
+        if (cluster := self.cluster) is None:
             return None
         from tandem.gateway.http.onward import Onward
 
-        return Onward(self.contexts, self.namespace_of, cluster.ownership, cluster.others)
+        others = self.node.membership.others_to_ask if self.node is not None else lambda: cluster.others
+        return Onward(self.contexts, self.namespace_of, cluster.ownership, others)
 
     def _known_hosts(self) -> frozenset[str]:
         """Under which a development broker may be reached over HTTP."""

@@ -12,6 +12,7 @@ import { SESSION_PAGE } from "./sessions.js";
 import { Outage } from "./outage.js";
 import { Faults } from "./faults.js";
 import { Connections } from "./connections.js";
+import { Cluster } from "./cluster.js";
 import { span } from "./format.js";
 
 const SAMPLES = 3600;
@@ -83,6 +84,7 @@ const PAGES = [
   { name: "overview", label: "Overview", page: Overview, fits: () => can("Listen") },
   { name: "entities", label: "Entities", page: Entities, fits: () => true },
   { name: "outage", label: "Outage", page: Outage, fits: () => can("Listen") },
+  { name: "cluster", label: "Cluster", page: Cluster, fits: () => can("Listen") && session.cluster },
   { name: "connections", label: "Connections", page: Connections, fits: () => can("Manage") },
   { name: "faults", label: "Faults", page: Faults, fits: () => can("Manage") && session.faults },
 ];

@@ -302,6 +302,12 @@ class PeerConnection(ConnectionHandler, Flushed):
         fault = refusal(error)
         return AmqpError(fault.condition, self.context.tracker.describe(fault, entity, self.turn.now))
 
+    def carried_links(self) -> list[str]:
+        from tandem.gateway.amqp.carrying import CarriedLink
+
+        handlers = [link.handler for link in self.links] if self.carried else []
+        return [handler.carried.node for handler in handlers if isinstance(handler, CarriedLink)]
+
     def unsettled_count(self) -> int:
         return sum([link.unsettled_count for link in self.links if isinstance(link, SenderLink)])
 

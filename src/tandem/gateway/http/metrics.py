@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -14,6 +14,7 @@ from tandem.broker.entities.partitioned import PARTITIONED, PartitionedTopic
 from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.entities.topic import Topic
 from tandem.broker.ports import StoreState
+from tandem.gateway.http.cluster_figures import Timed, carried_links
 from tandem.model.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -71,13 +72,6 @@ def joined_exposition(pages: Mapping[str, bytes], accept: str) -> tuple[bytes, s
     return encode(registry), content_type
 
 
-@runtime_checkable
-class _Timed(Protocol):
-    """A journal that measures how long the disk takes; one in memory has no disk."""
-
-    commit_times: Histogram
-
-
 class _Collector:
     """Everything of the namespaces that the reader may know."""
 
@@ -122,6 +116,13 @@ class _Collector:
             for number in range(len(context.namespace.stores)):
                 served.add_metric([context.namespace.name, str(number)], int(ownership.here(number)))
         yield served
+        carried = GaugeMetricFamily(
+            "tandem_cluster_carried_links", "Links of clients of this node to entities of another.", labels=["namespace", "node"]
+        )
+        for _, context in self._contexts():
+            for other, links in carried_links(context).items():
+                carried.add_metric([context.namespace.name, other], links)
+        yield carried
         yield GaugeMetricFamily("tandem_cluster_nodes", "Nodes that this one believes to live.", value=len(node.membership.living()))
         doubts = CounterMetricFamily(
             "tandem_cluster_doubts", "Blocks that the engine gave no answer for, and how that ended.", labels=["end"]
@@ -156,7 +157,7 @@ class _Collector:
                 up.add_metric([space, str(number)], _STATE_NUMBERS[health.state])
                 notes.add_metric([space, str(number)], len(health.notes))
             for number, tenant in enumerate(context.namespace.stores):
-                if isinstance(tenant.journal, _Timed):
+                if isinstance(tenant.journal, Timed):
                     _add(commits, [space, str(number)], tenant.journal.commit_times)
         yield up
         yield notes

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -13,6 +14,7 @@ from yarl import URL
 
 from tandem.broker.entities.partitioned import PARTITIONED
 from tandem.cluster.ownership import Ownership
+from tandem.gateway.http.types import PASSIVE
 from tandem.model import address as addresses
 from tandem.model.errors import StoreUnavailable
 from tandem.server.context import NamespaceContext
@@ -32,7 +34,7 @@ class Onward:
         contexts: list[NamespaceContext],
         namespace_of: Callable[[str], int],
         ownership_of: Callable[[str], Ownership],
-        others: tuple[str, ...],
+        others: Callable[[], Sequence[str]],
     ) -> None:
         self._contexts = contexts
         self._namespace_of = namespace_of
@@ -54,6 +56,29 @@ class Onward:
             return None
         ownership = self._ownership_of(context.namespace.name)
         return None if ownership.here(store) else ownership.owner(store)
+
+    def owner_elsewhere(self, number: int, path: str) -> str | None:
+        """The node that has this entity of a namespace, or its first store; None: it is here, or nobody has it."""
+        context = self._contexts[number]
+        store = context.namespace.store_of(addresses.parse(path)) if path else None
+        ownership = self._ownership_of(context.namespace.name)
+        store = store if store is not None and store != PARTITIONED else 0
+        return None if ownership.here(store) else ownership.owner(store)
+
+    async def stream(self, node: str, request: web.BaseRequest) -> web.StreamResponse:
+        """What the node says for as long as it says something."""
+        try:
+            async with self._asked(node, request, b"", aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)) as response:
+                kind = response.headers.get("Content-Type", "")
+                passed = web.StreamResponse(status=response.status, headers=PASSIVE | {"Content-Type": kind, "Cache-Control": "no-store"})
+                await passed.prepare(request)
+                with contextlib.suppress(aiohttp.ClientError):  # it is gone: the reader asks again
+                    async for chunk in response.content.iter_any():
+                        await passed.write(chunk)
+                await passed.write_eof()
+                return passed
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise StoreUnavailable(f"Node '{node}', which serves the namespace, does not answer: {error}. Try again.") from error
 
     async def answer(self, node: str, request: web.BaseRequest, body: bytes) -> web.Response:
         """What the node answers, however long that takes it."""
@@ -84,7 +109,7 @@ class Onward:
             async with self._asked(node, request, body, aiohttp.ClientTimeout(total=_ASK_SECONDS)) as response:
                 return node, await response.read()
 
-        answers = await asyncio.gather(*(ask(node) for node in self._others), return_exceptions=True)
+        answers = await asyncio.gather(*(ask(node) for node in self._others()), return_exceptions=True)
         return dict(one for one in answers if not isinstance(one, BaseException))
 
     def _asked(

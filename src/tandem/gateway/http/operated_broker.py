@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tandem.broker.turn import Turn
 from tandem.cluster.node import Node
+from tandem.gateway.http.onward import Onward
 from tandem.model.histogram import Histogram
 from tandem.server.administration import NamespaceAdmin
 from tandem.server.client_reports import ClientReports
@@ -33,6 +34,8 @@ class OperatedBroker(Protocol):
     events: deque[dict[str, Any]]
     clock_jumps: int
     loop_lag: Histogram
+    onward: Onward | None
+    """Where other nodes, or workers, are asked; None: there are none."""
     on_reload: Callable[[], Awaitable[dict[str, Any]]] | None
     entropy: Callable[[int], bytes]
 

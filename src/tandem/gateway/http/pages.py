@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tandem.broker.meters import MINUTE_MS
 from tandem.broker.ports import StoreState
+from tandem.gateway.http.cluster_figures import carried_links, stores_of
 from tandem.gateway.http.connections import close_connection, describe_connections
 from tandem.gateway.http.console_files import serve_console
 from tandem.gateway.http.lock_pages import describe_locks, release_locks
@@ -74,8 +75,16 @@ class OperatorPages:
                 status = "degraded"
             faults = [f.describe() for f in context.fault_points.faults.active.values()] if context.fault_points is not None else []
             namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": len(context.connections)})
-        cluster = {} if self._server.node is None else {"cluster": self._server.node.state()}
-        return as_json({"status": status, "namespaces": namespaces, **cluster})
+        return as_json({"status": status, "namespaces": namespaces, **self._cluster(readable)})
+
+    def _cluster(self, readable: list[int]) -> dict[str, object]:
+        node = self._server.node
+        if node is None:
+            return {}
+        contexts = [self._server.contexts[number] for number in readable]
+        stores = [store for context in contexts for store in stores_of(node, context.namespace.name)]
+        carried = {context.namespace.name: carried_links(context) for context in contexts}
+        return {"cluster": {**node.state(), "stores": stores, "carried_links": carried}}
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """As Prometheus reads it, in OpenMetrics where it is asked for."""

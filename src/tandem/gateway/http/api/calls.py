@@ -129,8 +129,8 @@ def _shown(value: object) -> str:
     return "nothing" if value is None else repr(value)[:60]
 
 
-async def read_body(request: web.BaseRequest, bytes_max: int, ms_max: int) -> dict[str, Any]:
-    """A JSON object, bounded in size and time; nothing counts as an empty one."""
+async def read_body(request: web.BaseRequest, bytes_max: int, ms_max: int) -> bytes:
+    """Bounded in size and time."""
     found = bytearray()
     too_large = CallTooLarge(f"the request has more than the {bytes_max} bytes that are allowed; `tandem send` takes larger messages")
     if (request.content_length or 0) > bytes_max:
@@ -143,6 +143,11 @@ async def read_body(request: web.BaseRequest, bytes_max: int, ms_max: int) -> di
                     raise too_large
     except TimeoutError:
         raise ArgumentRefused(f"the request did not arrive within {ms_max} ms") from None
+    return bytes(found)
+
+
+def parse_body(found: bytes) -> dict[str, Any]:
+    """A JSON object; nothing counts as an empty one."""
     if not found:
         return {}
     try:

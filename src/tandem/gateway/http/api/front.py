@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from tandem.gateway.http.api import browsing, entities, faults, login, messages, outage, overview, rules, sessions
-from tandem.gateway.http.api.calls import NAMESPACE_HEADER, ApiCall, Caller, answer, read_body, refusal
+from tandem.gateway.http.api import browsing, cluster, entities, faults, login, messages, outage, overview, rules, sessions
+from tandem.gateway.http.api.calls import NAMESPACE_HEADER, ApiCall, Caller, answer, parse_body, read_body, refusal
 from tandem.gateway.http.api.report import ReportTickets
+from tandem.gateway.http.onward import HEADER
 from tandem.gateway.http.types import peer_of
 from tandem.model.errors import BusError, EntityNotFound
 from tandem.server.audit import CHANGED, PURGED, TOKEN
 
 if TYPE_CHECKING:
     from tandem.gateway.http.front import HttpFront
+    from tandem.gateway.http.onward import Onward
     from tandem.gateway.http.operated_broker import OperatedBroker
 
 Handler = Callable[[ApiCall], Awaitable[Any]]
@@ -49,7 +51,15 @@ _HANDLERS: Final[dict[str, Handler]] = {
     "POST outage/destinations": outage.destinations,
     "POST reports": outage.take_reports,
     "GET faults": faults.show,
+    "GET cluster": cluster.show,
 }
+
+_OF_MESSAGES: Final = frozenset(
+    name for name in _HANDLERS if name.partition(" ")[2].partition("/")[0] in ("messages", "message", "sessions", "session")
+) | {"POST outage/destinations"}
+"""Answered by the process that has the entity."""
+_OF_THE_NAMESPACE: Final = frozenset({"GET overview", "GET live", "POST entities", "POST entity", "GET outage"})
+"""Answered, in a cluster, by the node that serves the namespace."""
 
 _AUDITED: Final[dict[str, str]] = {
     "PUT entity": CHANGED,
@@ -92,6 +102,17 @@ class ConsoleApi:
                 return number
         return 0
 
+    def _elsewhere(self, request: web.BaseRequest, number: int, what: str, path: str) -> tuple[Onward, str] | None:
+        """Who has to answer this, if it is not for us."""
+        onward = self._server.onward
+        if onward is None or HEADER in request.headers:
+            return None
+        if what in _OF_MESSAGES:
+            node = onward.owner_elsewhere(number, path)
+        else:
+            node = onward.owner_elsewhere(number, "") if what in _OF_THE_NAMESPACE and self._server.node is not None else None
+        return (onward, node) if node is not None else None
+
     async def serve(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         number = self._namespace(request)
         context = self._server.contexts[number]
@@ -99,8 +120,8 @@ class ConsoleApi:
         try:
             what = f"{request.method} {'/'.join(rest).strip('/')}"
             if what in ("GET login", "POST login"):
-                body = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
-                told = await login.serve(self._server, number, request, body)
+                given = parse_body(await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max))
+                told = await login.serve(self._server, number, request, given)
                 if request.method == "POST":
                     context.audited(TOKEN, str(told["name"]), peer_of(request), "", "console")
                 return answer(told)
@@ -108,7 +129,12 @@ class ConsoleApi:
             handler = self._handlers.get(what)
             if handler is None:
                 raise EntityNotFound(f"The console has no call '{what[:80]}'.")
-            body = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
+            raw = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
+            body = parse_body(raw)
+            elsewhere = self._elsewhere(request, number, what, str(body.get("path", "")))
+            if elsewhere is not None:
+                onward, node = elsewhere
+                return await (onward.stream(node, request) if what == "GET live" else onward.answer(node, request, raw))
             context.turn.begin()
             call = ApiCall(self._server, number, request, caller, body)
             found = await handler(call)

@@ -48,6 +48,7 @@ async def serve(server: OperatedBroker, number: int, request: web.BaseRequest, g
         "expires_at_ms": caller.expires_at_ms,
         "now_ms": context.connection_clock.now_ms(),
         "faults": context.fault_points is not None,
+        "cluster": server.node is not None,
         "dev": server.settings.dev,
     }
 
