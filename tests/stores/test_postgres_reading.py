@@ -97,6 +97,21 @@ def test_a_segment_that_is_given_up_while_it_is_read_is_told_and_no_half_of_it_i
     assert [one.segment for one in planned(cluster_dsn)] == [2]
 
 
+def test_what_is_kept_for_audit_is_read_too_until_it_was_kept_long_enough(cluster_dsn: str, writer: Writer) -> None:
+    writer.append(1, 2)
+    writer.append(2, 1)
+    writer.held._audit_retention_ms = 3_600_000
+    assert writer.retire(2, 3)
+    assert [number for one in planned(cluster_dsn) for number in sequence_numbers(one)] == [1, 2, 3]
+    assert writer.held.drop_retired(), "nothing is due"
+    with psycopg.connect(cluster_dsn, autocommit=True) as connection:
+        connection.execute("UPDATE tandem.retired SET at_ms = at_ms - 3600000")
+    assert writer.held.drop_retired()
+    assert [(one.segment, one.first) for one in planned(cluster_dsn)] == [(2, 3)]
+    with psycopg.connect(cluster_dsn, autocommit=True) as connection:
+        assert connection.execute("SELECT count(*) FROM tandem.retired").fetchall() == [(0,)]
+
+
 def test_a_standby_is_read_once_it_has_what_the_primary_had(postgres: PostgresEngine, cluster_dsn: str, writer: Writer) -> None:
     name = cluster_dsn.rpartition("/")[2]
     both, standby = postgres.dsn(name), postgres.nodes[1]

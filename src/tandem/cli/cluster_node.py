@@ -104,7 +104,11 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
         node.first_look()
     except EngineAway as error:
         raise ConfigurationError(f"cluster.engine: {error.description}; is PostgreSQL up?") from error
-    stores = LogSettings(segment_bytes=settings.stores.segment_bytes, engine_bytes_max=cluster.engine_bytes_max)
+    stores = LogSettings(
+        segment_bytes=settings.stores.segment_bytes,
+        audit_retention_ms=settings.stores.audit_retention_ms,
+        engine_bytes_max=cluster.engine_bytes_max,
+    )
     engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take)
 
     def must_stop(why: str) -> None:

@@ -33,7 +33,8 @@ class LedgerEngines:
         return PostgresCatalog(EngineConnection(self._hosts, f"tandem catalog {self._node}", self._clock), namespace)
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> LedgerStore:
-        ledger = PostgresLedger(self._hosts, self._clock, (namespace, index), self._node, self._incarnation, self._may_take)
+        keep_ms = self._settings.audit_retention_ms
+        ledger = PostgresLedger(self._hosts, self._clock, (namespace, index), self._node, self._incarnation, self._may_take, keep_ms)
         self._ledgers[namespace, index] = ledger
         store = LedgerStore(ledger, f"store-{index}", loop_call, self._settings, self._clock)
         self.stores[namespace, index] = store

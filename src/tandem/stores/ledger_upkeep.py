@@ -27,6 +27,7 @@ _PARTS_MAX: Final = 100
 """Runs read with one statement."""
 _BLOCKS_AT_ONCE: Final = 4
 _PAUSE_SECONDS: Final = 0.2
+_AUDIT_LOOK_MS: Final = 60_000
 
 
 class Patience:
@@ -161,6 +162,8 @@ class LedgerUpkeep(Upkeep):
         self._blocks = blocks
         self._patience = patience
         self._reader = LedgerReader(ledger, blocks, settings, patience)
+        self._dropped_at = clock.steady_ms()
+        """When it was last looked for segments that were kept long enough."""
         self._walked = 0
         """Number of the last block of the segment being compacted that was read."""
 
@@ -235,7 +238,9 @@ class LedgerUpkeep(Upkeep):
         if steady - self._checked_at < self._settings.check_ms:
             return
         self._checked_at = steady
-        if "drop" in self.troubles:
+        keep_ms = self._settings.audit_retention_ms
+        if "drop" in self.troubles or (keep_ms and steady - self._dropped_at >= min(keep_ms, _AUDIT_LOOK_MS)):
+            self._dropped_at = steady
             self._maintaining.submit(self._drop)
         if "segment" in self.troubles:
             self.prepare(active + 1)

@@ -34,13 +34,24 @@ MayTake = Callable[[StoreRow], bool]
 class PostgresLedger:
     """One store of one namespace. `node` and `incarnation` say who we are."""
 
-    def __init__(self, hosts: Hosts, clock: Clock, store: tuple[str, int], node: str, incarnation: int, may_take: MayTake) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        clock: Clock,
+        store: tuple[str, int],
+        node: str,
+        incarnation: int,
+        may_take: MayTake,
+        audit_retention_ms: int = 0,
+    ) -> None:
         self.hosts = hosts
         self._namespace, self._store_number = store
         self.where = f"{self._namespace} store-{self._store_number} in the engine"
         self._node = node
         self._incarnation = incarnation
         self._may_take = may_take
+        self._audit_retention_ms = audit_retention_ms
+        """How long a segment that was given up is kept for whoever wants to know what happened."""
         name = f"tandem {self._namespace} {self._store_number}"
         self._committing = EngineConnection(hosts, name, clock)
         self._reading = EngineConnection(hosts, f"{name} reader", clock)
@@ -234,17 +245,35 @@ class PostgresLedger:
             (prefix,),
         ).fetchall()
         gone = sorted(number for (name,) in names if (number := int(name.removeprefix(prefix))) < below)
+        due = self._due(gone)
         try:
             self._maintaining.execute("SET lock_timeout = '1s'", prepare=False)
-            for segment in gone:
+            for segment in due:
                 self._maintaining.execute(f"DROP TABLE {self._table(segment)}", prepare=False)
             self._maintaining.execute("SET lock_timeout = 0", prepare=False)
+            if due:
+                left = [segment for segment in gone if segment not in due]
+                self._maintaining.execute("DELETE FROM tandem.retired WHERE store = %s AND segment <> ALL(%s::int[])", (self._id, left))
         except EngineAway as error:
             if sqlstate_of(error) in (_LOCK_NOT_AVAILABLE, UNDEFINED_TABLE):
                 return False
             raise
-        self._retired_below = below
+        self._retired_below = below if due == gone else 0
         return True
+
+    def _due(self, gone: list[int]) -> list[int]:
+        """Of what was given up: what was kept long enough since somebody saw that it was."""
+        if not self._audit_retention_ms or not gone:
+            return gone
+        now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        self._maintaining.execute(
+            f"INSERT INTO tandem.retired (store, segment, at_ms) SELECT %s, unnest(%s::int[]), {now} ON CONFLICT DO NOTHING",
+            (self._id, gone),
+        )
+        kept = self._maintaining.execute(
+            f"SELECT segment FROM tandem.retired WHERE store = %s AND at_ms + %s > {now}", (self._id, self._audit_retention_ms)
+        ).fetchall()
+        return [segment for segment in gone if (segment,) not in kept]
 
     def size_bytes(self) -> int:
         found = self._maintaining.execute("SELECT pg_database_size(current_database())").fetchone()

@@ -146,7 +146,7 @@ def ranges_of(engine: EnginePlace, reader: EngineReader, row: StoreRow) -> list[
     for _ in range(_PLAN_TRIES):
         found: list[BlockRange] = []
         try:
-            for segment in range(row.first_segment, row.last_segment + 1):
+            for segment in [*_kept(reader, row), *range(row.first_segment, row.last_segment + 1)]:
                 first, last = _ends(reader, row, segment)
                 found += [
                     BlockRange(
@@ -173,8 +173,19 @@ def ranges_of(engine: EnginePlace, reader: EngineReader, row: StoreRow) -> list[
     raise StoreUnavailable(f"{row.namespace} store-{row.number}: segments are given up faster than they can be looked at; read again")
 
 
+def _kept(reader: EngineReader, row: StoreRow) -> list[int]:
+    """Segments that were given up and are kept for audit."""
+    try:
+        found = reader.rows("SELECT segment FROM tandem.retired WHERE store = %s AND segment < %s ORDER BY 1", (row.id, row.first_segment))
+    except EngineAway as error:
+        if sqlstate_of(error) != UNDEFINED_TABLE:
+            raise
+        return []
+    return [int(segment) for (segment,) in found]
+
+
 def _ends(reader: EngineReader, row: StoreRow, segment: int) -> tuple[int, int]:
-    """First and last block; (1, 0) for the last segment before its first block."""
+    """First and last block; (1, 0) for the last segment before its first block, and for one that was kept long enough."""
     try:
         found = reader.rows(f"SELECT min(number), max(number) FROM tandem.b_{row.id}_{segment}")
     except EngineAway as error:
@@ -184,7 +195,7 @@ def _ends(reader: EngineReader, row: StoreRow, segment: int) -> tuple[int, int]:
     first, last = found[0]
     if first is not None:
         return int(first), int(last)
-    if segment == row.last_segment:
+    if segment == row.last_segment or segment < row.first_segment:
         return 1, 0
     raise StoreUnavailable(f"{row.namespace} store-{row.number}: segment {segment} is not there")
 

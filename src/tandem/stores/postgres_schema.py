@@ -53,6 +53,9 @@ _ADDED: Final = {
         "CREATE TABLE tandem.event (node text NOT NULL, incarnation bigint NOT NULL, number bigint NOT NULL, at_ms bigint NOT NULL, "
         "kind text NOT NULL, path text NOT NULL, detail text NOT NULL, PRIMARY KEY (node, incarnation, number))",
     ),
+    "tandem.retired": (
+        "CREATE TABLE tandem.retired (store int NOT NULL, segment int NOT NULL, at_ms bigint NOT NULL, PRIMARY KEY (store, segment))",
+    ),
     "tandem.numbers": ("CREATE TABLE tandem.numbers (store int PRIMARY KEY, begins_at bigint NOT NULL, entity_max bigint NOT NULL)",),
 }
 """Tables that came later, each with what makes it: older nodes do not miss them, newer ones make them.

@@ -16,7 +16,8 @@ class LogSettings:
     free_bytes_min: int = 0
     """With less than this free on its file system the store says that it is short of room; 0 looks at nothing but its own segments."""
     audit_retention_ms: int = 0
-    """How long a segment whose facts are all dead is kept in `audit/` before it is deleted; 0 deletes it at once."""
+    """How long a segment whose facts are all dead is kept in `audit/` before it is deleted; 0 deletes it at once.
+    In an engine it stays where it is."""
     lazy_bytes_max: int = 1_048_576
     """Records nobody waits for are written once this many bytes of them have gathered."""
     lazy_ms_max: int = 1_000
