@@ -101,7 +101,8 @@ class Turn:
                 self.schedule()
 
     def _run(self, now: int) -> None:
-        self._due(now)
+        if self._timers and self._timers[0][0] <= now:
+            self._due(now)
         while self._queues:
             queues = self._queues
             self._queues = []

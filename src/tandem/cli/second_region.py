@@ -31,6 +31,13 @@ class _Shown:
         self.lag: dict[str, Any] = {}
         self.trouble = "not looked yet"
 
+    def found(self, lag: dict[str, Any]) -> None:
+        self.lag, self.trouble = lag, ""
+
+    def missed(self, trouble: str) -> None:
+        """The last look found nothing; what was known before is shown still."""
+        self.trouble = trouble
+
     def health(self) -> tuple[int, dict[str, Any]]:
         away = self.trouble or (self.lag["primary"] if self.lag["primary"] != "followed" else "")
         status = "down" if self.trouble else "primary away" if away else "ok"
@@ -118,11 +125,11 @@ def follow(
         try:
             found = follower.look()
             lag = found.as_dict()
-            shown.lag, shown.trouble = lag, ""
+            shown.found(lag)
             if state is not None and not found.away:
                 _keep(state, found.kept())
         except EngineAway as error:
-            shown.trouble = error.description
+            shown.missed(error.description)
             if once:
                 raise ConfigurationError(f"--standby: {error.description}") from error
         said = shown.trouble or str(shown.lag["primary"])

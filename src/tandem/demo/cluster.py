@@ -12,12 +12,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from azure.servicebus.aio import ServiceBusClient
 
+from tandem.demo.cluster_verdict import LEASE_SECONDS, ClusterVerdict
 from tandem.demo.cluster_view import ClusterView
 from tandem.demo.front_door import FrontDoor
 from tandem.demo.processes import QUEUES, BrokerProcess, Traffic, connection_string
@@ -25,7 +26,6 @@ from tandem.testing.ports import free_port
 from tandem.testing.postgres import PostgresEngine
 
 NODES: Final = ("a", "b", "c")
-LEASE_SECONDS: Final = 3
 _SENDERS_PER_QUEUE: Final = 3
 _TICK_SECONDS: Final = 0.1
 _AGAIN_SECONDS_MAX: Final = 120.0
@@ -52,29 +52,6 @@ class ClusterPlan:
     rate: float
     calm: float
     """Seconds of peace before, between and after the two deaths."""
-
-
-@dataclass(slots=True)
-class ClusterVerdict:
-    sent: int = 0
-    delivered: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    failed: int = 0
-    """Sends that the SDK gave up and the application made again, under the same id."""
-    seconds_without_node: float = 0.0
-    """The longest time in which no send was answered, after the node had been killed."""
-    seconds_without_engine: float = 0.0
-    lease: int = LEASE_SECONDS
-    killed: str = ""
-    """The node."""
-
-    @property
-    def held(self) -> bool:
-        return self.lost == 0 and self.duplicated == 0 and self.sent > 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"held": self.held}
 
 
 class NodeProcess(BrokerProcess):
@@ -122,6 +99,10 @@ class Standing:
     since: float = field(default_factory=time.monotonic)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with every look."""
+
+    def answer(self, serves: dict[str, int], stores: int, engine_answers: bool) -> None:
+        """What the engine said, if it did."""
+        self.serves, self.stores, self.engine_answers = serves, stores, engine_answers
 
     def complete_without(self, node: str) -> bool:
         """Every store is served, and none by this node."""
@@ -181,21 +162,20 @@ async def _play(plan: ClusterPlan, directory: Path, engine: PostgresEngine, view
 async def _deaths(
     plan: ClusterPlan, engine: PostgresEngine, nodes: dict[str, NodeProcess], traffic: Traffic, standing: Standing, view: ClusterView
 ) -> ClusterVerdict:
-    verdict = ClusterVerdict()
     traffic.start()
     await standing.until(lambda: standing.complete_without("") and traffic.tally.sent > 0)
     view.phase(f"peace: {plan.rate:g} messages a second; every node takes every client, and carries to the one that serves")
     await asyncio.sleep(plan.calm)
 
-    verdict.killed, count = max(standing.serves.items(), key=lambda one: one[1])
+    killed, count = max(standing.serves.items(), key=lambda one: one[1])
     standing.begin()
-    nodes[verdict.killed].kill()
-    view.phase(f"SIGKILL: node {verdict.killed}, which served {count} of {standing.stores} stores, is gone")
-    await standing.until(lambda: standing.complete_without(verdict.killed))
+    nodes[killed].kill()
+    view.phase(f"SIGKILL: node {killed}, which served {count} of {standing.stores} stores, is gone")
+    await standing.until(lambda: standing.complete_without(killed))
     await _answered(traffic, standing)
-    verdict.seconds_without_node = standing.longest_pause
-    view.phase(f"others have taken over; node {verdict.killed} starts again")
-    await nodes[verdict.killed].start()
+    without_node = standing.longest_pause
+    view.phase(f"others have taken over; node {killed} starts again")
+    await nodes[killed].start()
     await asyncio.sleep(plan.calm)
 
     standing.begin()
@@ -204,7 +184,7 @@ async def _deaths(
     await asyncio.to_thread(engine.fail_over_strictly, "standby2")
     view.places(list(nodes.values()), engine)
     await _answered(traffic, standing)
-    verdict.seconds_without_engine = standing.longest_pause
+    without_engine = standing.longest_pause
     await standing.until(lambda: standing.complete_without(""))
     view.phase(f"the promoted standby answers; {'no store has moved' if standing.serves == served else 'stores have moved'}")
     await asyncio.sleep(plan.calm)
@@ -212,10 +192,16 @@ async def _deaths(
     await traffic.stop_sending()
     view.phase("everything is sent; the receivers take what is left")
     await traffic.finish(_PATIENCE_SECONDS)
-    verdict.sent, verdict.failed = traffic.tally.sent, traffic.tally.failed
-    verdict.lost, verdict.duplicated = traffic.outstanding, traffic.duplicated
-    verdict.delivered = verdict.sent - verdict.lost
-    return verdict
+    return ClusterVerdict(
+        sent=traffic.tally.sent,
+        delivered=traffic.tally.sent - traffic.outstanding,
+        lost=traffic.outstanding,
+        duplicated=traffic.duplicated,
+        failed=traffic.tally.failed,
+        seconds_without_node=without_node,
+        seconds_without_engine=without_engine,
+        killed=killed,
+    )
 
 
 async def _answered(traffic: Traffic, standing: Standing) -> None:
@@ -230,7 +216,7 @@ async def _watching(view: ClusterView, traffic: Traffic, engine: PostgresEngine,
 
     async def ask() -> None:
         while True:
-            standing.serves, standing.stores, standing.engine_answers = await asyncio.to_thread(_serves, engine)
+            standing.answer(*await asyncio.to_thread(_serves, engine))
             await asyncio.sleep(5 * _TICK_SECONDS)
 
     async def tell() -> None:

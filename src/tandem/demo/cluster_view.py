@@ -16,7 +16,7 @@ from rich.text import Text
 from tandem.demo.view import Rates, show_figures
 
 if TYPE_CHECKING:
-    from tandem.demo.cluster import ClusterVerdict
+    from tandem.demo.cluster_verdict import ClusterVerdict
     from tandem.demo.processes import BrokerProcess, TrafficCount
     from tandem.testing.postgres import PostgresEngine
 

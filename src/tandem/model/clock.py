@@ -59,7 +59,7 @@ class SystemClock(Clock):
         return self._steady_ns() // 1_000_000
 
     def now_ms(self) -> int:
-        return self.steady_ms() + self._ahead_ms
+        return self._steady_ns() // 1_000_000 + self._ahead_ms
 
     def jumped(self) -> int:
         off = self._wall_ns() // 1_000_000 - self.now_ms()

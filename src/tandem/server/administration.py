@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from tandem.broker.entities import administration
+from tandem.broker.entities.namespace import Namespace
 from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.entities.topic import Subscription
 from tandem.broker.rules.rules import compile_rule
@@ -91,7 +92,9 @@ class NamespaceAdmin:
         self._catalog = catalog
         self._locks = NameLocks()
         """Changes to one entity come one after another, subscriptions and rules with their topic; those to others share a sync."""
-        self.relays = RelayAdministration(context.relays, catalog, self._locks.hold, self._must_be_new, context.limits, context.turn.begin)
+        self.relays = RelayAdministration(
+            context.relays, catalog, self._locks.hold, functools.partial(_must_be_new, context), context.limits, context.turn.begin
+        )
         self._opened_at = context.turn.now
         self.follower: CatalogFollower | None = None
         """None: nobody else changes the catalog."""
@@ -117,13 +120,13 @@ class NamespaceAdmin:
         self._coming.update({topic.name.casefold(): topic for topic in wanted.topics})
         for queue in wanted.queues:
             if self._namespace.find(queue.name) is None:
-                await self._unless_there(self.create_queue(queue))
+                await _created(self.follower is not None, self.create_queue(queue))
         for topic in wanted.topics:
             if self._namespace.find(topic.name) is None:
-                await self._unless_there(self.create_topic(topic))
+                await _created(self.follower is not None, self.create_topic(topic))
         for subscription in wanted.subscriptions:
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
-                await self._unless_there(self.create_subscription(subscription))
+                await _created(self.follower is not None, self.create_subscription(subscription))
         self._coming.clear()
         for relay in snapshot.relays:
             self._context.relays.put(relay)
@@ -133,14 +136,6 @@ class NamespaceAdmin:
 
     def use_limits(self, limits: Limits) -> None:
         self._limits = self.relays.limits = limits
-
-    async def _unless_there(self, creation: Coroutine[Any, Any, object]) -> None:
-        """Another node may start with the same configuration at the same time."""
-        try:
-            await creation
-        except EntityAlreadyExists:
-            if self.follower is None:
-                raise
 
     async def follow(self) -> None:
         """Everything that other nodes have changed until now is known here."""
@@ -181,25 +176,11 @@ class NamespaceAdmin:
     async def announce(self) -> None:
         """Metadata has changed. There is nobody to be told."""
 
-    async def _write(self, work: Callable[[], _T]) -> _T:
-        """Catalog calls wait for the disk in a thread; the loop goes on."""
-        return await asyncio.to_thread(work)
-
     def _lookup(self, name: str) -> QueueDescription | TopicDescription | None:
         entity = self._namespace.find(name)
         if entity is None:
             return self._coming.get(name.casefold())
         return entity.description if isinstance(entity, QueueEntity) else entity.topic_description
-
-    def _queue(self, name: str) -> QueueEntity:
-        entity = self._namespace.find(name)
-        if not isinstance(entity, QueueEntity):
-            raise self._namespace.not_found(name)
-        return entity
-
-    def _must_be_new(self, name: str) -> None:
-        if self._namespace.find(name) is not None or self._context.relays.find(name) is not None:
-            raise EntityAlreadyExists(f"The messaging entity '{self._namespace.name}:{name}' already exists.")
 
     async def get_entity(self, name: str) -> QueueDescription | TopicDescription:
         found = self._lookup(name)
@@ -217,7 +198,7 @@ class NamespaceAdmin:
             if entity is None:
                 raise self._namespace.not_found(name)
             id_ = entity.id
-            await self._write(lambda: self._catalog.delete_entity(id_))
+            await asyncio.to_thread(lambda: self._catalog.delete_entity(id_))
             self._context.turn.begin()
             self._namespace.remove(name)
             self._context.turn.schedule()
@@ -227,21 +208,21 @@ class NamespaceAdmin:
         async with self._changing(description.name):
             now = self._context.turn.begin()
             kept = administration.validate_queue(description, None, self._limits, now=now, find=self._lookup)
-            self._must_be_new(kept.name)
+            _must_be_new(self._context, kept.name)
             kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept))
             store = self._choose_store(kept)
-            stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
+            stored = await asyncio.to_thread(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_queue(stored.id, store, kept)
             return kept
 
     @_seeing_all
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
         async with self._changing(description.name):
-            entity = self._queue(description.name)
+            entity = queue_of(self._namespace, description.name)
             now = self._context.turn.begin()
             wanted = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
             kept = administration.validate_queue(wanted, entity.description, self._limits, now=now, find=self._lookup)
-            await self._write(lambda: self._catalog.put_entity(kept, store=entity.store))
+            await asyncio.to_thread(lambda: self._catalog.put_entity(kept, store=entity.store))
             entity.configure(kept)
             self._namespace.enter(entity.id, entity.store, kept)
             return kept
@@ -251,17 +232,17 @@ class NamespaceAdmin:
         return [queue.description for queue in page.part_of(queues)]
 
     async def queue_runtime(self, name: str) -> RuntimeProperties:
-        return _runtime(self._queue(name))
+        return _runtime(queue_of(self._namespace, name))
 
     @_seeing_all
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
         async with self._changing(description.name):
             now = self._context.turn.begin()
             kept = administration.validate_topic(description, None, self._limits, now=now)
-            self._must_be_new(kept.name)
+            _must_be_new(self._context, kept.name)
             kept = dataclasses.replace(kept, partition_count=self._fragments_of(kept))
             store = self._choose_store(kept)
-            stored = await self._write(lambda: self._catalog.put_entity(kept, store=store))
+            stored = await asyncio.to_thread(lambda: self._catalog.put_entity(kept, store=store))
             self._namespace.add_topic(stored.id, store, kept)
             return kept
 
@@ -273,7 +254,7 @@ class NamespaceAdmin:
             known = topic.topic_description
             wanted = dataclasses.replace(description, name=known.name, partition_count=known.partition_count)
             kept = administration.validate_topic(wanted, topic.topic_description, self._limits, now=now)
-            await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
+            await asyncio.to_thread(lambda: self._catalog.put_entity(kept, store=topic.store))
             topic.reconfigure(kept)
             self._namespace.enter(topic.id, topic.store, kept)
             return kept
@@ -304,11 +285,11 @@ class NamespaceAdmin:
             now = self._context.turn.begin()
             topic = self._namespace.topic(description.topic)
             kept = administration.validate_subscription(
-                description, None, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
+                description, None, self._limits, now=now, find=self._lookup, check_rule=_check_rule(self._limits)
             )
             if kept.name.casefold() in topic.subscriptions:
                 raise EntityAlreadyExists(f"The subscription '{kept.topic}/Subscriptions/{kept.name}' already exists.")
-            stored = await self._write(lambda: self._catalog.put_entity(kept, store=topic.store))
+            stored = await asyncio.to_thread(lambda: self._catalog.put_entity(kept, store=topic.store))
             self._namespace.add_subscription(stored.id, kept)
             return kept
 
@@ -319,13 +300,13 @@ class NamespaceAdmin:
             subscription = self._namespace.subscription(description.topic, description.name)
             wanted = dataclasses.replace(description, name=subscription.description.name)
             kept = administration.validate_subscription(
-                wanted, subscription.description, self._limits, now=now, find=self._lookup, check_rule=self._check_rule
+                wanted, subscription.description, self._limits, now=now, find=self._lookup, check_rule=_check_rule(self._limits)
             )
             await self._keep(subscription, kept)
             return kept
 
     async def _keep(self, subscription: Subscription, kept: SubscriptionDescription) -> None:
-        await self._write(lambda: self._catalog.put_entity(kept, store=subscription.entity.store))
+        await asyncio.to_thread(lambda: self._catalog.put_entity(kept, store=subscription.entity.store))
         subscription.configure(kept, self._limits)
         self._namespace.enter(subscription.entity.id, subscription.entity.store, kept)
 
@@ -336,7 +317,7 @@ class NamespaceAdmin:
     async def delete_subscription(self, topic: str, name: str) -> None:
         async with self._changing(topic):
             subscription = self._namespace.subscription(topic, name)
-            await self._write(lambda: self._catalog.delete_entity(subscription.entity.id))
+            await asyncio.to_thread(lambda: self._catalog.delete_entity(subscription.entity.id))
             self._context.turn.begin()
             self._namespace.remove_subscription(self._namespace.topic(topic), name)
             self._context.turn.schedule()
@@ -350,9 +331,6 @@ class NamespaceAdmin:
         # The service shows no date for a queue or topic that nobody used, and its creation for a subscription.
         return runtime if runtime.accessed_at_ms else dataclasses.replace(runtime, accessed_at_ms=found.description.created_at_ms)
 
-    def _check_rule(self, rule: RuleDescription) -> None:
-        compile_rule(rule, self._limits)
-
     @_seeing_all
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
         async with self._changing(topic):
@@ -361,7 +339,7 @@ class NamespaceAdmin:
             if administration.find_rule(rules, rule.name) is not None:
                 raise EntityAlreadyExists(f"The rule '{rule.name}' already exists on '{topic}/Subscriptions/{subscription}'.")
             now = self._context.turn.begin()
-            kept = administration.validate_rule(rule, None, len(rules), self._limits, now=now, check=self._check_rule)
+            kept = administration.validate_rule(rule, None, len(rules), self._limits, now=now, check=_check_rule(self._limits))
             await self._keep(found, dataclasses.replace(found.description, rules=(*rules, kept)))
             return kept
 
@@ -370,32 +348,61 @@ class NamespaceAdmin:
         async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
             rules = found.description.rules
-            old = self._rule(found, rule.name)
+            old = _rule_of(found, rule.name)
             now = self._context.turn.begin()
-            kept = administration.validate_rule(rule, old, len(rules) - 1, self._limits, now=now, check=self._check_rule)
+            kept = administration.validate_rule(rule, old, len(rules) - 1, self._limits, now=now, check=_check_rule(self._limits))
             await self._keep(found, dataclasses.replace(found.description, rules=tuple(kept if r is old else r for r in rules)))
             return kept
 
-    def _rule(self, subscription: Subscription, name: str) -> RuleDescription:
-        found = administration.find_rule(subscription.description.rules, name)
-        if found is None:
-            raise EntityNotFound(f"The rule '{name}' could not be found on '{subscription.queue.path}'.")
-        return found
-
     async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
-        return self._rule(self._namespace.subscription(topic, subscription), name)
+        return _rule_of(self._namespace.subscription(topic, subscription), name)
 
     @_seeing_all
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         async with self._changing(topic):
             found = self._namespace.subscription(topic, subscription)
-            old = self._rule(found, name)
+            old = _rule_of(found, name)
             left = tuple(rule for rule in found.description.rules if rule is not old)
             await self._keep(found, dataclasses.replace(found.description, rules=left))
 
     async def list_rules(self, topic: str, subscription: str, page: Page) -> list[RuleDescription]:
         rules = self._namespace.subscription(topic, subscription).description.rules
         return page.part_of({rule.name.casefold(): rule for rule in rules})
+
+
+async def _created(shared: bool, creation: Coroutine[Any, Any, object]) -> None:
+    """`shared`: another node may start with the same configuration at the same time."""
+    try:
+        await creation
+    except EntityAlreadyExists:
+        if not shared:
+            raise
+
+
+def queue_of(namespace: Namespace, name: str) -> QueueEntity:
+    entity = namespace.find(name)
+    if not isinstance(entity, QueueEntity):
+        raise namespace.not_found(name)
+    return entity
+
+
+def _must_be_new(context: NamespaceContext, name: str) -> None:
+    if context.namespace.find(name) is not None or context.relays.find(name) is not None:
+        raise EntityAlreadyExists(f"The messaging entity '{context.namespace.name}:{name}' already exists.")
+
+
+def _check_rule(limits: Limits) -> Callable[[RuleDescription], None]:
+    def check(rule: RuleDescription) -> None:
+        compile_rule(rule, limits)
+
+    return check
+
+
+def _rule_of(subscription: Subscription, name: str) -> RuleDescription:
+    found = administration.find_rule(subscription.description.rules, name)
+    if found is None:
+        raise EntityNotFound(f"The rule '{name}' could not be found on '{subscription.queue.path}'.")
+    return found
 
 
 def _runtime(entity: QueueEntity) -> RuntimeProperties:

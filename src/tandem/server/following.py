@@ -13,7 +13,7 @@ from tandem.model.catalog import Changes
 from tandem.model.entity import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from tandem.model.entity_json import dump_rule, load_rule
 from tandem.model.errors import BusError, NotAllowed
-from tandem.server.administration import Catalog, NamespaceAdmin
+from tandem.server.administration import Catalog, NamespaceAdmin, queue_of
 from tandem.server.administration_port import RuntimeProperties
 from tandem.server.catalog_follower import CatalogFollower
 
@@ -66,7 +66,7 @@ class SharedAdmin(NamespaceAdmin):
         context.peer_operations["runtime"] = self._answer_runtime
 
     async def queue_runtime(self, name: str) -> RuntimeProperties:
-        return await self._joined(self._queue(name).store, super().queue_runtime(name), {"queue": name})
+        return await self._joined(queue_of(self._namespace, name).store, super().queue_runtime(name), {"queue": name})
 
     async def topic_runtime(self, name: str) -> RuntimeProperties:
         return await self._joined(self._namespace.topic(name).store, super().topic_runtime(name), {"topic": name})
@@ -171,7 +171,7 @@ class LeadingAdmin(SharedAdmin):
                 )
 
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        self._must_stay_together(self._queue(description.name).store, description)
+        self._must_stay_together(queue_of(self._namespace, description.name).store, description)
         return await super().update_queue(description)
 
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:

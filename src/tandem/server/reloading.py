@@ -63,7 +63,7 @@ class Reloaded:
 def split_settings(old: ServerSettings, new: ServerSettings, told: Reloaded) -> ServerSettings:
     """The settings that are in force from now on: those that need a restart are as they were."""
     kept = {name: getattr(old, name) for name in NEED_RESTART}
-    told.needs_restart += [name for name in NEED_RESTART if getattr(old, name) != getattr(new, name)]
+    told.needs_restart.extend(name for name in NEED_RESTART if getattr(old, name) != getattr(new, name))
     limits = {one.name: getattr(old.limits, one.name) for one in fields(Limits) if one.name in LIMITS_NEED_RESTART}
     for one in fields(Limits):
         if getattr(old.limits, one.name) != getattr(new.limits, one.name):
@@ -112,7 +112,7 @@ async def _entities(admin: NamespaceAdmin, old: NamespaceSettings, new: Namespac
         for one in after:
             was = known.get(one.name.casefold())
             await _bring_about(kind, one.name, was, one, partial(get, one.name), create, update, told)
-        told.left += [f"{kind} {one.name}" for one in _gone(before, after)]
+        told.left.extend(f"{kind} {one.name}" for one in _gone(before, after))
 
 
 async def _subscriptions(
@@ -146,7 +146,7 @@ async def _subscriptions(
                 change = partial(put, one.topic, one.name, rule)
             if not await _try(told, told_name, change):
                 told.earlier.note("rule", f"{name}/{folded}", old_rule, rule)
-    told.left += [f"subscription {one.topic}/{one.name}" for one in known.values()]
+    told.left.extend(f"subscription {one.topic}/{one.name}" for one in known.values())
 
 
 async def _bring_about(

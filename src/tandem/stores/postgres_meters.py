@@ -26,7 +26,7 @@ _REPLACE: Final = (
 )
 
 
-class Fence(Protocol):
+class MeterFence(Protocol):
     """A store that is ours, or was."""
 
     where: str
@@ -39,7 +39,7 @@ class Fence(Protocol):
 class PostgresMeters:
     """Of one store. Blocks: called from a thread, once a minute."""
 
-    def __init__(self, connection: EngineConnection, store: Fence) -> None:
+    def __init__(self, connection: EngineConnection, store: MeterFence) -> None:
         self._connection = connection
         self._store = store
         self._mutex = threading.Lock()

@@ -49,7 +49,8 @@ class SegmentStore(GroupCommitStore):
         self._writer.write(group, totals)
 
     def _bytes_of(self, segment: int) -> int:
-        return self._files.bytes_of(segment)
+        files = self._files
+        return files.bytes_of(segment) if files.short else self._settings.segment_bytes
 
     def _abandon(self) -> None:
         self._disk.abandon()

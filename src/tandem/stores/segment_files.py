@@ -138,7 +138,7 @@ class SegmentFiles:
         self._mutex = threading.Lock()
         self._open: dict[int, int] = {}
         """Segments being written, or about to be."""
-        self._short: dict[int, int] = {}
+        self.short: dict[int, int] = {}
         """Bytes of segments that were made of less than they should have: they are full earlier."""
         self._spare = Spare(disk, directory, segment_bytes)
         self.manifest = Manifest(b"", 1, 0, 1)
@@ -290,16 +290,16 @@ class SegmentFiles:
                 raise
         allocated = self._spare.become(path)
         if allocated:
-            self._short[self.manifest.last + 1] = allocated
+            self.short[self.manifest.last + 1] = allocated
         return disk.open(path, os.O_RDWR | os.O_CREAT), allocated
 
     def stays_short(self, segment: int, size: int) -> None:
         """A segment that was begun by an earlier run could not be given the rest of its room."""
-        self._short[segment] = size
+        self.short[segment] = size
 
     def bytes_of(self, segment: int) -> int:
         """A segment is closed by the first block that ends beyond this. On any thread."""
-        return self._short.get(segment, self._segment_bytes)
+        return self.short.get(segment, self._segment_bytes)
 
     def reserved_bytes(self, active: int) -> int:
         """What can be written behind the segment in use, whatever the disk says. On any thread, without asking the disk."""
@@ -333,7 +333,7 @@ class SegmentFiles:
         """The oldest segment leaves: out of the manifest first, so that a crash in between leaves only litter."""
         with self._mutex:
             segment = self.manifest.first
-            self._short.pop(segment, None)
+            self.short.pop(segment, None)
             self._write_manifest(replace(self.manifest, first=segment + 1, first_number=next_number))
             self._retire(segment, audit)
 

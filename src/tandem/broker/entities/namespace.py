@@ -249,13 +249,11 @@ class Namespace(Stores):
             fragment = self.build_queues(self.stores[number % len(self.stores)], id_, path, description, number)
             for sub_queue, queue in fragment.items():
                 parts[sub_queue].append(queue)
-        queues = {sub_queue: PartitionedQueue(self, parts[sub_queue], self._terms(path, sub_queue, description)) for sub_queue in SubQueue}
+        queues = {
+            sub_queue: PartitionedQueue(self, parts[sub_queue], _terms_of(path, sub_queue, description, self.limits))
+            for sub_queue in SubQueue
+        }
         return QueueEntity(id_, PARTITIONED, description, queues)
-
-    def _terms(self, path: str, sub_queue: SubQueue, description: QueueDescription) -> Terms:
-        as_queue = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
-        limit = description.max_message_bytes or self.limits.message_bytes_max
-        return Terms(Address(path, sub_queue).path, path, sub_queue is not SubQueue.MAIN, as_queue, limit)
 
     def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
         return QueueEntity(id_, store, description, self.build_queues(tenant, id_, path, description, 0))
@@ -265,7 +263,7 @@ class Namespace(Stores):
         queues: dict[SubQueue, Queue] = {}
         for sub_queue in SubQueue:
             number = fragment << FRAGMENT_BITS | 4 * id_ + sub_queue.value
-            terms = self._terms(path, sub_queue, description)
+            terms = _terms_of(path, sub_queue, description, self.limits)
             meter = tenant.meters.meter(number, terms.path, self.turn)
             base = fragment << FRAGMENT_SHIFT
             queue = Queue(number, terms, tenant.backing, meter, self.turn, self.rewriter, self._forwarders, self._new_nonce(), base)
@@ -377,12 +375,12 @@ class Namespace(Stores):
         parts = address.topic_and_subscription
         if parts is not None and address.key not in self.entities:
             found = self.subscription(*parts).entity
-            self._must_be_available(found.store)
+            _must_be_available(self.stores, found.store)
             return found.queues[address.sub_queue]
         entity = self.entities.get(address.key)
         if entity is None:
             raise self.not_found(address.path)
-        self._must_be_available(entity.store)
+        _must_be_available(self.stores, entity.store)
         if isinstance(entity, QueueEntity):
             return entity.queues[address.sub_queue]
         if address.management:
@@ -427,15 +425,8 @@ class Namespace(Stores):
             if address.topic_and_subscription is not None:
                 raise NotAllowed(f"'{address.path}' is a subscription: send to its topic.")
             raise self.not_found(address.path)
-        self._must_be_available(entity.store)
+        _must_be_available(self.stores, entity.store)
         return entity.main if isinstance(entity, QueueEntity) else entity
-
-    def _must_be_available(self, store: int) -> None:
-        if store == PARTITIONED:
-            return
-        tenant = self.stores[store]
-        if not tenant.available:
-            raise StoreUnavailable(tenant.journal.health.refusal())
 
     def must_exist(self, address: Address) -> None:
         parts = address.topic_and_subscription
@@ -453,3 +444,17 @@ class Namespace(Stores):
 
     def not_found(self, path: str) -> BusError:
         return EntityNotFound(f"The messaging entity '{self.name}:{path}' could not be found. Create it, or check its name.")
+
+
+def _terms_of(path: str, sub_queue: SubQueue, description: QueueDescription, limits: Limits) -> Terms:
+    as_queue = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
+    limit = description.max_message_bytes or limits.message_bytes_max
+    return Terms(Address(path, sub_queue).path, path, sub_queue is not SubQueue.MAIN, as_queue, limit)
+
+
+def _must_be_available(stores: list[StoreTenant], store: int) -> None:
+    if store == PARTITIONED:
+        return
+    tenant = stores[store]
+    if not tenant.available:
+        raise StoreUnavailable(tenant.journal.health.refusal())

@@ -31,6 +31,15 @@ def _takes_messages(part: Queue) -> bool:
     return not part.terms.out_of_service and not part.rows.backing.short_of_room
 
 
+def _key_of(message: Message, detects_duplicates: bool) -> str | bytes | None:
+    """What ties a message to a fragment: session id, else partition key, else message id where duplicates are detected."""
+    if message.session_id is not None:
+        return message.session_id
+    if message.partition_key is not None:
+        return message.partition_key
+    return message.message_id if detects_duplicates else None
+
+
 class PartitionedQueue(Entity):
     """A front for fragments. It holds no messages of its own; what concerns one message goes to its fragment."""
 
@@ -84,17 +93,9 @@ class PartitionedQueue(Entity):
 
     # -- sending -------------------------------------------------------------------------------
 
-    def _key(self, message: Message) -> str | bytes | None:
-        """What ties a message to a fragment: session id, else partition key, else message id where duplicates are detected."""
-        if message.session_id is not None:
-            return message.session_id
-        if message.partition_key is not None:
-            return message.partition_key
-        return message.message_id if self.description.requires_duplicate_detection else None
-
     def fragment_of(self, message: Message) -> int:
         """The number of the fragment that its key leads to; -1: it has none, and may go anywhere."""
-        key = self._key(message)
+        key = _key_of(message, self.description.requires_duplicate_detection)
         return -1 if key is None else fragment_of_key(key, len(self.fragments.queues))
 
     def takes_here(self) -> bool:
@@ -106,7 +107,7 @@ class PartitionedQueue(Entity):
 
     def destination(self, message: Message) -> Queue:
         """One without a key goes anywhere that works; all of a turn go the same way."""
-        key = self._key(message)
+        key = _key_of(message, self.description.requires_duplicate_detection)
         if key is not None:
             chosen = self.fragments.of_key(key)
             if chosen.terms.out_of_service:
@@ -145,7 +146,7 @@ class PartitionedQueue(Entity):
                 raise  # it holds the message's key: those that do not matter were not chosen
             except StoreUnavailable:
                 part.terms.leave_service(False)  # found out before whoever watches the stores did
-                if self._key(message) is not None:
+                if _key_of(message, self.description.requires_duplicate_detection) is not None:
                     raise
                 continue
             return Placement(part, number, part.intake.rows_of(number, now))
@@ -155,7 +156,7 @@ class PartitionedQueue(Entity):
         the failed store must give up if it has them. Returns that fragment, their rows in it, and all rows they may have left behind.
         Messages with a key have nowhere else to go."""
         for message in messages:
-            if self._key(message) is not None:
+            if _key_of(message, self.description.requires_duplicate_detection) is not None:
                 raise StoreUnavailable(f"The store of '{self.path}' that was to keep this message is down. Try again.")
         left = list(rows)
         while True:

@@ -118,9 +118,9 @@ def scrape(target: OperationTarget) -> TopSnapshot:
             _add(found, sample.name, sample.labels, sample.value)
     health = call(target, "GET", "health")
     for namespace in health.get("namespaces", ()):
-        found.stores += [f"{store['name']} {store['state']}" for store in namespace["stores"]]
+        found.stores.extend(f"{store['name']} {store['state']}" for store in namespace["stores"])
     for reporter in call(target, "GET", "api/outage")["reporters"]:
-        found.failed_over += [f"{one['path']} ({reporter['who']})" for one in reporter["paths"] if one["state"] != "healthy"]
+        found.failed_over.extend(f"{one['path']} ({reporter['who']})" for one in reporter["paths"] if one["state"] != "healthy")
     return found
 
 
