@@ -88,8 +88,8 @@ class Pair(CrashingBroker):
         return self._serving in self._nodes and self._nodes[self._serving].running
 
     def asks_to_try_again(self, refused: PeerRefused) -> bool:
-        """Stores are opened one after the other and move; what was on its way to a node that died may have happened."""
-        return any(words in str(refused) for words in ("Try again", "try again", "Attach the link again"))
+        """Stores are opened one after the other and move, locks end with the line between nodes: the answer says what to do again."""
+        return any(words in str(refused) for words in ("ry again", "Attach the link again", "Accept the session again"))
 
     async def spawn(self) -> None:
         for node in self._nodes.values():
