@@ -78,11 +78,7 @@ class RunnableBroker(Protocol):
 
 def serve_with(flags: Flags) -> None:
     """`tandem serve`, once its flags are known."""
-    directory = Path.cwd()
-
-    def read() -> Configuration:
-        return load(flags, os.environ, directory)
-
+    read = functools.partial(load, flags, dict(os.environ), Path.cwd())
     run(read(), read=read)
 
 
@@ -100,7 +96,7 @@ def run(
         if configuration.workers > 1:
             from tandem.cli.workers import serve_workers
 
-            serve_workers(configuration, settings, keys, lock)
+            serve_workers(configuration, settings, keys, lock, read)
             return
         issuer: IssuerBeside | None = None
         if configuration.issuer is not None:

@@ -8,15 +8,20 @@ import signal
 import socket
 import sys
 import threading
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from tandem.cli import running
+from tandem.cli.configuration.settings import Configuration
 from tandem.cli.log_output import LINES, OUTPUT, note
-from tandem.cli.workers import READY, WorkerStart
+from tandem.cli.reloading import Reloader
+from tandem.cli.service_manager import ServiceManager
+from tandem.cli.workers import NOT_RELOADED, READY, RELOADED, WorkerStart
 from tandem.cluster.workers import worker_name
 from tandem.model.errors import BusError, ConfigurationError
 from tandem.server.audit import Audit
 from tandem.server.server import Server
+from tandem.server.settings import ServerSettings
 
 _EXIT_USAGE: Final = 2
 
@@ -53,6 +58,10 @@ async def _serve(start: WorkerStart, audit: Audit) -> None:
         raise ConfigurationError(f"the broker cannot start: {error.description}") from error
     try:
         running.settle_garbage_collector()
+        if start.read is not None:
+            reloader = _WorkerReloader(server, start, channel)
+            loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
+            server.on_reload = reloader.reload if start.number == 0 else None
         handed = _Handed(server, channel, stopping)
         loop.add_reader(channel, handed.look)
         channel.send(READY)
@@ -65,6 +74,42 @@ async def _serve(start: WorkerStart, audit: Audit) -> None:
         beside.cancel()
         note(f"stopped in {loop.time() - began:.2f} s")
         LINES.close()
+
+
+class _WorkerReloader(Reloader):
+    """On SIGHUP, which whoever started us sends on; at the first worker for clients that may ask for it, too."""
+
+    def __init__(self, server: Server, start: WorkerStart, channel: socket.socket) -> None:
+        assert start.read is not None
+        super().__init__(start.read, self._prepared, server, ServiceManager({}), start.settings.tls)
+        self._start = start
+        self._channel = channel
+        self._of_all: list[str] = []
+        """What was changed, and needs a restart of all of us."""
+
+    def _prepared(self, configuration: Configuration, now: int) -> ServerSettings:
+        start, own = self._start, self._start.settings
+        assert own.data_dir is not None
+        found = running.prepare(configuration, own.data_dir, now)
+        wanted = (("listeners", found.listeners, start.listeners), ("workers", configuration.workers, start.plan.count))
+        self._of_all = [name for name, new, old in wanted if new != old]
+        unchanged = f"{found.node}-{start.number}" == own.node
+        return replace(found, listeners=(), node=own.node if unchanged else found.node)
+
+    async def reload(self) -> dict[str, Any]:
+        """The first one tells the others, and whoever started us."""
+        if self._start.number:
+            return await super().reload()
+        came = NOT_RELOADED
+        try:
+            found = await super().reload()
+            found["needs_restart"] += self._of_all
+            if self._of_all:
+                LINES.warn(f"reload: needs a restart: {', '.join(self._of_all)}")
+            came = RELOADED
+            return found
+        finally:
+            self._channel.send(came)
 
 
 class _Handed:

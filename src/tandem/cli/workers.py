@@ -11,22 +11,26 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tandem.cli.configuration.settings import Configuration
 from tandem.cli.log_output import LINES, note
-from tandem.cli.running import greeting, loop_factory
+from tandem.cli.running import greeting, loop_factory, prepare
 from tandem.cli.service_manager import ServiceManager
 from tandem.cluster.workers import WorkerPlan, assign_stores, worker_name
 from tandem.model.catalog import Snapshot
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
-from tandem.server.settings import ServerSettings
+from tandem.server.settings import Listener, ServerSettings
 
 READY: Final = b"R"
+RELOADED: Final = b"L"
+"""From the first worker: it has read the configuration again, and others may."""
+NOT_RELOADED: Final = b"N"
 CONNECTION: Final = b"C"
 STAY_VARIABLE: Final = "TANDEM_CONNECTIONS_STAY"
 """Environment variable: 1 leaves every connection with the worker that it came to, for benchmarks of carried links."""
@@ -49,9 +53,15 @@ class WorkerStart:
     log_level: str
     channel: int
     """File descriptor: connections come in, readiness goes out. It ends with whoever started the worker."""
+    listeners: tuple[Listener, ...] = ()
+    """Of the process that accepts for all."""
+    read: Callable[[], Configuration] | None = None
+    """How the configuration is read again."""
 
 
-def serve_workers(configuration: Configuration, settings: ServerSettings, keys: str, lock: int) -> None:
+def serve_workers(
+    configuration: Configuration, settings: ServerSettings, keys: str, lock: int, read: Callable[[], Configuration] | None = None
+) -> None:
     """Until told to stop. `lock`: the descriptor that holds the data directory; workers hold it too."""
     count = configuration.workers
     if configuration.issuer is not None:
@@ -71,7 +81,7 @@ def serve_workers(configuration: Configuration, settings: ServerSettings, keys: 
             moves=os.environ.get(STAY_VARIABLE) != "1",
             stores=_plan_stores(settings, count),
         )
-        runner.run(Supervisor(configuration, settings, plan, keys, lock).run())
+        runner.run(Supervisor(configuration, settings, plan, keys, lock, read).run())
 
 
 @contextlib.contextmanager
@@ -167,8 +177,18 @@ class _Worker:
 class Supervisor:
     """Binds, starts, hands over, restarts, and ends with everything it started."""
 
-    def __init__(self, configuration: Configuration, settings: ServerSettings, plan: WorkerPlan, keys: str, lock: int) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        settings: ServerSettings,
+        plan: WorkerPlan,
+        keys: str,
+        lock: int,
+        read: Callable[[], Configuration] | None,
+    ) -> None:
         self._configuration = configuration
+        self._read = read
+        self._manager = ServiceManager(os.environ)
         self._settings = settings
         self._plan = plan
         self._keys = keys
@@ -178,13 +198,14 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._turn = 0
         self._exit = 0
+        self._reading: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._told_to_stop)
-        loop.add_signal_handler(signal.SIGHUP, note, "with workers the configuration is read again by a restart only; nothing was changed")
-        manager = ServiceManager(os.environ)
+        loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+        manager = self._manager
         alive = loop.create_task(manager.keep_alive())
         self._bind()
         tasks: list[asyncio.Task[None]] = []
@@ -299,6 +320,8 @@ class Supervisor:
             log_format=self._configuration.log_format,
             log_level=self._configuration.log_level,
             channel=theirs.fileno(),
+            listeners=self._settings.listeners,
+            read=self._read,
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -334,9 +357,47 @@ class Supervisor:
         if not said:
             asyncio.get_running_loop().remove_reader(worker.channel)
             return
-        if worker.ready.is_set():
-            note(f"{worker.name} is back")
-        worker.serves()
+        if READY in said:
+            if worker.ready.is_set():
+                note(f"{worker.name} is back")
+            worker.serves()
+        if RELOADED in said:
+            self._others_reload()
+        if RELOADED in said or NOT_RELOADED in said:
+            self._manager.ready("configuration was read again")
+
+    # -- the configuration read again --------------------------------------------------------
+
+    def _told_to_reload(self) -> None:
+        """The first worker does so, and says what came of it; the others follow."""
+        first = self._workers[0]
+        if self._read is None or first.process is None or not first.taking:
+            note(f"reload: {first.name} is not there; nothing was changed, try again when it is back")
+            return
+        self._manager.reloading()
+        first.process.send_signal(signal.SIGHUP)
+
+    def _others_reload(self) -> None:
+        for worker in self._workers[1:]:
+            if worker.process is not None and worker.taking:
+                worker.process.send_signal(signal.SIGHUP)
+        task = asyncio.get_running_loop().create_task(self._use_for_those_to_come())
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+    async def _use_for_those_to_come(self) -> None:
+        """A worker that is started again starts with what the others have."""
+        from tandem.server.reloading import Reloaded, split_settings
+
+        assert self._read is not None and self._settings.data_dir is not None
+        try:
+            configuration = await asyncio.to_thread(self._read)
+            found = await asyncio.to_thread(prepare, configuration, self._settings.data_dir, time.time_ns() // 1_000_000)
+        except ConfigurationError as error:
+            note(f"reload: a worker that is started again would start as before: {error}")
+            return
+        self._configuration = replace(self._configuration, log_format=configuration.log_format, log_level=configuration.log_level)
+        self._settings = split_settings(self._settings, found, Reloaded())
 
     def _told_to_stop(self) -> None:
         """The first time everybody finishes what is under way; the second time nobody does."""

@@ -78,8 +78,14 @@ def split_settings(old: ServerSettings, new: ServerSettings, told: Reloaded) -> 
 
 
 async def reload_namespace(
-    context: NamespaceContext, admin: NamespaceAdmin, old: NamespaceSettings, new: NamespaceSettings, told: Reloaded
+    context: NamespaceContext,
+    admin: NamespaceAdmin,
+    old: NamespaceSettings,
+    new: NamespaceSettings,
+    told: Reloaded,
+    entities_too: bool = True,
 ) -> None:
+    """Without entities: another process looks after those, and we are told."""
     namespace = context.namespace
     if old.locks_outlive_connections != new.locks_outlive_connections:
         namespace.locks_outlive_connections = new.locks_outlive_connections
@@ -94,6 +100,8 @@ async def reload_namespace(
         if namespace.authorization_rules.get(name) != rule:
             namespace.authorization_rules[name] = rule
             told.changed.append(f"{new.name}: authorization rule {name}")
+    if not entities_too:
+        return
     await _entities(admin, old, new, told)
     await _subscriptions(admin, old.subscriptions, new.subscriptions, told)
 

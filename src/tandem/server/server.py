@@ -197,7 +197,8 @@ class Server:
         if self._front is not None:
             self._front.use_limits(settings.limits)
         for number, (context, admin) in enumerate(zip(self.contexts, self.admins, strict=True)):
-            await reload_namespace(context, admin, old.namespaces[number], settings.namespaces[number], told)
+            entities_too = self.cluster is None or self.cluster.administers
+            await reload_namespace(context, admin, old.namespaces[number], settings.namespaces[number], told, entities_too)
         return told
 
     async def drain(self) -> Drained:
