@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from tandem import amqp
 from tandem.amqp import frames
 from tandem.amqp.fields import Fields, read_descriptor
-from tandem.amqp.performatives import Attach, Begin, Disposition, Open, Transfer
+from tandem.amqp.outcomes import ACCEPTED, encode_rejected
+from tandem.amqp.performatives import ABSENT, Attach, Begin, Disposition, Open, Transfer
+from tests.amqp.peers import Pair
 from tests.amqp.values import SYMBOLS, TEXT, integers, same
 
 UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -188,6 +190,42 @@ def read_frame_by_sdk(performative: bytes) -> tuple[int, list[object]]:
     return code, fields
 
 
+def counts(data: bytes) -> list[tuple[int, int]]:
+    """(descriptor, fields) of each frame: how many are written, not how many there might be."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(data):
+        assert data[at + 8 : at + 10] == b"\x00\x53" and data[at + 11] in (0xC0, 0xD0), "a list that is not empty"
+        found.append((data[at + 10], data[at + 13] if data[at + 11] == 0xC0 else int.from_bytes(data[at + 16 : at + 20], "big")))
+        at += int.from_bytes(data[at : at + 4], "big")
+    return found
+
+
+def test_every_performative_has_all_its_fields() -> None:
+    """azure-servicebus before 7.15 reads them by their place, and fails where the last ones were left out."""
+    error = amqp.AmqpError("amqp:internal-error", "d" * 300)
+    some = [
+        frames.encode_open("c", None, 65536, 4999, 0, None),
+        frames.encode_begin(1, 1, 5000, 65536, 255),
+        frames.encode_attach("n", 3, True, 0, 1, None, None, ABSENT, 0, [], [], None),
+        *(frames.encode_detach(3, True, one) for one in (None, error)),
+        *(frames.encode_end(one) for one in (None, error)),
+        *(frames.encode_close(one) for one in (None, error)),
+    ]
+    expected = [(0x10, 10), (0x11, 8), (0x12, 14), (0x16, 3), (0x16, 3), (0x17, 1), (0x17, 1), (0x18, 1), (0x18, 1)]
+    assert counts(b"".join(frames.frame(0, one) for one in some)) == expected
+    states = (b"", ACCEPTED, encode_rejected(error))
+    assert counts(b"".join(frames.disposition_frame(0, True, 1, 2, True, state) for state in states)) == [(0x15, 6)] * 3
+    flows = frames.session_flow_frame(1, 2, 3, 4, 5) + frames.link_flow_frame(1, 2, 3, 4, 5, 6, 7, 8, True, False)
+    assert counts(flows) == [(0x13, 11)] * 2
+    pair = Pair(client_config=amqp.ConnectionConfig(max_frame_size=512))
+    _, sender = pair.receiver()
+    for payload in (b"x", b"y" * 2_000):
+        sender.send(payload, b"t", False, None)
+    sent = counts(pair.server.bytes_to_send())
+    assert len(sent) > 4 and set(sent) == {(0x14, 11)}
+
+
 def test_our_performatives_are_readable_by_the_sdk() -> None:
     assert read_frame_by_sdk(frames.encode_open("c", None, 65536, 4999, 120000, None))[1][:5] == [b"c", None, 65536, 4999, 120000]
     assert read_frame_by_sdk(frames.encode_begin(1, 0x40000000, 5000, 65536, 255))[1][:5] == [1, 0x40000000, 5000, 65536, 255]
@@ -212,10 +250,11 @@ def test_our_performatives_are_readable_by_the_sdk() -> None:
     detached = read_frame_by_sdk(frames.encode_detach(3, True, amqp.AmqpError("amqp:not-found", "d")))[1]
     assert detached == [3, True, [b"amqp:not-found", b"d", None]]
     assert read_frame_by_sdk(frames.encode_close(amqp.AmqpError("a:b")))[1] == [[b"a:b", None, None]]
-    for flow in (frames.session_flow_frame(1, 2, 3, 4, 5), frames.link_flow_frame(1, 2, 3, 4, 5, 6, 7, 8, True, False)):
+    of_link = frames.link_flow_frame(1, 2, 3, 4, 5, 6, 7, 8, True, False)
+    for flow in (frames.session_flow_frame(1, 2, 3, 4, 5), of_link):
         fields = read_frame_by_sdk(flow[8:])[1]
         assert fields[:4] == [2, 3, 4, 5]
-        if len(flow) > 40:
+        if flow is of_link:
             assert fields[4:10] == [6, 7, 8, None, True, False]
     accepted = read_frame_by_sdk(frames.disposition_frame(1, True, 300, 305, True, amqp.ACCEPTED)[8:])[1]
     assert accepted[:4] == [True, 300, 305, True] and accepted[4] == {"accepted": []}

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tandem.amqp.encoder import encode_value
 from tandem.amqp.message import DATA, decode_message, encode_message
-from tandem.amqp.types import Symbol, Timestamp, UByte, UInt
+from tandem.amqp.types import Symbol, Timestamp, UByte, UInt, ULong
 from tandem.gateway.translate import Translator, refusal, token_to_uuid
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed, QuotaExceeded
 from tandem.model.message import NO_TTL, Message
@@ -25,6 +26,11 @@ def translator() -> Translator:
 
 def payload(**sections: Any) -> bytes:
     return encode_message(**{"properties": {"message-id": "m"}, "body": [b"body"], "body_kind": DATA} | sections)
+
+
+def annotations(said: dict[object, object]) -> bytes:
+    """A section as it is, whatever its keys are."""
+    return b"\x00\x53\x72" + encode_value(said)
 
 
 def delivered(translator: Translator, message: Message, **changes: Any) -> Any:
@@ -81,10 +87,44 @@ def test_annotations_that_are_the_brokers_own_are_not_believed(translator: Trans
     assert read.delivery_annotations == {Symbol("x-opt-lock-token"): uuid.UUID(bytes=token_to_uuid(TOKEN))}
 
 
+def test_annotations_under_strings_are_those_under_symbols(translator: Translator) -> None:
+    """uamqp sends a received message again with its annotations under strings, which the specification does not have."""
+    again = {"x-opt-sequence-number": 99, "x-opt-enqueued-time": Timestamp(1), "x-opt-partition-key": "p", "own": "kept", ULong(7): "too"}
+    token = b"\x00\x53\x71" + encode_value({"x-opt-lock-token": NEW_ID})
+    message = translator.message(token + annotations(again) + payload())
+    assert message.partition_key == "p"
+    read = delivered(translator, message)
+    kept = {name: value for name, value in read.message_annotations.items() if name in again}
+    assert kept == {
+        "x-opt-sequence-number": 5,
+        "x-opt-enqueued-time": kept["x-opt-enqueued-time"],
+        "x-opt-partition-key": "p",
+        "own": "kept",
+        7: "too",
+    }
+    assert kept["x-opt-enqueued-time"] != 1
+    assert all(isinstance(name, Symbol | ULong) for name in read.message_annotations)
+    assert read.delivery_annotations == {Symbol("x-opt-lock-token"): uuid.UUID(bytes=token_to_uuid(TOKEN))}
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_symbol_in_its_wide_form_is_the_same_symbol(translator: Translator, width: int) -> None:
+    def key(name: bytes) -> bytes:
+        return bytes((0xA3 if width == 1 else 0xB3,)) + len(name).to_bytes(width, "big") + name
+
+    elements = key(b"x-opt-sequence-number") + b"\x55\x63" + key(b"own") + b"\xa1\x04kept"
+    section = b"\x00\x53\x72\xc1" + bytes((len(elements) + 1, 4)) + elements
+    read = delivered(translator, translator.message(section + payload()))
+    assert read.message_annotations[Symbol("own")] == "kept"
+    assert [value for name, value in read.message_annotations.items() if name == "x-opt-sequence-number"] == [5]
+
+
 @pytest.mark.parametrize(
     ("sent", "error"),
     [
         (b"\x00", DecodeFailed),
+        (annotations({"\u00e4": 1}) + payload(), DecodeFailed),
+        (annotations({1.5: 1}) + payload(), DecodeFailed),
         (b"\x00\x53\x75\xa0\x09abc", DecodeFailed),
         (payload(properties={"message-id": "x" * 129}), ArgumentRefused),
         (payload(properties={"message-id": "m", "group-id": "s" * 129}), ArgumentRefused),

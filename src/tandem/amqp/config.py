@@ -30,5 +30,7 @@ class ConnectionConfig:
     unfinished_bytes_max: int = 268_435_456
     """Bytes of deliveries whose last frame has not come, over all links of the connection."""
     next_outgoing_id: int = 0
-    """First transfer and delivery id. A server should stay away from the client's: 0x40000000."""
+    """First transfer id, which the window counts."""
+    first_delivery_id: int | None = None
+    """None: as the transfer id. A server should stay away from the client's: 0x40000000."""
     properties: dict[object, object] | None = field(default=None)

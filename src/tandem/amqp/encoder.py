@@ -99,6 +99,12 @@ def compound(code: int, body: bytes, count: int) -> bytes:
     return _C32.pack(code + 0x10, size + 3, count) + body
 
 
+def whole_list(code: int, items: list[bytes]) -> bytes:
+    """A performative with every field it has, nulls and all. The last ones may be left out, but the Python SDK before 7.15 reads fields
+    by their place and fails then."""
+    return b"\x00\x53" + _U8.pack(code) + compound(0xC0, b"".join(items), len(items))
+
+
 def described_list(code: int, items: list[bytes]) -> bytes:
     """A composite: descriptor in its one-byte form, trailing nulls left out, list0 when nothing remains."""
     n = len(items)

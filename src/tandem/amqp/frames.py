@@ -16,6 +16,7 @@ from tandem.amqp.encoder import (
     encode_uint,
     encode_ulong,
     encode_value,
+    whole_list,
 )
 from tandem.amqp.errors import FRAMING_ERROR, AmqpError, ProtocolError
 from tandem.amqp.performatives import ABSENT, ATTACH, BEGIN, CLOSE, DETACH, END, OPEN
@@ -34,10 +35,10 @@ _ROLE: Final = {True: TRUE, False: FALSE}
 # size, doff, type, channel, 00 53 15, list8 header, role, first and last as full uints, settled
 _DISPOSITION: Final = Struct(">IHH3sBBBBBIBIB")
 _pack_disposition: Final = _DISPOSITION.pack
-_DISPOSITION_NO_STATE_SIZE: Final = 8 + 3 + 3 + 1 + 5 + 5 + 1
+_DISPOSITION_NO_STATE_SIZE: Final = 8 + 3 + 3 + 1 + 5 + 5 + 1 + 1
 # size, doff+type, channel, 00 53 13, list8 header, four session fields, then three link fields
-_SESSION_FLOW: Final = Struct(">IHH3sBBBBIBIBIBI")
-_LINK_FLOW: Final = Struct(">IHH3sBBBBIBIBIBIBIBIBIBBB")
+_SESSION_FLOW: Final = Struct(">IHH3sBBBBIBIBIBI7s")
+_LINK_FLOW: Final = Struct(">IHH3sBBBBIBIBIBIBIBIBIBBBB")
 
 
 def frame(channel: int, performative: bytes) -> bytes:
@@ -73,7 +74,7 @@ def encode_open(
     idle_timeout_ms: int,
     properties: dict[object, object] | None,
 ) -> bytes:
-    return described_list(
+    return whole_list(
         OPEN,
         [
             encode_string(container_id),
@@ -91,7 +92,7 @@ def encode_open(
 
 
 def encode_begin(remote_channel: int, next_outgoing_id: int, incoming_window: int, outgoing_window: int, handle_max: int) -> bytes:
-    return described_list(
+    return whole_list(
         BEGIN,
         [
             NULL if remote_channel == ABSENT else encode_ushort(remote_channel),
@@ -99,6 +100,9 @@ def encode_begin(remote_channel: int, next_outgoing_id: int, incoming_window: in
             encode_uint(incoming_window),
             encode_uint(outgoing_window),
             encode_uint(handle_max),
+            NULL,
+            NULL,
+            NULL,
         ],
     )
 
@@ -123,7 +127,7 @@ def encode_attach(
         encoded_target = target.encode()
     else:
         encoded_target = target.encode(TARGET)
-    return described_list(
+    return whole_list(
         ATTACH,
         [
             encode_string(name),
@@ -146,13 +150,13 @@ def encode_attach(
 
 def session_flow_frame(channel: int, next_incoming_id: int, incoming_window: int, next_outgoing_id: int, outgoing_window: int) -> bytes:
     return _SESSION_FLOW.pack(
-        34,
+        41,
         0x0200,
         channel,
         b"\x00\x53\x13",
         0xC0,
-        21,
-        4,
+        28,
+        11,
         0x70,
         next_incoming_id,
         0x70,
@@ -161,6 +165,7 @@ def session_flow_frame(channel: int, next_incoming_id: int, incoming_window: int
         next_outgoing_id,
         0x70,
         outgoing_window,
+        b"\x40\x40\x40\x40\x40\x40\x40",
     )
 
 
@@ -177,13 +182,13 @@ def link_flow_frame(
     echo: bool,
 ) -> bytes:
     return _LINK_FLOW.pack(
-        52,
+        53,
         0x0200,
         channel,
         b"\x00\x53\x13",
         0xC0,
-        39,
-        10,
+        40,
+        11,
         0x70,
         next_incoming_id,
         0x70,
@@ -201,16 +206,19 @@ def link_flow_frame(
         0x40,
         0x41 if drain else 0x42,
         0x41 if echo else 0x42,
+        0x40,
     )
 
 
 def disposition_frame(channel: int, receiver_role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
     """`state` is encoded, empty for none; `last` is always written."""
+    if not state:
+        state = NULL
     n = len(state)
     if n > 200:
         return frame(
             channel,
-            described_list(0x15, [_ROLE[receiver_role], encode_uint(first), encode_uint(last), _ROLE[settled], state]),
+            whole_list(0x15, [_ROLE[receiver_role], encode_uint(first), encode_uint(last), _ROLE[settled], state, NULL]),
         )
     return (
         _pack_disposition(
@@ -219,8 +227,8 @@ def disposition_frame(channel: int, receiver_role: bool, first: int, last: int, 
             channel,
             b"\x00\x53\x15",
             0xC0,
-            13 + n,
-            5 if n else 4,
+            14 + n,
+            6,
             0x41 if receiver_role else 0x42,
             0x70,
             first,
@@ -229,19 +237,20 @@ def disposition_frame(channel: int, receiver_role: bool, first: int, last: int, 
             0x41 if settled else 0x42,
         )
         + state
+        + NULL
     )
 
 
 def encode_detach(handle: int, closed: bool, error: AmqpError | None) -> bytes:
-    return described_list(DETACH, [encode_uint(handle), TRUE if closed else FALSE, NULL if error is None else error.encode()])
+    return whole_list(DETACH, [encode_uint(handle), TRUE if closed else FALSE, NULL if error is None else error.encode()])
 
 
 def encode_end(error: AmqpError | None) -> bytes:
-    return described_list(END, [] if error is None else [error.encode()])
+    return whole_list(END, [NULL if error is None else error.encode()])
 
 
 def encode_close(error: AmqpError | None) -> bytes:
-    return described_list(CLOSE, [] if error is None else [error.encode()])
+    return whole_list(CLOSE, [NULL if error is None else error.encode()])
 
 
 def encode_sasl_mechanisms(mechanisms: list[str]) -> bytes:

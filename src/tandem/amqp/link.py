@@ -284,12 +284,12 @@ class SenderLink(Link):
         if tag_bytes > 32:
             raise ValueError(f"delivery tag of {tag_bytes} bytes; 32 is the most")
         handle = b"\x70" + self.handle.to_bytes(4, "big") if self.handle > 255 else bytes((0x52, self.handle))
-        list_bytes = 1 + len(handle) + 5 + 2 + tag_bytes + 2
+        list_bytes = 1 + len(handle) + 5 + 2 + tag_bytes + len(_SETTLED)
         self._prefix = (
-            b"\x02\x00" + self.session.channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0" + bytes((list_bytes, 5)) + handle + b"\x70"
+            b"\x02\x00" + self.session.channel.to_bytes(2, "big") + b"\x00\x53\x14\xc0" + bytes((list_bytes, 11)) + handle + b"\x70"
         )
         self._middle = bytes((0xA0, tag_bytes))
-        head = Struct(f">I{len(self._prefix)}sI2s{tag_bytes}s2s")
+        head = Struct(f">I{len(self._prefix)}sI2s{tag_bytes}s{len(_SETTLED)}s")
         self._pack_head = head.pack
         self._overhead = head.size
         self._tag_bytes = tag_bytes
@@ -328,8 +328,9 @@ class SenderLink(Link):
 
 _SETTLED_KEPT_MAX: Final = 64
 _ANY_HEAD: Final = Struct(">I")
-_SETTLED: Final = b"\x43\x41"
-_UNSETTLED: Final = b"\x43\x42"
+_SETTLED: Final = b"\x43\x41\x40\x40\x40\x40\x40\x40"
+_UNSETTLED: Final = b"\x43\x42\x40\x40\x40\x40\x40\x40"
+"""From the message format to the last field."""
 
 
 class ReceiverLink(Link):

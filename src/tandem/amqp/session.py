@@ -49,7 +49,7 @@ class Session:
         """Both begins have been seen."""
         self.end_sent = False
         self.next_outgoing_id = config.next_outgoing_id
-        self.next_delivery_id = config.next_outgoing_id
+        self.next_delivery_id = config.next_outgoing_id if config.first_delivery_id is None else config.first_delivery_id
         self.initial_outgoing_id = config.next_outgoing_id
         self.outgoing_window = config.outgoing_window
         self.next_incoming_id = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from tandem.amqp.codec import part, plain_uint, uint32
-from tandem.amqp.encoder import FALSE, NULL, TRUE, described_list, encode_binary, encode_uint
+from tandem.amqp.encoder import FALSE, NULL, TRUE, encode_binary, encode_uint, whole_list
 from tandem.amqp.errors import (
     NOT_ALLOWED,
     TRANSFER_LIMIT_EXCEEDED,
@@ -190,7 +190,7 @@ def _send_parts(session: Session, w: Waiting) -> bool:
     view = memoryview(w.payload)
     while session.window > 0:
         if w.started:
-            items = [handle, NULL, NULL, NULL, NULL, TRUE]
+            items = [handle, NULL, NULL, NULL, NULL, TRUE, NULL, NULL, NULL, NULL, NULL]
         else:
             items = [
                 handle,
@@ -199,18 +199,18 @@ def _send_parts(session: Session, w: Waiting) -> bool:
                 encode_uint(w.message_format),
                 TRUE if w.settled else FALSE,
                 TRUE,
+                NULL,
+                w.state or NULL,
+                NULL,
+                NULL,
+                NULL,
             ]
-            if w.state:
-                items += [NULL, w.state]
-        head = described_list(TRANSFER, items)
+        head = whole_list(TRANSFER, items)
         room = session.frame_bytes_max - 8 - len(head)
         more = total - w.sent > room
-        if not more and len(items) > 6:
-            items[5] = FALSE
-            head = described_list(TRANSFER, items)
-        elif not more:
-            # true and false are equally long
-            head = head[:-1] + FALSE
+        if not more:
+            items[5] = FALSE  # as long as true
+            head = whole_list(TRANSFER, items)
         part = w.payload if not more and w.sent == 0 else bytes(view[w.sent : w.sent + room])
         out = session.out
         head_frame = frame(session.channel, head)

@@ -82,6 +82,31 @@ def token_to_uuid(tag: bytes) -> bytes:
     return tag[3::-1] + tag[5:3:-1] + tag[7:5:-1] + tag[8:]
 
 
+def _with_symbols(buf: bytes, at: i64, count: i64, end: i64) -> bytes:
+    """The map of annotations whose elements begin at `at`, its keys in the shortest form of a symbol. A client written in C (uamqp)
+    sends the annotations of a received message again under strings."""
+    parts: list[bytes] = []
+    left: i64 = count
+    while left > 0:
+        key_at: i64 = at
+        at = skip_value(buf, at)
+        value_at: i64 = at
+        at = skip_value(buf, at)
+        left -= 2
+        code: i64 = buf[key_at]
+        if code == 0xA1 or code == 0xB1 or code == 0xB3:
+            name_at: i64 = key_at + (2 if code == 0xA1 else 5)
+            name = buf[name_at:value_at]
+            if not name.isascii():
+                raise DecodeError(f"message-annotations: the key {name[:40]!r} is no symbol, whose characters are ASCII")
+            parts.append(encode_value(Symbol(name.decode("ascii"))) + buf[value_at:at])
+        else:
+            parts.append(buf[key_at:at])
+    if at != end:
+        raise DecodeError(f"message-annotations: elements end at byte {at}, the section at byte {end}")
+    return compound(0xC1, b"".join(parts), count)
+
+
 class _Scan:
     """What one walk over the sections finds."""
 
@@ -158,7 +183,7 @@ class _Scan:
             value_at: i64 = at
             at = skip_value(buf, at)
             left -= 2
-            if buf[key_at] == 0xA3 and buf[key_at + 2 : value_at] == b"x-opt-lock-token":
+            if (buf[key_at] == 0xA3 or buf[key_at] == 0xA1) and buf[key_at + 2 : value_at] == b"x-opt-lock-token":
                 continue
             kept.append(buf[key_at:at])
         if at != end:
@@ -182,6 +207,10 @@ class _Scan:
             left -= 2
             code: i64 = buf[key_at]
             if code != 0xA3:
+                if code == 0xA1 or code == 0xB1 or (code == 0xB3 and value_at - key_at <= 5 + 0xFF):
+                    plain = _with_symbols(buf, start, count, end)
+                    self.message_annotations(plain, 0, len(plain))
+                    return
                 if code != 0xB3 and code != 0x80 and code != 0x53 and code != 0x44:
                     raise DecodeError(f"message-annotations: expected symbol as key, found type 0x{code:02x}")
                 kept.append(buf[key_at:at])

@@ -11,6 +11,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
 """Service Bus's own name for it, and the registered one, which clients that know AMQP alone offer."""
 _HIGH_WATER_BYTES: Final = 262_144
+_MESSAGE_BYTES_MAX: Final = 32_768
+"""Of one WebSocket message out. AMQP is a stream in them, and there are clients that take no larger one (nhooyr.io/websocket of Go)."""
 
 
 _REFUSED_BY_EVERY_PARSER: Final = b"\xf0\x80"
@@ -198,7 +200,8 @@ class WebSocketTransport(asyncio.Transport):
                 continue
             data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
             self._pending.clear()
-            await self._socket.send_bytes(data)  # returns when the peer has taken enough
+            for at in range(0, len(data), _MESSAGE_BYTES_MAX):
+                await self._socket.send_bytes(data[at : at + _MESSAGE_BYTES_MAX])  # returns when the peer has taken enough
             self._pending_bytes -= len(data)
             if self._paused_writing and self._pending_bytes <= self._low:
                 self._paused_writing = False

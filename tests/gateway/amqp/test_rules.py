@@ -58,6 +58,8 @@ def test_rules_are_added_listed_and_removed(raw: Raw) -> None:
     filter, action = found["sql"]
     assert (filter.descriptor, filter.value[0]) == (0x1370000006, "region = 'eu'")
     assert (action.descriptor, action.value[0]) == (0x13700000006, "SET seen = 1")
+    # The compatibility level is an int: clients in Rust and .NET read nothing else there.
+    assert [type(one.value[1]) for one in (filter, action)] == [amqp.Int, amqp.Int]
     filter, action = found["correlated"]
     assert (filter.descriptor, action.descriptor) == (0x1370000009, 0x13700000005)
     assert filter.value == ["c", None, None, None, "l", None, None, None, {"n": 5, "t": "x"}]

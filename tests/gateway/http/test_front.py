@@ -229,7 +229,9 @@ async def test_websocket_is_a_byte_stream_to_the_protocol_inside(house: HttpHous
                 await ws.send_bytes(part)
             got = b""
             while len(got) < 8 + len(big):
-                got += await ws.receive_bytes(timeout=10)
+                message = await ws.receive_bytes(timeout=10)
+                assert len(message) <= 32_768, "the usual limit of Go clients"
+                got += message
             assert got == b"AMQP\x03\x01\x00\x00" + big
             await ws.send_bytes(b"quit")
             assert await ws.receive_bytes(timeout=10) == b"bye"

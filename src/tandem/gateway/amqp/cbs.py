@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tandem.amqp.types import Int
+from tandem.amqp.types import Int, Symbol
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.requests import NodeRequest, Requests
 from tandem.model import address as addresses
@@ -80,4 +80,10 @@ class TokenNode(Requests):
         text = connection.context.tracker.describe(error, path, connection.turn.now)
         if isinstance(error, AuthenticationFailed):
             connection.context.warn(f"token of {connection.peer} refused at $cbs: {text}")
-        self.reply(request, {"status-code": Int(error.status), "status-description": text}, None)
+        # Java's first client has an exception per condition. Not spelled `error-condition`: the Python SDK forgets status and text then.
+        refusal: dict[object, object] = {
+            "status-code": Int(error.status),
+            "status-description": text,
+            "errorCondition": Symbol(error.condition),
+        }
+        self.reply(request, refusal, None)

@@ -14,6 +14,7 @@ from tandem.amqp.handlers import ConnectionHandler
 from tandem.amqp.link import Link, SenderLink
 from tandem.amqp.sasl import SaslServer
 from tandem.amqp.session import Session
+from tandem.amqp.types import Symbol
 from tandem.broker.ports import Flushed, Lock
 from tandem.broker.turn import Turn
 from tandem.gateway.amqp.reply_links import ReplyLinks
@@ -37,6 +38,8 @@ _LOOK_EVERY_MS: Final = 1_000
 _LINKS_SHOWN_MAX: Final = 100
 _PRODUCT: Final = ("product", "version", "user-agent")
 """What SDKs say of themselves in their open."""
+_FIRST_TRANSFER_ID: Final = 1
+"""As in the service. Old JavaScript clients (rhea 1) count ours from 0 whatever `begin` says: far from that, their window would be shut."""
 _FIRST_DELIVERY_ID: Final = 0x40000000
 """Away from the client's own ids: its sender links take a disposition for either."""
 
@@ -112,7 +115,9 @@ class PeerConnection(ConnectionHandler, Flushed):
             drop_silent_after_ms=limits.drop_silent_peer_after_ms,
             sasl=SaslServer(),
             message_bytes_ceiling=limits.message_bytes_ceiling,
-            next_outgoing_id=_FIRST_DELIVERY_ID,
+            next_outgoing_id=_FIRST_TRANSFER_ID,
+            first_delivery_id=_FIRST_DELIVERY_ID,
+            properties={Symbol("product"): "Tandem"},
         )
 
     # -- bytes -------------------------------------------------------------------------------

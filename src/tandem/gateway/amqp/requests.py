@@ -107,6 +107,9 @@ class Requests(LinkHandler):
             body=body,
             body_kind=VALUE,
         )
+        # The request was accepted before it was answered, and has to be so on the wire: the C client (uamqp) takes an answer to a request
+        # that it does not know to have arrived for a failure.
+        self.connection.engine.answers.flush()
         link.send(payload, b"", True, None)
         self.connection.touch()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tandem.amqp.types import Described, Timestamp, ULong
+from tandem.amqp.types import Described, Int, Timestamp, ULong
 from tandem.gateway.views import for_rules, for_wire
 from tandem.model.entity import CorrelationFilter, FalseFilter, Filter, RuleDescription, SqlAction, SqlFilter, TrueFilter
 from tandem.model.errors import ArgumentRefused
@@ -17,7 +17,7 @@ _SQL_FILTER: Final = ULong(0x1370000006)
 _TRUE: Final = ULong(0x1370000007)
 _FALSE: Final = ULong(0x1370000008)
 _CORRELATION: Final = ULong(0x1370000009)
-_COMPATIBILITY_LEVEL: Final = 20
+_COMPATIBILITY_LEVEL: Final = Int(20)
 
 _CORRELATION_FIELDS: Final = (
     ("correlation-id", "correlation_id"),
