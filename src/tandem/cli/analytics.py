@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ import typer
 from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from rich.console import Console
     from rich.table import Table
 
@@ -37,7 +39,24 @@ Meters = Annotated[list[Path] | None, typer.Option("--meters", help="Data direct
 PriceFile = Annotated[Path | None, typer.Option(help="Price table (JSON); the one that comes with Tandem unless given.")]
 Target = Annotated[float, typer.Option(help="Share of sends that have to be accepted.", min=0.0, max=1.0)]
 
+_GIVEN_UP = "the segment was given up while it was read"
 _CONF = {"spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8", "spark.sql.execution.arrow.pyspark.enabled": "true"}
+
+
+@contextmanager
+def _session(name: str, master: str | None) -> Iterator[SparkSession]:
+    """What a task could not read because a node gave it up meanwhile is one line, not a page of Java."""
+    from tandem.spark.session import open_session
+
+    with open_session(name, master, _CONF) as spark:
+        try:
+            yield spark
+        except Exception as error:
+            if _GIVEN_UP not in str(error):
+                raise
+            raise ConfigurationError(
+                "--engine: a segment was given up by its node while it was read: run it again, or have segments kept: audit_retention"
+            ) from error
 
 
 def reconcile(
@@ -60,9 +79,8 @@ def reconcile(
     if not journals and sent is None and received is None:
         raise ConfigurationError("nothing to reconcile: give --primary and --secondary, --engine, or --sent and --received")
     from tandem.spark.analytics.reconcile import reconcile as job
-    from tandem.spark.session import open_session
 
-    with open_session("tandem reconcile", master, _CONF) as spark:
+    with _session("tandem reconcile", master) as spark:
         result = job(
             spark,
             journals=journals or None,
@@ -122,9 +140,8 @@ def _counted_cost(
     master: str | None,
 ) -> Cost:
     from tandem.spark.analytics.cost import cost as job
-    from tandem.spark.session import open_session
 
-    with open_session("tandem cost", master, _CONF) as spark:
+    with _session("tandem cost", master) as spark:
         return job(
             spark,
             meters=meters,
@@ -147,9 +164,8 @@ def availability(
     if not events and not engine:
         raise ConfigurationError("give --events, files of events or directories that hold them, or --engine, that of a cluster")
     from tandem.spark.analytics.availability import availability as job
-    from tandem.spark.session import open_session
 
-    with open_session("tandem availability", master, _CONF) as spark:
+    with _session("tandem availability", master) as spark:
         result = job(spark, events=[*(str(one) for one in events or ()), *_engines(engine)], target=target)
     if as_json:
         print(json.dumps(result.as_dict()))
@@ -183,9 +199,8 @@ def report(
     if not directories and not engines:
         raise ConfigurationError("give --primary and --secondary, the data directories of the brokers, or --engine, that of a cluster")
     from tandem.spark.analytics.report import tell, write_report
-    from tandem.spark.session import open_session
 
-    with open_session("tandem report", master, _CONF) as spark:
+    with _session("tandem report", master) as spark:
         story = tell(
             spark,
             journals=[*directories, *engines],

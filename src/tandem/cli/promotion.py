@@ -111,7 +111,9 @@ class Promotion:
             Schema(self._dsn, connection).complete()
             connection.execute("DELETE FROM tandem.follower")
             stores = PostgresNodes(connection).look()[1]
-            entities = entities_in_engine(EngineReader(EnginePlace(self._dsn, "")))
+            reader = EngineReader(EnginePlace(self._dsn, ""))
+            entities = entities_in_engine(reader)
+            reader.close()
             promoted = [self._take(connection, row.namespace, row.number, entities.get(row.namespace, {})) for row in stores]
             connection.execute("DELETE FROM tandem.node")
         finally:

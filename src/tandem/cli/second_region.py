@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tandem.cli.cluster_node import engine_missing
-from tandem.model.errors import ConfigurationError, EngineAway
+from tandem.model.errors import BusError, ConfigurationError, EngineAway
 
 if TYPE_CHECKING:
     from tandem.cli.promotion import PromotedStore
@@ -174,7 +174,7 @@ def promote(
     known = _read_state(state) if state is not None else None
     try:
         promoted = Promotion(engine).run(force)
-    except EngineAway as error:
+    except BusError as error:  # among them that a journal is damaged: nothing is served from it before somebody has looked
         raise ConfigurationError(f"--engine: {error.description}") from error
     found: dict[str, Any] = {"stores": [store.as_dict() for store in promoted]}
     if known is not None:

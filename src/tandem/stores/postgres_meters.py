@@ -62,6 +62,8 @@ class PostgresMeters:
     def _replace(self, number: int, length: int, lines: list[MeterLine]) -> None:
         connection = self._connection
         id_, epoch = self._store.fence()
+        if not epoch:
+            raise Deposed(f"{self._store.where}: it was never ours")
         connection.execute("INSERT INTO tandem.metered (store) VALUES (%s) ON CONFLICT DO NOTHING", (id_,))
         found = connection.execute("SELECT version FROM tandem.metered WHERE store = %s", (id_,)).fetchone()
         columns = [list(column) for column in zip(*lines, strict=True)]

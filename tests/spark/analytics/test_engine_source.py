@@ -17,6 +17,7 @@ from tandem.model.errors import ConfigurationError
 from tandem.spark.analytics.journal_source import JournalDataSource
 from tandem.testing.postgres import PostgresEngine
 from tests.cluster.nodes import Cluster, receive_all, sender_of, try_send, until
+from tests.stores.test_postgres_reading import Writer
 
 MESSAGES = 20
 
@@ -84,6 +85,25 @@ def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed
     total = json.loads(done.stdout.splitlines()[-1])["total"]
     assert (total["sent"], total["delivered"], total["lost"], total["duplicated"]) == (len(sent), len(sent), 0, 0)
     assert "What it costs" in (tmp_path / "page.html").read_text(encoding="utf-8"), "what the engine counted is on the bill"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_segment_that_goes_between_planning_and_reading_is_told_by_the_job_in_words_that_the_commands_know(
+    cluster_dsn: str, spark: Any
+) -> None:
+    from tandem.cli.analytics import _GIVEN_UP
+    from tandem.spark.analytics.journal_rows import read_segment
+
+    writer = Writer(cluster_dsn)
+    writer.append(1, 3)
+    writer.append(2, 1)
+    tasks = [one.value for one in JournalDataSource({"dsn": cluster_dsn}).reader(None).partitions()]
+    assert writer.retire(2, 4)
+    writer.held.close()
+    rows = spark.sparkContext.parallelize(tasks, 2).flatMap(lambda task: [batch.num_rows for batch in read_segment(task)])
+    with pytest.raises(Exception, match=_GIVEN_UP):
+        rows.collect()
 
 
 @pytest.mark.parametrize(
