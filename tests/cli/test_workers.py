@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tandem import amqp
-from tandem.cli.workers import stores_together
 from tandem.cluster.workers import assign_stores
-from tandem.model.catalog import Snapshot, StoredEntity
-from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.server.sas import make_token
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.house import ROOT_KEY, ROOT_NAME
@@ -235,14 +231,43 @@ def test_a_partitioned_topic_gives_every_subscription_everything_from_whichever_
     administrator.delete_topic("wide")
 
 
-def test_what_forwards_to_or_from_a_partitioned_queue_of_several_workers_is_refused_with_what_to_do(broker: BrokerProcess) -> None:
+def test_messages_are_forwarded_from_worker_to_worker_whatever_forwards_where(broker: BrokerProcess) -> None:
     administrator = administration(broker)
-    with pytest.raises(HttpResponseError, match="several workers"):
-        administrator.create_queue("forwards", forward_to="spread")
-    properties = administrator.get_queue("spread")
-    properties.forward_to = "b"
-    with pytest.raises(HttpResponseError, match="two workers"):
-        administrator.update_queue(properties)
+    for number in range(4):  # one after the other in the stores, and so on both workers
+        administrator.create_queue(f"end-{number}")
+    for number in range(4):
+        administrator.create_queue(f"begin-{number}", forward_to=f"end-{(number + 1) % 4}")
+    administrator.create_queue("into-spread", forward_to="spread")
+    administrator.create_queue("wide-source", enable_partitioning=True, forward_to="end-0")
+    for number in range(4):
+        with Raw(broker.port) as client:
+            client.feed(f"begin-{number}", f"n{number}")
+            client.feed("wide-source", f"w{number}", message_annotations={"x-opt-partition-key": f"key-{number}"})
+            client.feed("into-spread", f"s{number}", message_annotations={"x-opt-partition-key": f"key-{number}"})
+    with Raw(broker.port) as client:
+        for number in range(1, 4):
+            assert [arrival.text for arrival in client.receiver(f"end-{number}", delete=True).receive()] == [f"n{number - 1}"]
+        got = sorted(arrival.text for arrival in client.receiver("end-0", delete=True).receive(5))
+        assert got == ["n3", "w0", "w1", "w2", "w3"]
+        assert sorted(arrival.text for arrival in client.receiver("spread", delete=True).receive(4)) == ["s0", "s1", "s2", "s3"]
+    for name in ("into-spread", "wide-source", *(f"begin-{n}" for n in range(4)), *(f"end-{n}" for n in range(4))):
+        administrator.delete_queue(name)
+
+
+def test_what_a_target_of_another_worker_does_not_take_is_set_aside_with_the_reason(broker: BrokerProcess) -> None:
+    administrator = administration(broker)
+    for number in range(2):
+        administrator.create_queue(f"strict-{number}", requires_session=True)
+    for number in range(2):
+        administrator.create_queue(f"loose-{number}", forward_to=f"strict-{1 - number}")
+    for number in range(2):
+        with Raw(broker.port) as client:
+            client.feed(f"loose-{number}", "without a session")
+            (arrival,) = client.receiver(f"loose-{number}/$Transfer/$DeadLetterQueue", delete=True).receive()
+            assert arrival.message.application_properties["DeadLetterReason"] == "Session ID is null"
+    for number in range(2):
+        administrator.delete_queue(f"loose-{number}")
+        administrator.delete_queue(f"strict-{number}")
 
 
 def test_a_rule_added_over_amqp_reaches_the_worker_that_has_the_topic(broker: BrokerProcess) -> None:
@@ -379,22 +404,6 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             pass
 
 
-def test_stores_are_spread_evenly_and_what_belongs_together_is_together() -> None:
-    assert assign_stores(4, 2, []) == (0, 1, 0, 1)
-    assert assign_stores(5, 2, [frozenset({0, 3})]) == (0, 1, 1, 0, 0)
-    assert assign_stores(4, 2, [frozenset({0, 1}), frozenset({1, 2, 3})]) == (0, 0, 0, 0)
-
-
-def test_chains_of_forwarding_are_together() -> None:
-    snapshot = Snapshot(
-        entities=(
-            StoredEntity(id=1, description=QueueDescription(name="A", forward_to="b"), store=0),
-            StoredEntity(id=2, description=QueueDescription(name="B", forward_dead_lettered_messages_to="T"), store=1),
-            StoredEntity(id=3, description=TopicDescription(name="t"), store=2),
-            StoredEntity(id=4, description=SubscriptionDescription(topic="t", name="s", forward_to="d"), store=2),
-            StoredEntity(id=5, description=QueueDescription(name="d"), store=3),
-            StoredEntity(id=6, description=QueueDescription(name="alone"), store=4),
-        ),
-        authorization_rules=(),
-    )
-    assert stores_together(snapshot, 5) == [frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})]
+def test_stores_are_spread_evenly() -> None:
+    assert assign_stores(4, 2) == (0, 1, 0, 1)
+    assert assign_stores(5, 2) == (0, 1, 0, 1, 0)

@@ -1,4 +1,4 @@
-"""A partitioned queue over two workers, of which one is killed under load: nothing confirmed is lost or comes again.
+"""A partitioned queue over two workers and queues of both that forward to it, one worker killed under load: nothing is lost or doubled.
 
 `TANDEM_WORKER_KILLS=50` makes an evening of it."""
 
@@ -22,6 +22,11 @@ from tests.waiting import until
 KILLS = int(os.environ.get("TANDEM_WORKER_KILLS", "2"))
 QUEUE = "spread"
 KEYS = [f"key-{number}" for number in range(12)]
+WAYS = (QUEUE, QUEUE, "onward-0", "onward-1")
+"""Where messages are sent: to it, or to what forwards to it."""
+CONFIG = f'[[queue]]\nname = "{QUEUE}"\nenable_partitioning = true\nmax_delivery_count = 2000\n' + "".join(
+    f'[[queue]]\nname = "onward-{number}"\nforward_to = "{QUEUE}"\n' for number in range(2)
+)
 
 
 class Load:
@@ -51,8 +56,9 @@ class Load:
                     client.abort()
 
     async def _produce(self, client: AmqpClient) -> None:
-        sender = await client.sender(QUEUE)
+        senders = [await client.sender(way) for way in WAYS]
         while self.sending:
+            sender = self.dice.choice(senders)
             if not sender.link.attached:
                 raise Gone("thrown out")
             key = f"{next(self._numbers)}"
@@ -91,7 +97,7 @@ def _is_back(log: Path, times: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(180 + 20 * KILLS)
 async def test_what_a_killed_worker_had_is_there_again_and_the_others_go_on_meanwhile(tmp_path: Path) -> None:
-    (tmp_path / "tandem.toml").write_text(f'[[queue]]\nname = "{QUEUE}"\nenable_partitioning = true\nmax_delivery_count = 2000\n')
+    (tmp_path / "tandem.toml").write_text(CONFIG)
     log = tmp_path / "log"
     seed = random.SystemRandom().randrange(1 << 32)
     with BrokerProcess(tmp_path, "--port", "0", "--data", "data", "--dev", "--workers", "2", log=log) as broker:

@@ -4,6 +4,9 @@ Within one store, leaving and arriving are one block. Between two stores the mes
 that names where it came from; when that is on disk it leaves its source; when that is on disk too the fact is forgotten. After a crash
 `settle_transfers` removes from their sources the messages that some store remembers to have received. If the store that may remember cannot
 be read, they wait for it.
+
+A store of another node is asked to take them until it answers; what it remembers it does not take twice. After a replay all nodes are asked
+what they remember, before anything is forwarded.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from tandem.broker.ports import Effect, Loaded
 from tandem.broker.queue.index import GONE, MOVING, READY
 from tandem.broker.queue.moves import reasons
 from tandem.broker.queue.queue import Carrier, Carriers, Queue
+from tandem.broker.recovery.stores import FarArrivals, FarTransfer
 from tandem.model.errors import (
     BusError,
     EntityDisabled,
@@ -25,7 +29,7 @@ from tandem.model.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from tandem.model.message import NO_TTL
+from tandem.model.message import NO_TTL, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.queue.entity import Entity
@@ -65,6 +69,8 @@ class Forwarding(Carrier):
         self.under_way: int = 0
         """Reads and commits that the current batch waits for."""
         self.retry_at: int = 0
+        self.knows_far: bool = namespace.far is None
+        """What other nodes have had from here is known."""
 
     # -- taking ------------------------------------------------------------------------------
 
@@ -73,6 +79,11 @@ class Forwarding(Carrier):
         if self.under_way or now < self.retry_at:
             return
         queue = self.queue
+        far = self.namespace.far
+        if not self.knows_far and far is not None:
+            self.under_way += 1
+            far.learn(queue.entity_id, _Learning(self))
+            return
         seqs: list[int] = []
         while len(seqs) < _BATCH_MAX:
             seq = queue.ready.first()
@@ -90,6 +101,21 @@ class Forwarding(Carrier):
 
     def clock_jumped(self) -> None:
         self.retry_at = 0
+
+    def learned(self, found: dict[str, list[int]]) -> None:
+        """What has arrived at other nodes leaves; only then is the rest forwarded."""
+        self.one_came()
+        queue = self.queue
+        if queue.terms.out_of_service:
+            return
+        now = queue.turn.begin()
+        for node, seqs in found.items():
+            for seq in seqs:
+                if queue.index.state(seq):
+                    queue.ledger.settle(seq, facts.FORWARDED, now)
+            queue.when_durable(_LeftFor(self.namespace, node, queue.entity_id, seqs))
+        self.knows_far = True
+        queue.slot.touch()
 
     def taken(self, seqs: list[int], messages: list[Message | None], error: BaseException | None) -> None:
         self.one_came()
@@ -133,17 +159,22 @@ class Forwarding(Carrier):
         queue = self.queue
         target = batch.target
         if message.hops >= HOPS_MAX:
-            self._set_aside(seq, message, "MaxTransferHopCountExceeded", _TOO_MANY_HOPS, now)
+            self.set_aside(seq, message, "MaxTransferHopCountExceeded", _TOO_MANY_HOPS, now)
             return
         if target is None:
             reason = f"The forward target '{self.target}' of '{queue.path}' does not exist."
-            self._set_aside(seq, message, "MessagingEntityNotFound", reason, now)
+            self.set_aside(seq, message, "MessagingEntityNotFound", reason, now)
             return
         copy = self._copy(seq, message, now)
+        node, fragment = self.namespace.place_of(target, copy)
+        if node:
+            batch.carry(node, fragment, seq, message, copy)
+            target.access(now)
+            return
         try:
             target.check_send(copy, copy.size_bytes)
         except (EntityDisabled, NotAllowed, MessageSizeExceeded, QuotaExceeded) as error:
-            self._set_aside(seq, message, _REASONS[type(error)], error.description, now)
+            self.set_aside(seq, message, _REASONS[type(error)], error.description, now)
             return
         part = target.destination(copy)
         if not batch.reaches(part):
@@ -169,7 +200,7 @@ class Forwarding(Carrier):
             copy.live_for(max(expires_at - now, 1))
         return copy
 
-    def _set_aside(self, seq: int, message: Message, reason: str, description: str, now: int) -> None:
+    def set_aside(self, seq: int, message: Message, reason: str, description: str, now: int) -> None:
         """Into the transfer dead-letter queue, which is in the store of the source."""
         queue = self.queue
         shelf = queue.transfer_dead_letters
@@ -189,13 +220,21 @@ _REASONS: Final[dict[type[BusError], str]] = {
 class _Batch:
     """What was taken together: at most one arrival per store it goes to."""
 
-    __slots__ = ("_arrivals", "forwarding", "namespace", "target")
+    __slots__ = ("_arrivals", "_far", "forwarding", "namespace", "target")
 
     def __init__(self, forwarding: Forwarding) -> None:
         self.forwarding = forwarding
         self.namespace = forwarding.namespace
         self.target: Entity | None = forwarding.namespace.forward_target(forwarding.target)
         self._arrivals: dict[Queue, _Arrival] = {}
+        self._far: dict[str, _FarArrival] = {}
+
+    def carry(self, node: str, fragment: int, seq: int, message: Message, copy: Message) -> None:
+        """It goes to a store of another node."""
+        arrival = self._far.get(node)
+        if arrival is None:
+            arrival = self._far[node] = _FarArrival(self.forwarding, node)
+        arrival.add(seq, fragment, message, copy)
 
     def reaches(self, part: Queue) -> bool:
         tenant = self.namespace.tenant_of(part)
@@ -218,6 +257,11 @@ class _Batch:
         for part, arrival in self._arrivals.items():
             forwarding.expect_one()
             part.when_durable(arrival)
+        far = self.namespace.far
+        if far is not None:
+            for leaving in self._far.values():
+                forwarding.expect_one()
+                far.transfer(leaving)
         forwarding.queue.when_durable(_Next(forwarding))
 
 
@@ -255,6 +299,79 @@ class _Arrival(Effect):
             return  # the source is down; when it is back, they leave it
         queue.when_durable(_Left(self.namespace, self.store, ids))
         queue.slot.touch()
+
+
+class _FarArrival(FarTransfer):
+    """Messages that go to another node: they leave their source once it has answered."""
+
+    def __init__(self, forwarding: Forwarding, node: str) -> None:
+        super().__init__(node, forwarding.target, forwarding.queue.entity_id)
+        self._forwarding: Forwarding = forwarding
+        self._originals: dict[int, Message] = {}
+
+    def add(self, seq: int, fragment: int, message: Message, copy: Message) -> None:
+        self.messages.append((seq, fragment, encode_body(copy)))
+        self._originals[seq] = message
+
+    def is_over(self) -> bool:
+        """Its source came back, or forwards elsewhere now: who does so asks itself what has arrived."""
+        queue = self._forwarding.queue
+        return queue.terms.out_of_service or (queue.carrier is not None and queue.carrier is not self._forwarding)
+
+    def dropped(self) -> None:
+        queue = self._forwarding.queue
+        if not queue.terms.out_of_service:
+            for seq in self._originals:
+                if queue.index.state(seq) == MOVING:
+                    queue.ready.give_back(seq)
+
+    def answered(self, refused: dict[int, tuple[str, str]]) -> None:
+        forwarding = self._forwarding
+        queue = forwarding.queue
+        forwarding.one_came()
+        if queue.terms.out_of_service:
+            return
+        now = queue.turn.begin()
+        left: list[int] = []
+        try:
+            for seq, message in self._originals.items():
+                if seq not in refused:
+                    left.append(seq)
+                if queue.index.state(seq) != MOVING:
+                    continue
+                if seq in refused:
+                    forwarding.set_aside(seq, message, refused[seq][0], refused[seq][1], now)
+                else:
+                    queue.ledger.settle(seq, facts.FORWARDED, now)
+        except StoreUnavailable:
+            return  # the source is down; when it is back, it asks what has arrived
+        queue.when_durable(_LeftFor(forwarding.namespace, self.node, self.source, left))
+        queue.slot.touch()
+
+
+class _LeftFor(Effect):
+    """The source has forgotten what another node has, durably."""
+
+    __slots__ = ("_namespace", "_node", "_seqs", "_source")
+
+    def __init__(self, namespace: Stores, node: str, source: int, seqs: list[int]) -> None:
+        self._namespace = namespace
+        self._node = node
+        self._source = source
+        self._seqs = seqs
+
+    def done(self, error: BaseException | None) -> None:
+        far = self._namespace.far
+        if error is None and self._seqs and far is not None:
+            far.ended(self._node, self._source, self._seqs)
+
+
+class _Learning(FarArrivals):
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding: Forwarding = forwarding
+
+    def learned(self, found: dict[str, list[int]]) -> None:
+        self._forwarding.learned(found)
 
 
 class _Next(Effect):
@@ -331,7 +448,9 @@ def suspend_forwarding(namespace: Stores, tenant: StoreTenant, unread: set[int])
         if target is None:
             continue
         holders = [namespace.tenant_of(part) for part in target.parts()]
-        reached = [number for number in sorted(unread) if namespace.stores[number] in holders]
+        far = namespace.far is not None  # then whoever has a store is asked before anything is forwarded
+        unknown = [number for number in sorted(unread) if not (far and namespace.stores[number].elsewhere)]
+        reached = [number for number in unknown if namespace.stores[number] in holders]
         if not reached:
             continue
         seqs: list[int] = []

@@ -22,8 +22,6 @@ from tandem.cli.log_output import LINES, note
 from tandem.cli.running import greeting, loop_factory, prepare
 from tandem.cli.service_manager import ServiceManager
 from tandem.cluster.workers import WorkerPlan, assign_stores, worker_name
-from tandem.model.catalog import Snapshot
-from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import Listener, ServerSettings
 
@@ -98,50 +96,7 @@ def _sockets() -> Iterator[Path]:
 
 
 def _plan_stores(settings: ServerSettings, workers: int) -> dict[str, tuple[int, ...]]:
-    assert settings.data_dir is not None
-    planned: dict[str, tuple[int, ...]] = {}
-    for namespace in settings.namespaces:
-        snapshot = _stored(settings.data_dir / namespace.name)
-        together = stores_together(snapshot, settings.stores.count) if snapshot is not None else []
-        planned[namespace.name] = assign_stores(settings.stores.count, workers, together)
-        kept = [sorted(stores) for stores in together if len(stores) > 1]
-        if kept:
-            note(f"{namespace.name}: one worker has the stores of what cannot be spread yet: {'; '.join(map(str, kept))}")
-    return planned
-
-
-def _stored(directory: Path) -> Snapshot | None:
-    from tandem.stores.engines import METADATA
-    from tandem.stores.metadata import Metadata
-
-    path = directory / METADATA
-    if not path.exists():
-        return None
-    metadata = Metadata(path)
-    try:
-        return metadata.load()
-    finally:
-        metadata.close()
-
-
-def stores_together(snapshot: Snapshot, count: int) -> list[frozenset[int]]:
-    """Sets of stores that one worker must have: those of what forwards and of where to, fragments and all."""
-    every = frozenset(range(count))
-    stores: dict[str, frozenset[int]] = {}
-    for stored in snapshot.entities:
-        description = stored.description
-        if isinstance(description, QueueDescription | TopicDescription):
-            stores[description.name.casefold()] = every if description.partition_count > 1 else frozenset({stored.store})
-    found: list[frozenset[int]] = []
-    for stored in snapshot.entities:
-        description = stored.description
-        own = description.topic if isinstance(description, SubscriptionDescription) else description.name
-        mine = stores.get(own.casefold(), frozenset())
-        if not isinstance(description, TopicDescription):
-            for target in (description.forward_to, description.forward_dead_lettered_messages_to):
-                if target is not None:
-                    found.append(mine | stores.get(target.casefold(), frozenset()))
-    return [one for one in dict.fromkeys(found) if len(one) > 1]
+    return {namespace.name: assign_stores(settings.stores.count, workers) for namespace in settings.namespaces}
 
 
 # -- the processes -----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,27 +71,6 @@ class WorkerOwnership:
         """Nothing will change."""
 
 
-def assign_stores(count: int, workers: int, together: Iterable[frozenset[int]]) -> tuple[int, ...]:
-    """For each of so many stores its worker. Stores in one set of `together` get the same one: something needs all of them at once."""
-    leader = list(range(count))
-
-    def first_of(store: int) -> int:
-        while leader[store] != store:
-            store = leader[store]
-        return store
-
-    for stores in together:
-        members = sorted(first_of(store) for store in stores)
-        for store in members[1:]:
-            leader[store] = members[0]
-    groups: dict[int, list[int]] = {}
-    for store in range(count):
-        groups.setdefault(first_of(store), []).append(store)
-    owners = [0] * count
-    load = [0] * workers
-    for members in sorted(groups.values(), key=lambda one: (-len(one), one)):
-        worker = load.index(min(load))
-        load[worker] += len(members)
-        for store in members:
-            owners[store] = worker
-    return tuple(owners)
+def assign_stores(count: int, workers: int) -> tuple[int, ...]:
+    """For each of so many stores its worker."""
+    return tuple(store % workers for store in range(count))

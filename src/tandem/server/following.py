@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from tandem.broker.entities.partitioned import PARTITIONED
-from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.model.catalog import Changes
-from tandem.model.entity import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
+from tandem.model.entity import RuleDescription
 from tandem.model.entity_json import dump_rule, load_rule
 from tandem.model.errors import BusError, NotAllowed
 from tandem.server.administration import Catalog, NamespaceAdmin, queue_of
 from tandem.server.administration_port import RuntimeProperties
 from tandem.server.catalog_follower import CatalogFollower
+from tandem.server.far_stores import PeerStores
 
 if TYPE_CHECKING:
     from tandem.cluster.ownership import Ownership
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Ask = Callable[[str, str, dict[object, object]], Awaitable[dict[object, object]]]
 """(node, request, body) -> the answer's body."""
-_ONE_WORKER: Final = "create the entities that forward to each other after each other, or start the broker anew, which puts them together."
 _TELL_SECONDS: Final = 2.0
 """A follower that does not hear of a change within this reads it when it does, or when it is started again."""
 
@@ -45,14 +44,6 @@ def added_up(parts: list[RuntimeProperties]) -> RuntimeProperties:
     return RuntimeProperties(**whole)
 
 
-def _targets(description: QueueDescription | TopicDescription | SubscriptionDescription) -> list[str]:
-    """The names, in lower case, to which it forwards."""
-    if isinstance(description, TopicDescription):
-        return []
-    wanted = (description.forward_to, description.forward_dead_lettered_messages_to)
-    return [name.casefold() for name in wanted if name is not None]
-
-
 class SharedAdmin(NamespaceAdmin):
     """Of a node that has some of the stores."""
 
@@ -64,6 +55,7 @@ class SharedAdmin(NamespaceAdmin):
         self._ownership = ownership
         self._ask = ask
         context.peer_operations["runtime"] = self._answer_runtime
+        context.namespace.reach(PeerStores(context, ownership, cluster.others, ask))
 
     async def queue_runtime(self, name: str) -> RuntimeProperties:
         return await self._joined(queue_of(self._namespace, name).store, super().queue_runtime(name), {"queue": name})
@@ -113,74 +105,11 @@ class LeadingAdmin(SharedAdmin):
         context.peer_operations["administer"] = self._administer
         context.ask_others = self._ask_others
         self._loaded = False
-        self._bound: set[str] = set()
-        """Names, in lower case, that the configuration connects by forwarding."""
 
     async def load(self, wanted: NamespaceSettings) -> None:
         """The others begin to read when this has come to its end."""
-        described: list[QueueDescription | SubscriptionDescription] = [*wanted.queues, *wanted.subscriptions]
-        for description in described:
-            if _targets(description):
-                own = description.topic if isinstance(description, SubscriptionDescription) else description.name
-                self._bound |= {own.casefold(), *_targets(description)}
         await super().load(wanted)
         self._loaded = True
-
-    # -- where entities live ----------------------------------------------------------------
-
-    def _fragments_of(self, description: QueueDescription | TopicDescription) -> int:
-        """What forwards, or is forwarded to, lives in one store, on one node: messages do not move between nodes yet."""
-        forwards = description.name.casefold() in self._bound or _targets(description) or self._connected_stores(description)
-        return 0 if forwards else super()._fragments_of(description)
-
-    def _owners_of(self, store: int) -> set[str | None]:
-        stores = range(len(self._namespace.stores)) if store == PARTITIONED else [store]
-        return {self._ownership.owner(number) for number in stores}
-
-    def _choose_store(self, description: QueueDescription | TopicDescription) -> int:
-        """Where everything that it forwards to, or that forwards to it, is."""
-        owners: set[str | None] = set()
-        for store in self._connected_stores(description):
-            owners |= self._owners_of(store)
-        if not owners:
-            return self._namespace.choose_store()
-        if len(owners) > 1:
-            raise NotAllowed(f"'{description.name}' would forward between entities of several workers: {_ONE_WORKER}")
-        here = [store for store in range(len(self._namespace.stores)) if self._ownership.owner(store) in owners]
-        return self._namespace.choose_store(here)
-
-    def _connected_stores(self, description: QueueDescription | TopicDescription) -> set[int]:
-        name = description.name.casefold()
-        stores: set[int] = set()
-        for target in _targets(description):
-            entity = self._namespace.find(target)
-            if entity is not None:
-                stores.add(entity.store)
-        for entity in self._namespace.entities.values():
-            sources = [entity] if isinstance(entity, QueueEntity) else [one.entity for one in entity.subscriptions.values()]
-            if any(name in _targets(source.description) for source in sources):
-                stores.add(entity.store)
-        return stores
-
-    def _must_stay_together(self, store: int, description: QueueDescription | SubscriptionDescription) -> None:
-        for target in _targets(description):
-            entity = self._namespace.find(target)
-            if entity is not None and len(self._owners_of(entity.store) | self._owners_of(store)) > 1:
-                raise NotAllowed(
-                    f"'{description.name}' and '{target}', to which it would forward, are served by two workers: {_ONE_WORKER}"
-                )
-
-    async def update_queue(self, description: QueueDescription) -> QueueDescription:
-        self._must_stay_together(queue_of(self._namespace, description.name).store, description)
-        return await super().update_queue(description)
-
-    async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        self._must_stay_together(self._namespace.topic(description.topic).store, description)
-        return await super().create_subscription(description)
-
-    async def update_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
-        self._must_stay_together(self._namespace.topic(description.topic).store, description)
-        return await super().update_subscription(description)
 
     # -- the others --------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tandem.gateway.amqp.faulty import FaultyPump
 from tandem.gateway.amqp.moving import TakingOver
 from tandem.gateway.amqp.peer_requests import PeerChannels
 from tandem.gateway.amqp.pump import AmqpPump, PeerPump
-from tandem.gateway.amqp.spread import Spread
+from tandem.gateway.fragment_owners import FragmentOwners
 from tandem.gateway.http.data import DataPlane
 from tandem.gateway.http.spread_data import SpreadData
 from tandem.gateway.http.types import HttpNamespace, note_refused
@@ -299,11 +299,10 @@ class Server:
             self.connection_count,
         )
         admin = NamespaceAdmin(context, catalog, settings.stores.fragments)
-        spread: Spread | None = None
+        spread: FragmentOwners | None = None
         if cluster is not None and ownership is not None:
             ask = PeerChannels(context, cluster, ownership, self.entropy).ask
-            carrier = LinkCarrier(context, cluster, ownership, self.driver.backpressure, self.entropy, attach_here, ask)
-            context.carrier = carrier
+            context.carrier = carrier = LinkCarrier(context, cluster, ownership, self.driver.backpressure, self.entropy, attach_here, ask)
             spread = carrier.spread
             if cluster.administrator:
                 made = LeadingAdmin if cluster.administers else FollowingAdmin

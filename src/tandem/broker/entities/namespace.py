@@ -25,6 +25,7 @@ from tandem.model.entity import AuthorizationRule, QueueDescription, Subscriptio
 from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
 from tandem.model.limits import Limits
+from tandem.model.message import Message
 
 
 class _Fresh:
@@ -325,6 +326,23 @@ class Namespace(Stores):
         """The queue or topic that takes what is forwarded to this name."""
         entity = self.entities.get(name.casefold())
         return entity.main if isinstance(entity, QueueEntity) else entity
+
+    def place_of(self, target: Entity, message: Message) -> tuple[str, int]:
+        far = self.far
+        if far is None:
+            return "", -1
+        if not isinstance(target, PartitionedQueue):
+            store = next((number for number, one in enumerate(self.stores) if one.elsewhere and target in one.queues.values()), -1)
+            return (far.node_of(store), -1) if store >= 0 else ("", -1)
+        fragment = target.fragment_of(message)
+        if fragment < 0 and target.takes_here():
+            return "", -1
+        among = range(len(target.fragments.queues)) if fragment < 0 else [fragment]
+        for number in among:
+            store = number % len(self.stores)
+            if self.stores[store].elsewhere:
+                return far.node_of(store), fragment
+        return "", fragment
 
     def find(self, name: str) -> QueueEntity | AnyTopic | None:
         return self.entities.get(name.casefold())

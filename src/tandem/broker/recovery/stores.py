@@ -5,11 +5,61 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.tenant import StoreTenant
     from tandem.broker.turn import Turn
+    from tandem.model.message import Message
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FarTransfer:
+    """Messages of one queue on their way to a store of another node."""
+
+    def __init__(self, node: str, target: str, source: int) -> None:
+        self.node: str = node
+        self.target: str = target
+        self.source: int = source
+        """The queue they come from, as journals number it."""
+        self.messages: list[tuple[int, int, bytes]] = []
+        """Number in the source, fragment of the target (-1: any), and the message as it arrives."""
+
+    def is_over(self) -> bool:
+        """Nobody waits for the answer any more."""
+        return False
+
+    def dropped(self) -> None:
+        """It was over before it was answered."""
+
+    def answered(self, refused: dict[int, tuple[str, str]]) -> None:
+        """They are on disk there, or were before; but those that the target does not take, with reason and description."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FarArrivals:
+    """Somebody who wants to know which messages of a queue have arrived at other nodes."""
+
+    def learned(self, found: dict[str, list[int]]) -> None:
+        """By node: what it remembers."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FarStores:
+    """The stores that other nodes have. Whatever is asked of them is asked until it is answered."""
+
+    def node_of(self, store: int) -> str:
+        return ""
+
+    def transfer(self, transfer: FarTransfer) -> None: ...
+
+    def ended(self, node: str, source: int, seqs: list[int]) -> None:
+        """They have left their source for good: that they arrived need not be remembered. Asked once; `learn` finds the rest."""
+
+    def learn(self, source: int, then: FarArrivals) -> None:
+        """What all other nodes remember to have had from this queue."""
 
 
 class Stores:
@@ -18,8 +68,14 @@ class Stores:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.stores: list[StoreTenant] = []
+        self.far: FarStores | None = None
+        """None: all stores are this node's, or come to it together."""
         self.in_doubt: list[tuple[int, int, list[int]]] = []
         """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
+
+    def reach(self, far: FarStores) -> None:
+        """Other nodes have some of the stores."""
+        self.far = far
 
     def still_in_doubt(self, left: list[tuple[int, int, list[int]]]) -> None:
         self.in_doubt = left
@@ -30,6 +86,10 @@ class Stores:
             if tenant.queues.get(queue.entity_id) is queue:
                 return tenant
         return None
+
+    @abstractmethod
+    def place_of(self, target: Entity, message: Message) -> tuple[str, int]:
+        """Where a message for it goes: another node (empty: this one), and the fragment of its key (-1: any)."""
 
     @abstractmethod
     def forward_target(self, name: str) -> Entity | None:
