@@ -24,6 +24,7 @@ from tandem.testing.ports import free_port
 from tests.cli.broker_process import BrokerProcess
 from tests.issuer.issuer_process import tandem
 from tests.tokens.minting import OWNER
+from tests.waiting import wait_until
 
 SCOPE = "https://servicebus.azure.net/.default"
 
@@ -98,6 +99,34 @@ def test_the_clients_of_azure_work_with_one_process_through_its_restart_and_unti
         ("refused", "shop"),
         ("issued", "shop"),
     ]
+
+
+@pytest.mark.slow
+def test_it_runs_once_beside_workers_which_all_believe_it_and_hear_of_those_who_are_removed(tmp_path: Path) -> None:
+    queues = "".join(f'[[queue]]\nname = "q{number}"\n' for number in range(4))
+    (tmp_path / "tandem.toml").write_text(f"workers = 2\n[issuer]\nport = {free_port()}\n{queues}")
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "data", "--key", "a-key", log=tmp_path / "log") as broker:
+        shop = credential(broker, "shop", add(tmp_path, "shop", "--role", OWNER))
+        for number in range(4):
+            with client(broker, shop) as bus, bus.get_queue_sender(f"q{number}") as sender:
+                sender.send_messages(ServiceBusMessage("one"))
+        tandem(tmp_path, "issuer", "client", "remove", "shop", "--data", "data")
+
+        def refused(queue: str) -> bool:
+            try:
+                with client(broker, shop, retries=0) as bus, bus.get_queue_sender(queue) as sender:
+                    sender.send_messages(ServiceBusMessage("still"))
+            except ServiceBusError:
+                return True
+            return False
+
+        for number in range(4):
+            wait_until(lambda number=number: refused(f"q{number}"), "whichever worker has the queue")  # type: ignore[misc]
+        broker.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: (tmp_path / "log").read_text().count("configuration read again") == 2, "both workers")
+        assert "needs a restart" not in (tmp_path / "log").read_text()
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(30) == 0
 
 
 def test_its_table_may_be_empty_and_mistakes_are_told_with_their_place(tmp_path: Path) -> None:

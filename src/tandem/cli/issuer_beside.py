@@ -60,6 +60,7 @@ class IssuerBeside:
             grants=wanted.grants,
         )
         self._directory = directory
+        self._published = ""
 
     def believed_by(self, broker: ServerSettings) -> ServerSettings:
         return replace(broker, trusted_issuers=(*broker.trusted_issuers, self.trust))
@@ -69,6 +70,19 @@ class IssuerBeside:
         if trust.issuer == self.trust.issuer:
             return json.dumps(self._server.key_set()).encode()
         return await (read_keys(trust) if trust.jwks_file is not None else fetch_keys(trust))
+
+    def in_file(self, file: Path) -> TrustedIssuer:
+        """How other processes believe it: its keys are kept in a file for them, see `publish`."""
+        return replace(self.trust, jwks_url="", jwks_file=file)
+
+    def publish(self, file: Path) -> None:
+        """Whole or not at all, and only what changed."""
+        text = json.dumps(self._server.key_set())
+        if text != self._published:
+            beside = file.with_suffix(".new")
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(file)
+            self._published = text
 
     async def start(self, tls: TlsSettings) -> None:
         await self._server.start(self._listener, server_context(tls.certificate, tls.private_key))

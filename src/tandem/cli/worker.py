@@ -94,7 +94,11 @@ class _WorkerReloader(Reloader):
         wanted = (("listeners", found.listeners, start.listeners), ("workers", configuration.workers, start.plan.count))
         self._of_all = [name for name, new, old in wanted if new != old]
         unchanged = f"{found.node}-{start.number}" == own.node
-        return replace(found, listeners=(), node=own.node if unchanged else found.node)
+        beside = tuple(
+            trust for trust in own.trusted_issuers if trust.jwks_file is not None and trust.jwks_file.parent == start.plan.sockets
+        )
+        trusted = (*found.trusted_issuers, *beside)  # the issuer of `[issuer]`, if there is one
+        return replace(found, listeners=(), trusted_issuers=trusted, node=own.node if unchanged else found.node)
 
     async def reload(self) -> dict[str, Any]:
         """The first one tells the others, and whoever started us."""

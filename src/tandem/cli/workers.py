@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tandem.cli.configuration.settings import Configuration
 from tandem.cli.log_output import LINES, note
@@ -24,6 +24,9 @@ from tandem.cli.service_manager import ServiceManager
 from tandem.cluster.workers import WorkerPlan, assign_stores, worker_name
 from tandem.model.errors import ConfigurationError
 from tandem.server.settings import Listener, ServerSettings
+
+if TYPE_CHECKING:
+    from tandem.cli.issuer_beside import IssuerBeside
 
 READY: Final = b"R"
 RELOADED: Final = b"L"
@@ -38,6 +41,8 @@ _LONGEST_PAUSE: Final = 10.0
 _STEADY_SECONDS: Final = 30.0
 """Alive for so long, a worker that dies is started again at once."""
 _EXIT_USAGE: Final = 2
+_ISSUER_KEYS: Final = "issuer.json"
+_PUBLISH_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +67,6 @@ def serve_workers(
 ) -> None:
     """Until told to stop. `lock`: the descriptor that holds the data directory; workers hold it too."""
     count = configuration.workers
-    if configuration.issuer is not None:
-        raise ConfigurationError("workers: an issuer in the same process has no place among them; run `tandem issuer serve` beside")
     if settings.data_dir is None:
         raise ConfigurationError("workers: they share a data directory; leave out --memory, or run without workers")
     if count > settings.stores.count:
@@ -79,7 +82,13 @@ def serve_workers(
             moves=os.environ.get(STAY_VARIABLE) != "1",
             stores=_plan_stores(settings, count),
         )
-        runner.run(Supervisor(configuration, settings, plan, keys, lock, read).run())
+        issuer: IssuerBeside | None = None
+        if configuration.issuer is not None:
+            from tandem.cli.issuer_beside import IssuerBeside
+
+            issuer = IssuerBeside(configuration.issuer, settings, settings.data_dir)
+            settings = replace(settings, trusted_issuers=(*settings.trusted_issuers, issuer.in_file(plan.sockets / _ISSUER_KEYS)))
+        runner.run(Supervisor(configuration, settings, plan, keys, lock, read, issuer).run())
 
 
 @contextlib.contextmanager
@@ -140,9 +149,11 @@ class Supervisor:
         keys: str,
         lock: int,
         read: Callable[[], Configuration] | None,
+        issuer: IssuerBeside | None = None,
     ) -> None:
         self._configuration = configuration
         self._read = read
+        self._issuer = issuer
         self._manager = ServiceManager(os.environ)
         self._settings = settings
         self._plan = plan
@@ -164,6 +175,7 @@ class Supervisor:
         alive = loop.create_task(manager.keep_alive())
         self._bind()
         tasks: list[asyncio.Task[None]] = []
+        publishing = await self._begin_issuing()
         try:
             for worker in self._workers:
                 # The first makes what the others read: metadata, and what the configuration asks for.
@@ -181,9 +193,27 @@ class Supervisor:
                 listener.close()
             await self._stop(tasks)
             alive.cancel()
+            if self._issuer is not None and publishing is not None:
+                publishing.cancel()
+                await self._issuer.stop()
             LINES.close()
         if self._exit:
             sys.exit(self._exit)
+
+    async def _begin_issuing(self) -> asyncio.Task[None] | None:
+        """The issuer of `[issuer]` is in this process; workers find its keys in a file."""
+        issuer, tls, file = self._issuer, self._settings.tls, self._plan.sockets / _ISSUER_KEYS
+        if issuer is None or tls is None:
+            return None
+        issuer.publish(file)
+        await issuer.start(tls)
+
+        async def keep() -> None:
+            while True:
+                await asyncio.sleep(_PUBLISH_SECONDS)
+                issuer.publish(file)
+
+        return asyncio.get_running_loop().create_task(keep())
 
     async def _is_ready(self, worker: _Worker) -> bool:
         waits = [asyncio.ensure_future(worker.ready.wait()), asyncio.ensure_future(self._stopping.wait())]
@@ -210,6 +240,8 @@ class Supervisor:
         ]
         processes = ", ".join(f"{worker.name} {worker.process.pid}" for worker in self._workers if worker.process is not None)
         print(f"workers: {processes}")
+        for line in self._issuer.greeting() if self._issuer is not None else []:
+            print(line)
         for line in greeting(self._settings, tuple(addresses), self._keys):
             print(line)
         sys.stdout.flush()
