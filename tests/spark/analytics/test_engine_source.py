@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tandem.cli.analytics import report
 from tandem.model.errors import ConfigurationError
 from tandem.spark.analytics.journal_source import JournalDataSource
 from tandem.testing.postgres import PostgresEngine
@@ -58,7 +58,9 @@ def lived(cluster: Cluster) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed(cluster: Cluster, spark: Any, tmp_path: Path) -> None:
+def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed(
+    cluster: Cluster, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tandem.spark.analytics.availability import availability
     from tandem.spark.analytics.cost import add_up
 
@@ -79,10 +81,12 @@ def test_spark_reads_journals_and_meters_of_a_cluster_of_which_a_node_was_killed
         "nobody served them from one node's death to the other's turn"
     )
     (tmp_path / "sent.jsonl").write_text("".join(json.dumps({"message_id": body, "path": "q", "at_ms": 0}) + "\n" for body in sent))
-    command = [sys.executable, "-m", "tandem", "report", "--out", "page.html", "--sent", "sent.jsonl", "--engine", cluster.dsn, "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    total = json.loads(done.stdout.splitlines()[-1])["total"]
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "tandem.spark.session.open_session", lambda *given: nullcontext(spark)
+        )  # one more would take longer than all the rest
+        report(out=tmp_path / "page.html", sent=tmp_path / "sent.jsonl", engine=[cluster.dsn], as_json=True)
+    total = json.loads(capsys.readouterr().out.splitlines()[-1])["total"]
     assert (total["sent"], total["delivered"], total["lost"], total["duplicated"]) == (len(sent), len(sent), 0, 0)
     assert "What it costs" in (tmp_path / "page.html").read_text(encoding="utf-8"), "what the engine counted is on the bill"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.cluster.nodes import Cluster, until
 from tests.spark.house import BACKLOG, EXACT, counts, create_queue, diverted, ids, send, take_all, verdict
 from tests.waiting import wait_until
 
+LONG = os.environ.get("TANDEM_LONG_TESTS") == "1"
+ON_DEMAND = "on demand: TANDEM_LONG_TESTS=1; the backlog is what a dead node could repeat"
 TOTAL = 3_000
 SETTINGS = SyphonSettings(
     primary_namespace="contoso",
@@ -52,7 +55,7 @@ def cluster(tmp_path: Path, cluster_dsn: str) -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("side", ["primary", "secondary"])
+@pytest.mark.parametrize("side", ["secondary", pytest.param("primary", marks=pytest.mark.skipif(not LONG, reason=ON_DEMAND))])
 def test_a_node_dies_while_the_syphon_moves_through_another_one(side: str, spark: Any, mortal: Broker, cluster: Cluster) -> None:
     owner = cluster.start("a")
     until(lambda: cluster.owner() == "a")
