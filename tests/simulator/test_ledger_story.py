@@ -26,6 +26,18 @@ def test_whatever_the_engine_does_what_was_announced_is_there_once_and_in_one_or
     assert min(landed, again, fail_overs) > 0, "and all that may happen did"
 
 
+@pytest.mark.timeout(120 + SEEDS)
+def test_ownership_by_beats_gives_every_epoch_one_owner_and_loses_nothing_while_nodes_sleep() -> None:
+    announced = takeovers = 0
+    for seed in range(SEEDS // 2):
+        story = LedgerStory(seed, steps=200, by_beats=True)
+        story.run()
+        announced += len(story.announced)
+        takeovers += story.takeovers
+    assert announced > SEEDS, "something was tried"
+    assert takeovers > SEEDS // 20, "and taken over"
+
+
 def test_a_seed_tells_the_same_story_again() -> None:
     first, second = LedgerStory(7), LedgerStory(7)
     first.run()

@@ -28,6 +28,8 @@ class _State:
     def __init__(self, row: StoreRow) -> None:
         self.row = row
         self.segments: dict[int, dict[int, tuple[int, int, bytes, bytes]]] = {}
+        self.beats: dict[str, int] = {}
+        """By node, how often it has said that it lives."""
 
 
 class SimEngine:
@@ -68,6 +70,26 @@ class SimEngine:
         if not self.reachable:
             raise EngineAway("the connection broke")
         return look(self._primary)
+
+    def beat(self, node: str) -> None:
+        def raise_it(state: _State) -> None:
+            state.beats[node] = state.beats.get(node, 0) + 1
+
+        self.write(raise_it)
+
+    def look(self) -> tuple[dict[str, int], StoreRow]:
+        """Who has beaten how often, and the store, at one moment."""
+        found = self.read(lambda state: (dict(state.beats), state.row))
+        assert isinstance(found, tuple)
+        return found
+
+    def want(self, node: str) -> None:
+        """An operator moves the store."""
+
+        def note(state: _State) -> None:
+            state.row = replace(state.row, wanted=node)
+
+        self.write(note)
 
     def run_late(self) -> None:
         """Statements that were given up arrive after all."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Final
 
 from tandem.broker.facts import ENQUEUED
 from tandem.broker.ports import IN_SERVICE, Effect
+from tandem.cluster.membership import Membership, NodeRow, View
 from tandem.model.clock import SystemClock
 from tandem.model.errors import BusError, Corrupt
+from tandem.model.store_row import StoreRow
 from tandem.simulator.engine import EngineFate, SimEngine, SimLedger
 from tandem.stores.ledger_store import LedgerStore
 from tandem.stores.settings import LogSettings
@@ -61,7 +64,10 @@ class _Node:
         self.story = story
         self.busy = False
         self._calls: list[object] = []
-        ledger = SimLedger(story.engine, name)
+        self.membership = Membership(name)
+        self._sleeps = 0
+        """For so many of its turns it does nothing."""
+        ledger = SimLedger(story.engine, name, self._may_take)
         settings = LogSettings(segment_bytes=1_024)
         self.store = LedgerStore(ledger, name, self._calls.append, settings, SystemClock(), InlineWorker, story.wait)
 
@@ -69,8 +75,13 @@ class _Node:
         """One thing that a node does. Others may come in between at each of its calls."""
         if self.busy:
             return  # it is paused, in the middle of a call
+        if self._sleeps:
+            self._sleeps -= 1
+            return
         self.busy = True
         try:
+            if self.story.by_beats:
+                self._beat(random)
             if self.store.health.state in IN_SERVICE:
                 self._send(random)
             elif random.random() < 0.4:
@@ -79,9 +90,38 @@ class _Node:
         finally:
             self.busy = False
 
-    def _open(self) -> None:
+    def _may_take(self, row: StoreRow) -> bool:
+        return not self.story.by_beats or self.story.over or self.membership.may_take(row)
+
+    def _beat(self, random: Random) -> None:
+        """As a node does it, from what the engine shows; now and then it sleeps afterwards, or an operator has a wish."""
+        engine = self.story.engine
         try:
-            self.store.take()
+            engine.beat(self.name)
+            beats, row = engine.look()
+            if random.random() < 0.02:
+                engine.want(random.choice(self.story.nodes).name)
+        except BusError:
+            return
+        nodes = tuple(NodeRow(name, 1, beat, "", "", False) for name, beat in sorted(beats.items()))
+        self.membership.beat(View(nodes, (row,)))
+        if self.store.epoch:
+            by = self.membership.lost(row.namespace, row.number, self.store.epoch)
+            to = self.membership.should_leave(row.namespace)
+            if by:
+                self.store.hand_back(f"node {by} has taken the store over")
+            elif to:
+                self.store.move_away(f"moving to node {to}")
+        if random.random() < 0.06:
+            self._sleeps = random.randint(5, 40)
+
+    def _open(self) -> None:
+        if self.story.by_beats and not self.membership.should_open("tandem", 0):
+            return
+        try:
+            row = self.store.take()
+            self.story.opened(self.name, row.epoch)
+            self.membership.took(row)
             self.store.reopen(_Kept())
         except Corrupt:
             raise
@@ -113,6 +153,11 @@ class LedgerStory:
 
     seed: int
     steps: int = 60
+    by_beats: bool = False
+    """Nobody takes what is served by a node that beats; otherwise everybody takes whatever there is."""
+    over: bool = False
+    owners: dict[int, str] = field(default_factory=dict)
+    """By epoch, who has served under it."""
     sent: int = 0
     refused: int = 0
     not_opened: int = 0
@@ -148,6 +193,14 @@ class LedgerStory:
             finally:
                 self._depth -= 1
 
+    def opened(self, node: str, epoch: int) -> None:
+        assert self.owners.setdefault(epoch, node) == node, f"seed {self.seed}: epoch {epoch} has two owners"
+
+    @property
+    def takeovers(self) -> int:
+        names = [self.owners[epoch] for epoch in sorted(self.owners)]
+        return sum(one != other for one, other in pairwise(names))
+
     def wait(self, seconds: float) -> None:
         """A committer waits for an engine that does not answer: time for everybody else."""
         self._meanwhile()
@@ -156,7 +209,7 @@ class LedgerStory:
         random = self._random
         for _ in range(self.steps):
             random.choice(self.nodes).step(random)
-        self._quiet = True
+        self._quiet = self.over = True
         self.engine.run_late()
         kept = _Kept()
         last = self.nodes[0].store
