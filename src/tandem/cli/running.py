@@ -93,7 +93,7 @@ def run(
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
         allow_files(settings.limits)
         keys = "the root key is the one given" if configuration.root_key else _keys_command(configuration, directory)
-        if configuration.workers > 1:
+        if configuration.is_several:
             from tandem.cli.workers import serve_workers
 
             serve_workers(configuration, settings, keys, lock, read)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandem.cli.configuration.settings import Configuration
+from tandem.cli.lobby import Lobby, is_port_of_http
 from tandem.cli.log_output import LINES, note
 from tandem.cli.running import greeting, loop_factory, prepare
 from tandem.cli.service_manager import ServiceManager
@@ -66,21 +67,23 @@ def serve_workers(
     configuration: Configuration, settings: ServerSettings, keys: str, lock: int, read: Callable[[], Configuration] | None = None
 ) -> None:
     """Until told to stop. `lock`: the descriptor that holds the data directory; workers hold it too."""
-    count = configuration.workers
+    count, apart = configuration.workers, configuration.relays_apart
     if settings.data_dir is None:
-        raise ConfigurationError("workers: they share a data directory; leave out --memory, or run without workers")
+        what = "relay_isolation" if apart else "workers"
+        raise ConfigurationError(f"{what}: they share a data directory; leave out --memory, or run without {what}")
     if count > settings.stores.count:
         raise ConfigurationError(
             f"workers: found {count}, but each needs a store and there are {settings.stores.count}; raise stores.count, or use fewer"
         )
     with _sockets() as sockets, asyncio.Runner(loop_factory=loop_factory()) as runner:
         plan = WorkerPlan(
-            count=count,
+            count=count + apart,
             sockets=sockets,
             secret=os.urandom(_SECRET_BYTES),
             broker=settings.node,
             moves=os.environ.get(STAY_VARIABLE) != "1",
-            stores=_plan_stores(settings, count),
+            relays_apart=apart,
+            stores=_plan_stores(settings, count, int(apart)),
         )
         issuer: IssuerBeside | None = None
         if configuration.issuer is not None:
@@ -104,8 +107,10 @@ def _sockets() -> Iterator[Path]:
 # -- which worker has which store --------------------------------------------------------------
 
 
-def _plan_stores(settings: ServerSettings, workers: int) -> dict[str, tuple[int, ...]]:
-    return {namespace.name: assign_stores(settings.stores.count, workers) for namespace in settings.namespaces}
+def _plan_stores(settings: ServerSettings, workers: int, first: int) -> dict[str, tuple[int, ...]]:
+    """`first`: the number of the first worker that has any."""
+    owners = tuple(first + worker for worker in assign_stores(settings.stores.count, workers))
+    return {namespace.name: owners for namespace in settings.namespaces}
 
 
 # -- the processes -----------------------------------------------------------------------------
@@ -161,6 +166,7 @@ class Supervisor:
         self._lock = lock
         self._workers = [_Worker(number) for number in range(plan.count)]
         self._listeners: list[socket.socket] = []
+        self._lobby = Lobby(self._recognised)
         self._stopping = asyncio.Event()
         self._turn = 0
         self._exit = 0
@@ -191,6 +197,7 @@ class Supervisor:
             for listener in self._listeners:
                 loop.remove_reader(listener)
                 listener.close()
+            self._lobby.close()
             await self._stop(tasks)
             alive.cancel()
             if self._issuer is not None and publishing is not None:
@@ -260,13 +267,20 @@ class Supervisor:
                 return
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._hand_over(connection)
+                if self._plan.relays_apart:
+                    ports = [one.getsockname()[1] for one in self._listeners]
+                    self._lobby.wait(connection.dup(), is_port_of_http(listener.getsockname()[1], ports))
+                else:
+                    self._hand_over(connection, self._workers)
 
-    def _hand_over(self, connection: socket.socket) -> None:
+    def _recognised(self, connection: socket.socket, speaks_http: bool) -> None:
+        self._hand_over(connection, self._workers[:1] if speaks_http else self._workers[1:])
+
+    def _hand_over(self, connection: socket.socket, workers: list[_Worker]) -> None:
         """To the workers in turn; past one that is starting, or so busy that it does not take what it was given."""
-        for _ in self._workers:
-            self._turn = (self._turn + 1) % len(self._workers)
-            worker = self._workers[self._turn]
+        for _ in workers:
+            self._turn = (self._turn + 1) % len(workers)
+            worker = workers[self._turn]
             if worker.channel is None or not worker.taking:
                 continue
             try:

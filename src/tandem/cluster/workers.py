@@ -25,6 +25,8 @@ class WorkerPlan:
     """The name under which clients know all of them."""
     moves: bool = True
     """A connection is moved to the worker that has the entity of its first link."""
+    relays_apart: bool = False
+    """The first worker has no stores: it answers HTTP and relays."""
     stores: dict[str, tuple[int, ...]]
     """By namespace, for each store the number of the worker that has it."""
 

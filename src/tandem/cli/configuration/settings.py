@@ -96,6 +96,13 @@ BASIC: Final = (
         default=1,
         about="Processes behind the ports, each with some of the stores. More than one needs a data directory.",
     ),
+    Setting(
+        "",
+        "relay_isolation",
+        Choice(("shared", "process")),
+        default="shared",
+        about="`process`: one more worker answers HTTP and relays, and has no stores: queues do not notice a busy relay.",
+    ),
     Setting("listen", "host", Text(chars_max=255, allowed="a host name or address"), "--host", "TANDEM_HOST", LOOPBACK, "Where to listen."),
     Setting(
         "listen",
@@ -198,6 +205,13 @@ class Configuration:
     issuer: OwnIssuer | None = None
     """One in the same process; None: there is none, or somewhere else."""
     workers: int = 1
+    relays_apart: bool = False
+    """In a process of their own."""
+
+    @property
+    def is_several(self) -> bool:
+        """More than one process serves."""
+        return self.workers > 1 or self.relays_apart
 
 
 def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configuration:
@@ -230,6 +244,7 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
         file=document.file if document else None,
         root_key=cast("str | None", layers.value("", "key")),
         workers=cast(int, layers.value("", "workers")),
+        relays_apart=layers.value("", "relay_isolation") == "process",
         tls_names=(*cast("tuple[str, ...]", tuple(cast(Any, layers.value("tls", "names")))), *named),
         log_format=cast(str, layers.value("log", "format")),
         log_level=cast(str, layers.value("log", "level")),
