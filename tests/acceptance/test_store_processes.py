@@ -127,6 +127,19 @@ def test_a_store_process_that_stands_still_ends_with_its_broker_and_the_next_one
 
 
 @pytest.mark.slow
+def test_a_broker_stops_though_its_store_processes_stand_still(broker: BrokerProcess) -> None:
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        assert outcomes(client) == {"first": True, "second": True}
+    processes = store_processes(broker)
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    broker.process.send_signal(signal.SIGTERM)
+    _, said = broker.process.communicate(timeout=60)
+    assert broker.process.returncode == 0 and "stopped in" in said
+    wait_until(lambda: all(not Path(f"/proc/{pid}").exists() for pid in processes), "a store outlived its broker", 10)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_broker_killed_and_started_again_at_once_opens_its_stores_thirty_times_of_thirty(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text(CONFIG)

@@ -144,6 +144,10 @@ def test_a_signal_does_the_same_and_a_mistake_changes_nothing(tmp_path: Path, br
         wait_until(lambda: "reload refused, nothing was changed" in log.read_text(), log.read_text)
         refused = command_line("reload", "-c", text)
         assert refused.returncode == 2 and "limits2" in refused.stderr and "nothing was changed" in refused.stderr
+        (tmp_path / "tandem.toml").unlink()
+        broker.process.send_signal(signal.SIGHUP)
+        gone = f"nothing was changed: {tmp_path / 'tandem.toml'} is gone"
+        wait_until(lambda: gone in log.read_text(), log.read_text)  # it would take keys away
         assert shown(text, "queue", "show", "by-signal")["name"] == "by-signal"
 
 

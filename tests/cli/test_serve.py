@@ -169,6 +169,23 @@ def test_data_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> Non
     assert "cannot be used: Permission denied" in refusal(tmp_path, "--data", "d")
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("d" * 300, "cannot be used: File name too long"), ("/".join(["d" * 200] * 3), "SQLite opens no path of more than 512 bytes")],
+    ids=["a name", "a path"],
+)
+def test_data_directory_whose_name_is_too_long_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    said = refusal(tmp_path, "--port", "0", "--data", name)
+    assert why in said and "Traceback" not in said
+
+
+def test_too_few_open_files_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", sys.executable, "-m", "tandem", "serve", "--port", "0", "--data", "d"]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the system allows 24 open files; a broker needs at least 64; raise ulimit -n" in done.stderr
+
+
 def test_unknown_flag_is_refused_with_code_2(tmp_path: Path) -> None:
     assert "--prot" in refusal(tmp_path, "--prot", "5672")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tandem import amqp
@@ -22,6 +22,7 @@ from tandem.server.sas import make_token
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.house import ROOT_KEY, ROOT_NAME
 from tests.conformance.raw import End, Raw, Refused, token_for
+from tests.waiting import wait_until
 
 QUEUES = ("a", "b", "c", "d")
 CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in QUEUES) + (
@@ -32,11 +33,11 @@ CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in QUEUES) + (
 )
 
 
-def start(directory: Path, *arguments: str) -> BrokerProcess:
+def start(directory: Path, *arguments: str, kind: type[BrokerProcess] = BrokerProcess) -> BrokerProcess:
     directory.mkdir(exist_ok=True)
     (directory / "tandem.toml").write_text(CONFIG)
     log = directory / "log"
-    return BrokerProcess(directory, "--port", "0", "--data", "data", "--dev", "--workers", "2", *arguments, log=log)
+    return kind(directory, "--port", "0", "--data", "data", "--dev", "--workers", "2", *arguments, log=log)
 
 
 def pids(broker: BrokerProcess) -> list[int]:
@@ -351,6 +352,47 @@ def test_a_worker_that_is_killed_takes_its_stores_along_and_brings_them_back(tmp
         assert broker.stop()[0] == 0
 
 
+IMPATIENT = """
+from tandem.cli import workers
+from tandem.cli.main import main
+workers._SILENT_BEATS, workers._HUNG_BEATS, workers._HUNG_BEATS_AT_THE_END = 2, 8, 4
+main()
+"""
+
+
+class ImpatientBroker(BrokerProcess):
+    program = ("-c", IMPATIENT)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_killed_and_comes_back_and_keeps_nobody_from_stopping(tmp_path: Path) -> None:
+    with start(tmp_path, kind=ImpatientBroker) as broker:
+        _, hung = pids(broker)
+        os.kill(hung, signal.SIGSTOP)
+        log = tmp_path / "log"
+        wait_until(lambda: "worker-1 does not answer: it is given no new connections" in log.read_text(), log.read_text)
+        for _ in range(6):
+            with socket.create_connection(("127.0.0.1", broker.port), timeout=30) as taken:  # by the other, whichever turn it is
+                taken.sendall(b"AMQP\x03\x01\x00\x00")
+                assert taken.recv(8) == b"AMQP\x03\x01\x00\x00"
+        wait_until(lambda: "worker-1 is back" in log.read_text(), log.read_text)
+        assert "worker-1 has not answered for 8 s and is killed" in log.read_text()
+        with (
+            ServiceBusClient.from_connection_string(broker.connection_string) as client,
+            client.get_queue_sender("a") as sender,
+            client.get_queue_sender("b") as other,
+        ):
+            sender.send_messages(ServiceBusMessage("x"))
+            other.send_messages(ServiceBusMessage("x"))
+        (again,) = (pid for pid in children(broker.process.pid) if pid not in pids(broker))
+        os.kill(again, signal.SIGSTOP)
+        assert broker.stop()[0] == 0
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @pytest.mark.slow
 def test_told_to_stop_all_workers_drain_and_nothing_is_left(tmp_path: Path) -> None:
     with start(tmp_path / "broker") as broker:
@@ -394,6 +436,20 @@ def test_workers_end_with_whoever_started_them_and_hold_the_data_directory_until
 def test_what_workers_cannot_do_is_said_before_anything_starts(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
     with pytest.raises(AssertionError, match=why), BrokerProcess(tmp_path, "--port", "0", "--dev", *arguments):
         pass
+
+
+def test_a_worker_that_cannot_start_ends_all_with_its_reason_and_a_code(tmp_path: Path) -> None:
+    (tmp_path / "data" / "tandem" / "store-1" / "store.json").mkdir(parents=True)
+    broker = BrokerProcess(tmp_path, "--port", "0", "--data", "data", "--dev", "--workers", "2")
+    with pytest.raises(AssertionError, match="ended with 2 before it was ready: tandem: "), broker:
+        pass
+
+
+def test_a_long_directory_for_temporary_files_is_no_obstacle(tmp_path: Path) -> None:
+    deep = tmp_path / ("t" * 110)
+    deep.mkdir()
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "data", "--dev", "--workers", "2", environ={"TMPDIR": str(deep)}):
+        assert not list(deep.iterdir())
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ STALLS_VARIABLE: Final = "TANDEM_STALLS"
 """Environment variable with the name of a file: measure how long the event loop keeps anybody waiting, for benchmarks."""
 _FILES_BESIDE_CONNECTIONS: Final = 1_024
 """Journals, listeners, connections that are just being refused."""
+_FILES_MIN: Final = 64
 EXIT_OUT_OF_MEMORY: Final = 71
 _OUT_OF_MEMORY: Final = (
     b"tandem: out of memory: the process ends, everything accepted is on disk; start it again, with more memory or lower limits\n"
@@ -78,8 +79,16 @@ class RunnableBroker(Protocol):
 
 def serve_with(flags: Flags) -> None:
     """`tandem serve`, once its flags are known."""
-    read = functools.partial(load, flags, dict(os.environ), Path.cwd())
-    run(read(), read=read)
+    environ, directory = dict(os.environ), Path.cwd()
+    first = load(flags, environ, directory)
+    run(first, read=functools.partial(_read_again, first.file, flags, environ, directory))
+
+
+def _read_again(file: Path | None, flags: Flags, environ: dict[str, str], directory: Path) -> Configuration:
+    found = load(flags, environ, directory)
+    if file is not None and found.file is None:
+        raise ConfigurationError(f"{file} is gone")  # an empty configuration would take keys away
+    return found
 
 
 def run(
@@ -130,6 +139,8 @@ def allow_files(limits: Limits) -> None:
     if soft == resource.RLIM_INFINITY or soft >= most:
         return
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if allowed < _FILES_MIN:
+        raise ConfigurationError(f"the system allows {allowed} open files; a broker needs at least {_FILES_MIN}; raise ulimit -n")
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         note(f"the system allows {allowed} open files, too few for {connections_max} connections (limits.connections_max); raise ulimit -n")
@@ -232,7 +243,7 @@ async def _serve(
             raise ConfigurationError(
                 f"cannot listen on {wanted}: {error.strerror or error}; choose another with --port or --host"
             ) from error
-        raise
+        raise ConfigurationError(f"the broker cannot start: {error}") from error
     except BusError as error:
         raise ConfigurationError(f"the broker cannot start: {error.description}") from error
     try:

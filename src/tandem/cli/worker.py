@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import signal
 import socket
@@ -16,7 +17,7 @@ from tandem.cli.configuration.settings import Configuration
 from tandem.cli.log_output import LINES, OUTPUT, note
 from tandem.cli.reloading import Reloader
 from tandem.cli.service_manager import ServiceManager
-from tandem.cli.workers import NOT_RELOADED, READY, RELOADED, WorkerStart
+from tandem.cli.workers import BEAT, BEAT_SECONDS, NOT_RELOADED, READY, RELOADED, WorkerStart
 from tandem.cluster.workers import worker_name
 from tandem.model.errors import BusError, ConfigurationError
 from tandem.server.audit import Audit
@@ -48,7 +49,7 @@ async def _serve(start: WorkerStart, audit: Audit) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    beside = loop.create_task(running.tell_what_was_left_out())
+    beside = [loop.create_task(running.tell_what_was_left_out())]
     server = running.make_server(audit, start.settings, start.plan.node(start.number))
     channel = socket.socket(fileno=start.channel)
     channel.setblocking(False)
@@ -56,6 +57,8 @@ async def _serve(start: WorkerStart, audit: Audit) -> None:
         await server.start()
     except BusError as error:
         raise ConfigurationError(f"the broker cannot start: {error.description}") from error
+    except OSError as error:
+        raise ConfigurationError(f"the broker cannot start: {error}") from error
     try:
         running.settle_garbage_collector()
         if start.read is not None:
@@ -65,13 +68,15 @@ async def _serve(start: WorkerStart, audit: Audit) -> None:
         handed = _Handed(server, channel, stopping)
         loop.add_reader(channel, handed.look)
         channel.send(READY)
+        beside.append(loop.create_task(_beat(channel)))
         await stopping.wait()
         loop.remove_reader(channel)
         note(str(await server.drain()))
     finally:
         began = loop.time()
         await server.stop()
-        beside.cancel()
+        for task in beside:
+            task.cancel()
         note(f"stopped in {loop.time() - began:.2f} s")
         LINES.close()
 
@@ -114,6 +119,14 @@ class _WorkerReloader(Reloader):
             return found
         finally:
             self._channel.send(came)
+
+
+async def _beat(channel: socket.socket) -> None:
+    """From the event loop itself: one that hangs is silent, and whoever started us ends it."""
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        with contextlib.suppress(OSError):  # nobody is there: the other direction has told it
+            channel.send(BEAT)
 
 
 class _Handed:

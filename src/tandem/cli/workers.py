@@ -33,7 +33,15 @@ READY: Final = b"R"
 RELOADED: Final = b"L"
 """From the first worker: it has read the configuration again, and others may."""
 NOT_RELOADED: Final = b"N"
+BEAT: Final = b"B"
 CONNECTION: Final = b"C"
+BEAT_SECONDS: Final = 1.0
+"""So often a worker says that its event loop goes round."""
+_SILENT_BEATS: Final = 3
+"""Silent for so long, it is given no new connections."""
+_HUNG_BEATS: Final = 30
+"""Silent for so long, it hangs: it is killed, and started again."""
+_HUNG_BEATS_AT_THE_END: Final = 10
 STAY_VARIABLE: Final = "TANDEM_CONNECTIONS_STAY"
 """Environment variable: 1 leaves every connection with the worker that it came to, for benchmarks of carried links."""
 _SECRET_BYTES: Final = 32
@@ -44,6 +52,9 @@ _STEADY_SECONDS: Final = 30.0
 _EXIT_USAGE: Final = 2
 _ISSUER_KEYS: Final = "issuer.json"
 _PUBLISH_SECONDS: Final = 0.5
+_SOCKET_DIRECTORY_BYTES_MAX: Final = 90
+"""The system allows 107 bytes for the path of a socket."""
+_SHORT_DIRECTORY: Final = "/tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +109,9 @@ def serve_workers(
 def _sockets() -> Iterator[Path]:
     """Where workers listen for each other: nobody else may look in."""
     directory = Path(tempfile.mkdtemp(prefix="tandem-"))
+    if len(os.fsencode(directory)) > _SOCKET_DIRECTORY_BYTES_MAX and os.access(_SHORT_DIRECTORY, os.W_OK):
+        directory.rmdir()
+        directory = Path(tempfile.mkdtemp(prefix="tandem-", dir=_SHORT_DIRECTORY))
     try:
         yield directory
     finally:
@@ -124,10 +138,15 @@ class _Worker:
         self.channel: socket.socket | None = None
         self.ready = asyncio.Event()
         self.taking = False
+        self.heard = False
+        """It is up, or was: from then on it is not silent unless it hangs."""
+        self.silent_beats = 0
+        """How many times we looked since it was heard; our own pauses do not count."""
         self.pause = _FIRST_PAUSE
 
     def started(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         self.process, self.channel = process, channel
+        self.heard, self.silent_beats = False, 0
 
     def serves(self) -> None:
         """It has said so."""
@@ -182,15 +201,17 @@ class Supervisor:
         self._bind()
         tasks: list[asyncio.Task[None]] = []
         publishing = await self._begin_issuing()
+        watching = loop.create_task(self._watch())
         try:
             for worker in self._workers:
                 # The first makes what the others read: metadata, and what the configuration asks for.
                 tasks.append(loop.create_task(self._keep(worker)))
                 if not await self._is_ready(worker):
-                    return
-            self._greet(manager)
-            for listener in self._listeners:
-                loop.add_reader(listener, self._accept, listener)
+                    break
+            else:
+                self._greet(manager)
+                for listener in self._listeners:
+                    loop.add_reader(listener, self._accept, listener)
             await self._stopping.wait()
         finally:
             manager.stopping("what is under way is finished")
@@ -203,6 +224,7 @@ class Supervisor:
             if self._issuer is not None and publishing is not None:
                 publishing.cancel()
                 await self._issuer.stop()
+            watching.cancel()
             LINES.close()
         if self._exit:
             sys.exit(self._exit)
@@ -355,10 +377,12 @@ class Supervisor:
             return
         except OSError:
             said = b""
+        worker.heard = True
         if not said:
             asyncio.get_running_loop().remove_reader(worker.channel)
             return
-        if READY in said:
+        worker.silent_beats = 0
+        if READY in said or (BEAT in said and not worker.taking):
             if worker.ready.is_set():
                 note(f"{worker.name} is back")
             worker.serves()
@@ -399,6 +423,21 @@ class Supervisor:
             return
         self._configuration = replace(self._configuration, log_format=configuration.log_format, log_level=configuration.log_level)
         self._settings = split_settings(self._settings, found, Reloaded())
+
+    async def _watch(self) -> None:
+        """A worker that does not answer takes its connections and stores along for as long as it lives: not longer than half a minute."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            for worker in self._workers:
+                if worker.process is None or not (worker.heard or self._stopping.is_set()):
+                    continue  # gone, or on its way up: reading journals takes what it takes
+                worker.silent_beats += 1
+                if worker.silent_beats == _SILENT_BEATS:
+                    worker.taking = False
+                    note(f"{worker.name} does not answer: it is given no new connections")
+                elif worker.silent_beats == (_HUNG_BEATS_AT_THE_END if self._stopping.is_set() else _HUNG_BEATS):
+                    note(f"{worker.name} has not answered for {worker.silent_beats} s and is killed")
+                    worker.process.kill()
 
     def _told_to_stop(self) -> None:
         """The first time everybody finishes what is under way; the second time nobody does."""

@@ -33,7 +33,7 @@ _pack_run: Final = Struct(f"<{_RUN_BEGIN.size}sQ{_RUN_END.size}s").pack
 STOPPED: Final = -1
 _BLOCK_END_MAX: Final = 0x8000_0000
 """A pending block that reaches this offset takes no more records: locations have 32 bits for the offset."""
-_STOP_SECONDS: Final = 30.0
+_STOP_SECONDS: Final = 10.0
 _REOPEN_SECONDS: Final = 1.0
 """Reopening is tried again soon anyway; the loop must not wait long for a thread that hangs in a call."""
 
@@ -381,7 +381,11 @@ class GroupCommitStore(Journal):
         group = self._group
         if group is not None and not group.finished:
             self._stop(StoreUnavailable("the last commit did not return in time"), [])
+            self._give_up_waiting()
         self._committer = self._new_worker("tandem-committer")
+
+    def _give_up_waiting(self) -> None:
+        """At the end, for a commit that does not return."""
 
     def _stop_workers(self, seconds: float) -> bool:
         """In the order in which they hand work to each other."""

@@ -7,6 +7,7 @@ flipped bit inside a text as it found it. Calls block: call them from threads.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -101,7 +102,10 @@ class Metadata:
             if not path.exists():
                 self._must_be_alone()  # before the file is made
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds keys: nobody else's to read
-        self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
+        try:
+            self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
+        except sqlite3.OperationalError as error:
+            raise OSError(errno.EIO, f"{error}; SQLite opens no path of more than 512 bytes", str(path)) from error
         try:
             self.schema_found = self._open(migrations)
             """Of the file as it was found; 0 if it was begun just now."""

@@ -17,6 +17,8 @@ from tandem.stores import disk_process as wire
 from tandem.stores.disk import Disk
 
 _CONNECT_SECONDS: Final = 10.0
+_LET_GO_SECONDS: Final = 10.0
+"""For closing and unlocking, which may be waited for by a broker that stops."""
 _GENERATION_BITS: Final = 32
 _I: Final = wire._I
 _II: Final = wire._II
@@ -140,8 +142,7 @@ class RemoteDisk(Disk):
         return self._mark(self._number(wire.OPEN, _I.pack(flags), os.fsencode(path)))
 
     def close(self, descriptor: int) -> None:
-        with contextlib.suppress(OSError):  # a descriptor of a process that is gone is closed already
-            self._call(wire.CLOSE, _I.pack(self._plain(descriptor)))
+        self._let_go(wire.CLOSE, descriptor)
 
     def pread(self, descriptor: int, size: int, offset: int) -> bytes:
         return self._call(wire.PREAD, _III.pack(self._plain(descriptor), size, offset))
@@ -197,5 +198,18 @@ class RemoteDisk(Disk):
         return self._mark(self._number(wire.LOCK, wire.pack_paths(path)))
 
     def unlock(self, descriptor: int) -> None:
-        with contextlib.suppress(OSError):
-            self._call(wire.UNLOCK, _I.pack(self._plain(descriptor)))
+        self._let_go(wire.UNLOCK, descriptor)
+
+    def _let_go(self, code: int, descriptor: int) -> None:
+        """A process that does not even let go is ended, and lets go of everything."""
+        with contextlib.suppress(OSError):  # a descriptor of a process that is gone is closed already
+            plain = self._plain(descriptor)
+            connection = self._connection(restart=False)
+            connection.settimeout(_LET_GO_SECONDS)
+            try:
+                self._call(code, _I.pack(plain))
+            except OSError as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    self.abandon()
+                raise
+            connection.settimeout(None)

@@ -55,6 +55,9 @@ class SegmentStore(GroupCommitStore):
     def _abandon(self) -> None:
         self._disk.abandon()
 
+    def _give_up_waiting(self) -> None:
+        self._disk.abandon()
+
     @property
     def sync_count(self) -> int:
         return self._writer.syncs

@@ -410,8 +410,11 @@ def _data_dir(layers: _Layers, flags: Flags) -> Path | None:
     if layers.value("", "memory") and flags.data is None:
         return None
     data, place = cast("tuple[Path, str]", layers.found("", "data"))
-    if data.exists() and not data.is_dir():
-        raise ConfigurationError(f"{place or 'data'}: {data} is not a directory")
+    try:
+        if data.exists() and not data.is_dir():
+            raise ConfigurationError(f"{place or 'data'}: {data} is not a directory")
+    except OSError as error:
+        raise ConfigurationError(f"{place or 'data'}: {data} cannot be used: {error.strerror}") from error
     return data
 
 
