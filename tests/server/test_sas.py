@@ -144,6 +144,23 @@ def test_token_does_not_cover_its_neighbours(audience: str) -> None:
         verify(sas.make_token("sb://h/orders", "sender", "orders-key", LATER_S * 1000), audience)
 
 
+@pytest.mark.parametrize("resource", ["orders/messages", "Orders/Messages/head?timeout=60", "orders/messages/head/"])
+def test_token_for_the_url_of_a_request_is_good_for_that_request_alone(resource: str) -> None:
+    token = sas.make_token(f"https://h/{resource}", "sender", "orders-key", LATER_S * 1000)
+    grant = sas.verify(token, "orders", lookup, NOW_MS, rest="messages/head")
+    assert (grant.rights, grant.scope) == ({Right.SEND}, "orders")
+    for path, rest in (("orders", ""), ("orders", "other"), ("orders", "messagesque/head"), ("invoices", "messages/head")):
+        with pytest.raises(AuthenticationFailed, match="InvalidAudience"):
+            sas.verify(token, path, lookup, NOW_MS, rest=rest)
+
+
+def test_key_of_an_entity_whose_name_looks_like_a_request_does_not_open_what_is_above() -> None:
+    token = sas.make_token("https://h/region/orders", "sender", "regional-key", LATER_S * 1000)
+    assert verify(token, "region/orders").rights == {Right.SEND, Right.LISTEN}
+    with pytest.raises(AuthenticationFailed, match="no authorization rule named 'sender'"):
+        sas.verify(token, "region", lookup, NOW_MS, rest="orders")
+
+
 def test_token_for_another_host_is_refused() -> None:
     with pytest.raises(AuthenticationFailed, match=r"'elsewhere'.*'localhost'"):
         verify(sas.make_token("sb://elsewhere/", ROOT.key_name, ROOT.primary_key, LATER_S * 1000), "sb://localhost/orders")

@@ -147,12 +147,12 @@ class NamespaceAdmin:
 
     # -- claims ------------------------------------------------------------------------------
 
-    async def authorize(self, token: str | None, path: str, right: Right) -> None:
-        await self.authorized_until(token, path, right)
+    async def authorize(self, token: str | None, path: str, right: Right, rest: str = "") -> None:
+        await self.authorized_until(token, path, right, rest)
 
-    async def authorized_until(self, token: str | None, path: str, right: Right) -> int:
+    async def authorized_until(self, token: str | None, path: str, right: Right, rest: str = "") -> int:
         """As `authorize`; and when the token expires, in ms UTC."""
-        return await self._context.authority.authorized_until(token, path, right)
+        return await self._context.authority.authorized_until(token, path, right, rest)
 
     async def namespace_info(self) -> NamespaceInfo:
         return NamespaceInfo(name=self._namespace.name, created_at_ms=self._opened_at, modified_at_ms=self._opened_at)

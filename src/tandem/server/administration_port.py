@@ -75,10 +75,11 @@ class AdminPort(Protocol):
     `EntityNotFound`, `EntityAlreadyExists`, `ArgumentRefused`, `ArgumentOutOfRange`, `NotAllowed`, `QuotaExceeded`.
     """
 
-    async def authorize(self, token: str | None, path: str, right: Right) -> None:
+    async def authorize(self, token: str | None, path: str, right: Right, rest: str = "") -> None:
         """`token` is the value of an Authorization header. Raises AuthenticationFailed or Unauthorized.
 
         `path` is the entity's path, `""` for the namespace; it need not exist, so that a stranger learns nothing.
+        `rest` is how the request's path goes on: a token made for all of it will do.
         """
 
     async def namespace_info(self) -> NamespaceInfo: ...

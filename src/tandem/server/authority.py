@@ -25,25 +25,26 @@ class Authority:
         self._clock = clock
         self._verifier = verifier
 
-    def grants(self, token: str, path: str) -> list[Grant]:
+    def grants(self, token: str, path: str, rest: str = "") -> list[Grant]:
         """For `path` and what lies beneath it. Raises AuthenticationFailed; UnknownKey when `grants_looking` may know more."""
         if sas.looks_like_sas(token):
-            return [sas.verify(token, path, self._rules, self._clock.now_ms())]
+            return [sas.verify(token, path, self._rules, self._clock.now_ms(), rest=rest)]
         if self._verifier is None:
             raise AuthenticationFailed("The token is not a shared access signature; no other token issuer is configured.")
         return _issued(self._verifier.verify(token, self._namespace), path)
 
-    async def grants_looking(self, token: str, path: str) -> list[Grant]:
+    async def grants_looking(self, token: str, path: str, rest: str = "") -> list[Grant]:
         """The same; the key of an issued token that is not known yet is looked for first."""
         if self._verifier is None or sas.looks_like_sas(token):
-            return self.grants(token, path)
+            return self.grants(token, path, rest)
         return _issued(await self._verifier.verify_looking(token, self._namespace), path)
 
-    async def authorized_until(self, token: str | None, path: str, right: Right) -> int:
-        """`token` is the value of an Authorization header. When it ends, in ms UTC; raises AuthenticationFailed or Unauthorized."""
+    async def authorized_until(self, token: str | None, path: str, right: Right, rest: str = "") -> int:
+        """`token` is the value of an Authorization header, `rest` what follows `path` in the request's. When it ends, in ms UTC; raises
+        AuthenticationFailed or Unauthorized."""
         if not token:
             raise AuthenticationFailed("MissingToken: the request has no Authorization header.")
-        for grant in await self.grants_looking(token, path):
+        for grant in await self.grants_looking(token, path, rest):
             if grant.allows(right) and grant.covers(path):
                 return grant.expires_at_ms
         raise Unauthorized(f"InsufficientClaims: the claim '{right.value}' is needed for '{path or self._namespace}'.")

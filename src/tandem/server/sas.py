@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, unquote_plus
 
@@ -147,18 +147,22 @@ def parse(text: str) -> SasToken:
     return SasToken(signed, signature, host, path, int(expiry) * 1000, _key_names(fields["skn"]))
 
 
-def verify(token: str, audience: Address | str, rules: RuleLookup, now: int, skew_ms: int = SKEW_MS) -> Grant:
+def verify(token: str, audience: Address | str, rules: RuleLookup, now: int, skew_ms: int = SKEW_MS, rest: str = "") -> Grant:
     """What `token` allows on `audience`, or AuthenticationFailed saying what is wrong with it.
 
     The rule may sit on the token's resource or on anything above it; the audience must be that resource or lie beneath it.
     Scheme, port, case, query and trailing slashes do not matter on either side. An audience without a host (a bare path) fits any host.
+    `rest` is how the path of a request goes on after the audience: a token made for the request's own URL is good for it, if it was
+    signed with a key of the audience or of what is above.
     """
     parsed = parse(token)
+    host, path = _audience(audience)
+    if rest and not beneath(path, parsed.path) and beneath(f"{path}/{rest.casefold()}", parsed.path):
+        parsed = replace(parsed, path=path)
     rule = _signer(parsed, rules)
     expires_at_ms = parsed.expires_at_ms + skew_ms
     if now >= expires_at_ms:
         raise AuthenticationFailed(f"ExpiredToken: the token expired {(now - parsed.expires_at_ms) // 1000} seconds ago.")
-    host, path = _audience(audience)
     if host and host != parsed.host:
         raise AuthenticationFailed(f"InvalidAudience: the token was made for host '{parsed.host}', not for '{host}'.")
     if not beneath(path, parsed.path):

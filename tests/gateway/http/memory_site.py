@@ -62,10 +62,10 @@ class MemoryNamespace:
 
     # --- authorization
 
-    async def authorize(self, token: str | None, path: str, right: Right) -> None:
+    async def authorize(self, token: str | None, path: str, right: Right, rest: str = "") -> None:
         if not token:
             raise AuthenticationFailed("MissingToken: the Authorization header is needed")
-        grant = sas.verify(token, path, self._rule, self.clock.now_ms())
+        grant = sas.verify(token, path, self._rule, self.clock.now_ms(), rest=rest)
         if not grant.allows(right):
             raise Unauthorized(f"'{right.value}' claim(s) are required to perform this operation on '{path}'")
 

@@ -185,6 +185,14 @@ def test_rights_are_needed_send_to_send_and_listen_to_receive(house: HttpHouse) 
     house.namespace.root = ROOT
     scoped = house.token(ROOT.key_name, KEY, path="Q")
     assert call(house, "POST", "/q/messages", b"x", {"Authorization": scoped}).status_code == 201
+    for method, path, status in (
+        ("POST", "Q/messages", 201),
+        ("DELETE", "q/messages/head", 200),
+        ("DELETE", f"q/messages/1/{uuid.uuid4()}", 404),
+    ):
+        own = house.token(ROOT.key_name, KEY, path=path)
+        assert call(house, method, f"/{path}", b"x", {"Authorization": own}).status_code == status, "signed for the URL it calls"
+        assert call(house, method, f"/other{path}", b"x", {"Authorization": own}).status_code == 401
 
 
 def test_sub_queues_and_names_with_slashes_can_be_reached(house: HttpHouse) -> None:

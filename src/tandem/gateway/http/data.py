@@ -38,8 +38,8 @@ class DataPlane:
         self._context = context
         self._admin = admin
 
-    async def authorize(self, token: str | None, path: str, right: Right) -> None:
-        await self._admin.authorize(token, path, right)
+    async def authorize(self, token: str | None, path: str, right: Right, rest: str = "") -> None:
+        await self._admin.authorize(token, path, right, rest)
 
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
         now = self._begin()

@@ -56,7 +56,7 @@ class ReceivedMessage:
 class DataPort(Protocol):
     """One namespace. `address` names a queue, topic, subscription or sub-queue; a missing one raises EntityNotFound."""
 
-    async def authorize(self, token: str | None, path: str, right: Right) -> None:
+    async def authorize(self, token: str | None, path: str, right: Right, rest: str = "") -> None:
         """As `AdminPort.authorize`."""
 
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:

@@ -97,7 +97,9 @@ class Rest:
     async def _allowed(self, namespace: HttpNamespace, request: Request, target: RestTarget) -> Address:
         address = parse(target.path)
         right = Right.SEND if target.verb is Verb.SEND else Right.LISTEN
-        await namespace.data.authorize(request.token, address.entity, right)
+        # Some clients sign for the entity, some for the URL that they call.
+        rest = "/".join(request.segments).strip("/")[len(address.entity) :].strip("/")
+        await namespace.data.authorize(request.token, address.entity, right, rest)
         if not address.entity or address.entity.startswith("$"):
             raise EntityNotFound(f"there is no entity '{target.path[:80]}'")
         return address
