@@ -138,6 +138,16 @@ class Broker:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
+    def wants_processor(self) -> bool:
+        """Does any of its threads run, or wait for its turn to?"""
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            try:
+                if stat.read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # the thread has ended
+        return False
+
     def memory_mb(self) -> float:
         """Resident now."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

@@ -38,6 +38,22 @@ class IssuerVerdict:
     signed_by_fallback: int = 0
     sent_after_return: int = 0
 
+    def send_before(self) -> None:
+        self.sent_before += 1
+
+    def send_alone(self, in_time: bool) -> None:
+        """While there is no issuer; `in_time`: with a token that has not ended."""
+        if in_time:
+            self.sent_without_issuer += 1
+        else:
+            self.sent_past_the_end += 1
+
+    def send_signed(self, by_fallback: int) -> None:
+        self.signed_by_fallback = by_fallback
+
+    def send_after(self) -> None:
+        self.sent_after_return += 1
+
     @property
     def held(self) -> bool:
         counts = (self.sent_before, self.sent_without_issuer, self.signed_by_fallback, self.sent_after_return)
@@ -138,7 +154,7 @@ async def _play(stage: _Stage) -> IssuerVerdict:
     async with _client(stage, holder) as client, client.get_queue_sender(QUEUE) as sender:
         for _ in range(10):
             await sender.send_messages(ServiceBusMessage("before"))
-            verdict.sent_before += 1
+            verdict.send_before()
         stage.say(f"{verdict.sent_before} messages sent with an issued token")
         stage.kill_issuer()
         stage.say(f"the issuer was killed; the token in hand is good for {token.expires_on - time.time():.1f} s more")
@@ -147,14 +163,14 @@ async def _play(stage: _Stage) -> IssuerVerdict:
     spare = stage.credential(fallback=True)
     async with _client(stage, spare) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("signed by ourselves"))
-        verdict.signed_by_fallback = spare.signed_by_fallback
+        verdict.send_signed(spare.signed_by_fallback)
     stage.say("a new client that was given a key signed for itself, and sent")
     await asyncio.to_thread(stage.return_issuer)
     stage.say("the issuer is back")
     await _renewed(holder)
     async with _client(stage, holder) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("after"))
-        verdict.sent_after_return += 1
+        verdict.send_after()
     stage.say("and the first client has a token again, and sends")
     await holder.close()
     await spare.close()
@@ -173,8 +189,7 @@ async def _go_on(sender: Any, ends: int, verdict: IssuerVerdict) -> None:
             await sender.send_messages(ServiceBusMessage("during"))
         except (AzureError, TokenUnavailableError):
             return
-        verdict.sent_without_issuer += began <= ends + 1
-        verdict.sent_past_the_end += began > ends + 1
+        verdict.send_alone(in_time=began <= ends + 1)
         await asyncio.sleep(0.1)
 
 

@@ -38,7 +38,7 @@ class _Looker(SessionAcceptor):
             self.found.set_result(False)
 
 
-class _Ready(Watcher):
+class _FirstReady(Watcher):
     __slots__ = ("found",)
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ async def something_here(context: NamespaceContext, address: Address, ms: int) -
             return await looker.found
         finally:
             queue.sessions.forget(looker)
-    ready = _Ready()
+    ready = _FirstReady()
     queue.receivers.watch(ready)
     try:
         async with asyncio.timeout(ms / 1000):
