@@ -69,6 +69,12 @@ def test_events_and_faults_need_manage(bus: Bus) -> None:
     status, _, text = get(bus, "$tandem/events", {"Authorization": token})
     assert status == 200
     assert [event["number"] for event in json.loads(text)["events"]] == list(range(1, len(json.loads(text)["events"]) + 1))
+    for method, page in (("POST", "meters"), ("DELETE", "events"), ("PUT", "connections"), ("GET", "reload"), ("POST", "relays")):
+        connection = http.client.HTTPConnection("localhost", bus.port, timeout=30)
+        connection.request(method, f"/$tandem/{page}", headers={"Authorization": token})
+        answer = connection.getresponse()
+        assert answer.status == 405 and b"means nothing here" in answer.read()
+        connection.close()
 
 
 # --- a broker that is not for development

@@ -19,7 +19,7 @@ from tandem.gateway.http.lock_pages import describe_locks, release_locks
 from tandem.gateway.http.relay_pages import serve_relays
 from tandem.gateway.http.types import PASSIVE, note_refused, peer_of
 from tandem.model.entity import Right
-from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Unauthorized
+from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.server import sas
 from tandem.server.audit import CHANGED, READ_KEYS
 from tandem.server.faults import FaultRequest
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from tandem.server.context import NamespaceContext
 
 _HEALTHY = (StoreState.UP, StoreState.DEGRADED, StoreState.ELSEWHERE)
+
+
+class WrongMethod(Refused):
+    condition = "amqp:not-allowed"
+    status = 405
 
 
 class OperatorPages:
@@ -117,7 +122,7 @@ class OperatorPages:
 
     async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """State changes so far, newest last; `?after=<number>` for what came since."""
-        return await self._authorized(request, self._events)
+        return await self._authorized(request, self._events, "GET")
 
     async def _events(self, request: web.BaseRequest) -> object:
         after = int(request.query.get("after", "0"))
@@ -125,7 +130,7 @@ class OperatorPages:
 
     async def meters(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """Operations per minute, entity, operation, outcome and size unit of the last hour; `?minutes=5` for less."""
-        return await self._authorized(request, self._meters)
+        return await self._authorized(request, self._meters, "GET")
 
     async def _meters(self, request: web.BaseRequest) -> object:
         number = self._server.namespace_of(request.headers.get("Host", ""))
@@ -135,7 +140,7 @@ class OperatorPages:
 
     async def connections(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists, DELETE `/<address:port>` closes."""
-        return await self._authorized(request, lambda r: self._connections(r, rest))
+        return await self._authorized(request, lambda r: self._connections(r, rest), "GET", "DELETE")
 
     async def _connections(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
         context = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))]
@@ -145,7 +150,7 @@ class OperatorPages:
 
     async def locks(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET `/<entity>` lists, DELETE `/<entity>?seq=<n>` (or `session=<id>`, `all=true`) releases."""
-        return await self._authorized(request, lambda r: self._locks(r, rest))
+        return await self._authorized(request, lambda r: self._locks(r, rest), "GET", "DELETE")
 
     async def _locks(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
         context = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))]
@@ -156,18 +161,16 @@ class OperatorPages:
 
     async def reload(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """POST: the configuration is read again."""
-        return await self._authorized(request, self._reload)
+        return await self._authorized(request, self._reload, "POST")
 
     async def _reload(self, request: web.BaseRequest) -> object:
-        if request.method != "POST":
-            raise ArgumentRefused("POST is needed to have the configuration read again")
         if self._server.on_reload is None:
             raise NotAllowed("This broker was started without a configuration that could be read again.")
         return await self._server.on_reload()
 
     async def faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists, POST injects, DELETE heals all or `/<id>`."""
-        return await self._authorized(request, lambda r: self._faults(r, rest))
+        return await self._authorized(request, lambda r: self._faults(r, rest), "GET", "POST", "DELETE")
 
     async def _faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
         context = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))]
@@ -187,12 +190,14 @@ class OperatorPages:
     async def relays(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """GET lists or shows, PUT creates or changes, DELETE deletes `/<name>`."""
         admin = self._server.admins[self._server.namespace_of(request.headers.get("Host", ""))]
-        return await self._authorized(request, lambda r: serve_relays(admin.relays, r, rest, self._server.entropy))
+        return await self._authorized(request, lambda r: serve_relays(admin.relays, r, rest, self._server.entropy), "GET", "PUT", "DELETE")
 
-    async def _authorized(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any]) -> web.StreamResponse:
+    async def _authorized(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any], *methods: str) -> web.StreamResponse:
         number = self._server.namespace_of(request.headers.get("Host", ""))
         try:
             await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
+            if request.method not in (*methods, *(("HEAD",) if "GET" in methods else ())):
+                raise WrongMethod(f"{request.method} means nothing here; {', '.join(methods)} do")
             done = as_json(await handler(request))
             self._audited(request, number)
             return done
