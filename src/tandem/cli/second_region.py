@@ -134,7 +134,8 @@ def follow(
                 raise ConfigurationError(f"--standby: {error.description}") from error
         said = shown.trouble or str(shown.lag["primary"])
         if once:
-            typer.echo(json.dumps(shown.lag) if as_json else f"{lag['lag_seconds']:.1f} s and {lag['lag_messages']} messages behind")
+            messages = f"{'' if lag['counted'] else 'at least '}{lag['lag_messages']} messages"
+            typer.echo(json.dumps(shown.lag) if as_json else f"{lag['lag_seconds']:.1f} s and {messages} behind")
             raise typer.Exit(int(said != "followed"))
         if said != told:
             typer.echo(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {said}", err=True)

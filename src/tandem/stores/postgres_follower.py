@@ -16,6 +16,8 @@ from tandem.stores.segment_index import ENTRY, ENTRY_BYTES
 _ENTRIES_AT_ONCE: Final = 256
 _ENTRIES_PER_LOOK: Final = 16_384
 """More than that a standby is not behind without somebody having been told long ago; the rest is counted with the next looks."""
+_ENTRIES_MAX: Final = 500_000
+"""Of which it is remembered how many messages are in them."""
 _PATIENCE_SECONDS: Final = 10.0
 """For an engine that hangs: its commits may wait for a standby that is gone."""
 _STORES: Final = "SELECT id, namespace, number, first_segment, last_segment, first_block FROM tandem.store ORDER BY namespace, number"
@@ -44,7 +46,7 @@ class Lag:
     """Accepted, and not replayed here: at least, while not all is counted yet."""
     blocks: int
     counted: bool
-    """All missing blocks were looked into."""
+    """All missing blocks were looked into: there may be too many, or they may have been given up there already."""
     away: str
     """Why the followed engine could not be asked; empty: it was. Then messages and blocks are of the last time it was."""
     heads: dict[int, StoreHead] = field(default_factory=dict)
@@ -146,34 +148,45 @@ class Follower:
             self._tell(lag)
         except EngineAway as error:
             lag_ms = max(now_ms - replayed_ms, 0) if replayed_ms is not None else 0
+            self._forget_replayed(heads)
+            self._add_up(heads)
             return Lag(now_ms, lag_ms, self._messages, self._blocks, self._all_counted, error.description, self._known)
         finally:
             patience.cancel()
         return lag
 
     def _count(self, heads: dict[int, StoreHead]) -> None:
-        room = _ENTRIES_PER_LOOK
-        self._counted = {key: count for key, count in self._counted.items() if key[0] in heads and key[1] > heads[key[0]].block}
+        self._forget_replayed(heads)
+        room = min(_ENTRIES_PER_LOOK, _ENTRIES_MAX - len(self._counted))
         for store, head in self._known.items():
             begin = heads[store] if store in heads else StoreHead(head.namespace, head.number, 1, 0)
             after, segment = begin.block, begin.segment
             while (store, after + 1) in self._counted:
                 after += 1
             while segment <= head.segment and room > 0:
-                rows = self._entries(store, segment, after)
+                rows = self._entries(store, segment, after, head.block)
                 for number, entry in rows:
                     self._counted[store, number] = messages_in(entry)
                     after = number
                 room -= len(rows)
                 segment += not rows
+        self._add_up(heads)
+
+    def _forget_replayed(self, heads: dict[int, StoreHead]) -> None:
+        self._counted = {key: count for key, count in self._counted.items() if key[0] in heads and key[1] > heads[key[0]].block}
+
+    def _add_up(self, heads: dict[int, StoreHead]) -> None:
         self._messages = sum(self._counted.values())
         self._blocks = sum(max(head.block - (heads[store].block if store in heads else 0), 0) for store, head in self._known.items())
-        self._all_counted = room > 0
+        self._all_counted = len(self._counted) == self._blocks
 
-    def _entries(self, store: int, segment: int, after: int) -> list[tuple[int, bytes]]:
-        sql = f"SELECT number, entry FROM tandem.b_{store}_{segment} WHERE number > %s ORDER BY number LIMIT {_ENTRIES_AT_ONCE}"
+    def _entries(self, store: int, segment: int, after: int, last: int) -> list[tuple[int, bytes]]:
+        sql = (
+            f"SELECT number, entry FROM tandem.b_{store}_{segment} WHERE number > %s AND number <= %s "
+            f"ORDER BY number LIMIT {_ENTRIES_AT_ONCE}"
+        )
         try:
-            return [(row[0], row[1]) for row in self._primary.execute(sql, (after,), prepare=False).fetchall()]
+            return [(row[0], row[1]) for row in self._primary.execute(sql, (after, last), prepare=False).fetchall()]
         except EngineAway as error:
             if sqlstate_of(error) == UNDEFINED_TABLE:
                 return []
