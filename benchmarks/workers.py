@@ -20,7 +20,7 @@ from typing import Any
 from under_test import Broker, Build, Load, Table, builds, parser, workplace
 
 NAMES = ("a", "b", "c", "d")
-WIDE = ("wide",) * 4
+WIDE = ("wide",)
 QUEUES = "".join(f'[[queue]]\nname = "{name}"\nmax_size_megabytes = 5120\n' for name in (*NAMES, "paced"))
 QUEUES += '[[queue]]\nname = "wide"\nenable_partitioning = true\nmax_size_megabytes = 5120\n'
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,17 +46,19 @@ class Processes(Broker):
 
 
 def four_pairs(broker: Processes, load: Load, queues: tuple[str, ...], messages: int, number: int) -> dict[str, float]:
-    """Four times a sender and a receiver, all at once: one pair per queue, or all on one."""
+    """Four times a sender and a receiver, all at once: a pair per queue, or all on one."""
+    conns = len(NAMES) // len(queues)
     before, began = broker.cpu_seconds(), time.monotonic()
     generator = resource.getrusage(resource.RUSAGE_CHILDREN)
-    running = [load.start(broker, "both", name, n=messages, s=1024, w=1000, run=number) for name in queues]
+    count = messages * conns
+    running = [load.start(broker, "both", name, n=count, s=1024, w=1000, run=number, conns=conns) for name in queues]
     for process in running:
         out, error = process.communicate()
         if process.returncode:
             raise SystemExit(f"the load generator failed: {error[-1000:] or out[-1000:]}")
     ended, after = time.monotonic(), broker.cpu_seconds()
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = messages * len(queues)
+    total = count * len(queues)
     used = spent.ru_utime + spent.ru_stime - generator.ru_utime - generator.ru_stime
     return {"rate": total / (ended - began), "cpu_us": (after - before) / total * 1e6, "generator_us": used / total * 1e6}
 

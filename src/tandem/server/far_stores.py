@@ -10,7 +10,7 @@ from typing import Final, cast
 from tandem.broker.entities.partitioned import PartitionedQueue
 from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.queue import Queue
-from tandem.broker.recovery.stores import FarArrivals, FarStores, FarTransfer
+from tandem.broker.recovery.stores import FarAnswer, FarArrivals, FarStores, FarTransfer
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.cluster.ownership import Ownership
 from tandem.gateway.waiting import Durable
@@ -48,7 +48,13 @@ class PeerStores(FarStores):
         self._last_askers: dict[int, bytes] = {}
         """By queue of another node who has asked last what arrived from it: what somebody before that has on the way comes too late."""
         context.peer_operations.update(
-            {"transfer": self._take, "transfers-of": self._answer_transfers, "transfers-ended": self._end_transfers}
+            {
+                "transfer": self._take,
+                "transfers-of": self._answer_transfers,
+                "transfers-ended": self._end_transfers,
+                "decided": self._answer_decided,
+                "held": self._answer_held,
+            }
         )
 
     def node_of(self, store: int) -> str:
@@ -108,6 +114,21 @@ class PeerStores(FarStores):
         then.learned(found)
         self._context.turn.schedule()
 
+    def decided(self, store: int, transaction: bytes, then: FarAnswer) -> None:
+        self._context.spawn(self._ask_about(transaction, [self.node_of(store)], "decided", {"store": store}, then))
+
+    def held(self, transaction: bytes, then: FarAnswer) -> None:
+        self._context.spawn(self._ask_about(transaction, list(self._others), "held", {}, then))
+
+    async def _ask_about(self, transaction: bytes, nodes: list[str], operation: str, what: Body, then: FarAnswer) -> None:
+        yes = False
+        for node in nodes:
+            said = await self._until_answered(node, operation, {**what, "transaction": transaction}, lambda: False)
+            yes = yes or bool((said or {}).get("yes"))
+        self._context.turn.begin()
+        then.said(yes)
+        self._context.turn.schedule()
+
     # -- answering ---------------------------------------------------------------------------
 
     async def _take(self, body: Body) -> Body:
@@ -165,6 +186,19 @@ class PeerStores(FarStores):
             raise StoreUnavailable("A store of this node is down: what it has had is not known yet.")
         self._last_askers[source] = cast(bytes, body["asker"])
         return {"seqs": [seq for tenant in self._namespace.stores for queue, seq in tenant.transfers if queue == source]}
+
+    async def _answer_decided(self, body: Body) -> Body:
+        tenant = self._namespace.stores[cast(int, body["store"])]
+        decided = tenant.committed.get(cast(bytes, body["transaction"]))
+        if not tenant.serves or decided is False:
+            raise StoreUnavailable("It is not known yet.")
+        return {"yes": decided is True}
+
+    async def _answer_held(self, body: Body) -> Body:
+        own = [tenant for tenant in self._namespace.stores if not tenant.elsewhere]
+        if not all(tenant.serves for tenant in own):
+            raise StoreUnavailable("A store of this node is down: what it has is not known yet.")
+        return {"yes": any(cast(bytes, body["transaction"]) in tenant.prepared for tenant in own)}
 
     async def _end_transfers(self, body: Body) -> Body:
         source = cast(int, body["source"])

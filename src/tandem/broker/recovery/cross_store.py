@@ -61,6 +61,8 @@ class CrossStoreFacts:
         self.prepared: dict[bytes, Prepared] = {}
         self.committed: dict[bytes, bool] = {}
         """Transactions this store decided: False while the disk does not know yet."""
+        self.inherited: set[bytes] = set()
+        """Of those, the ones that were read from the journal: other nodes may have shares of them."""
 
     def _writes(self) -> bool:
         return self.journal.health.state in IN_SERVICE
@@ -143,9 +145,11 @@ class CrossStoreFacts:
             self.prepared[transaction] = Prepared(aux, [(queue, number, 0) for queue, number in rows], location, True)
         elif kind == facts.COMMITTED:
             self.committed[key] = True
+            self.inherited.add(key)
         elif kind == facts.TRANSACTION_ENDED:
             if flags:
                 self.committed.pop(key, None)
+                self.inherited.discard(key)
             else:
                 self.forget_prepared(key)
         else:

@@ -47,6 +47,13 @@ class FarArrivals:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class FarAnswer:
+    """Somebody who wants a yes or no from other nodes."""
+
+    def said(self, yes: bool) -> None: ...
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FarStores:
     """The stores that other nodes have. Whatever is asked of them is asked until it is answered."""
 
@@ -60,6 +67,12 @@ class FarStores:
 
     def learn(self, source: int, then: FarArrivals) -> None:
         """What all other nodes remember to have had from this queue."""
+
+    def decided(self, store: int, transaction: bytes, then: FarAnswer) -> None:
+        """Has this store of another node decided that the transaction happens? If it does not know, it does not."""
+
+    def held(self, transaction: bytes, then: FarAnswer) -> None:
+        """Has any other node a share of it?"""
 
 
 class Stores:

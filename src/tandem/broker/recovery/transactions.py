@@ -17,6 +17,7 @@ from tandem.broker.queue.index import DEFERRED, READY
 from tandem.broker.recovery import operations
 from tandem.broker.recovery.cross_store import freeze, thaw
 from tandem.broker.recovery.operations import Operation
+from tandem.broker.recovery.stores import FarAnswer
 from tandem.model.errors import BusError, StoreUnavailable, TransactionRolledBack
 from tandem.model.message import encode_body
 
@@ -316,30 +317,76 @@ class _Ended(Effect):
 def resolve(namespace: Stores) -> None:
     """A store was replayed: shares whose outcome nobody in this process knows are carried out or dropped."""
     stores = namespace.stores
+    far = namespace.far
     for tenant in stores:
         if not tenant.available:
             continue
         for transaction, found in list(tenant.prepared.items()):
-            if found.ended or not found.in_doubt or found.decider >= len(stores) or not stores[found.decider].available:
+            if found.ended or not found.in_doubt or found.decider >= len(stores):
                 continue
-            decided = stores[found.decider].committed.get(transaction)
-            if decided is None:
-                thaw(tenant.queues, found.rows)
-                _drop(namespace, tenant, transaction)
-            elif decided:
-                found.doubt(False)
-                tenant.journal.fetch([found.location], _Share(namespace, tenant, transaction))
+            decider = stores[found.decider]
+            if far is not None and decider.elsewhere:
+                found.doubt(False)  # until it has said
+                far.decided(found.decider, transaction, _FarDecision(namespace, tenant, transaction))
+            elif decider.available:
+                _resolve_one(namespace, tenant, transaction, decider.committed.get(transaction))
     _forget_decided(namespace)
+
+
+def _resolve_one(namespace: Stores, tenant: StoreTenant, transaction: bytes, decided: bool | None) -> None:
+    found = tenant.prepared.get(transaction)
+    if found is None or found.ended:
+        return
+    if decided is None:
+        thaw(tenant.queues, found.rows)
+        _drop(namespace, tenant, transaction)
+    elif decided:
+        found.doubt(False)
+        tenant.journal.fetch([found.location], _Share(namespace, tenant, transaction))
+
+
+class _FarDecision(FarAnswer):
+    """What the store of another node says of a share here."""
+
+    def __init__(self, namespace: Stores, tenant: StoreTenant, transaction: bytes) -> None:
+        self._namespace: Stores = namespace
+        self._tenant: StoreTenant = tenant
+        self._transaction: bytes = transaction
+
+    def said(self, yes: bool) -> None:
+        if self._tenant in self._namespace.stores and self._tenant.available:
+            _resolve_one(self._namespace, self._tenant, self._transaction, True if yes else None)
 
 
 def _forget_decided(namespace: Stores) -> None:
     """What no store has a share of any more was carried out everywhere."""
-    if not all(tenant.available for tenant in namespace.stores):
+    far = namespace.far
+    ours = [tenant for tenant in namespace.stores if far is None or not tenant.elsewhere]
+    if not all(tenant.available for tenant in ours):
         return
-    for tenant in namespace.stores:
+    for tenant in ours:
         for transaction, decided in list(tenant.committed.items()):
-            if decided and not any(transaction in other.prepared for other in namespace.stores):
+            if not decided or any(transaction in other.prepared for other in ours):
+                continue
+            if far is None or transaction not in tenant.inherited:
                 tenant.end_committed(transaction)
+            else:
+                tenant.inherited.discard(transaction)
+                far.held(transaction, _FarShares(tenant, transaction))
+
+
+class _FarShares(FarAnswer):
+    """Whether another node still has a share of what was decided here before this process began."""
+
+    def __init__(self, tenant: StoreTenant, transaction: bytes) -> None:
+        self._tenant: StoreTenant = tenant
+        self._transaction: bytes = transaction
+
+    def said(self, yes: bool) -> None:
+        if yes:
+            self._tenant.inherited.add(self._transaction)  # asked again with the next transaction, or after the next start
+        elif self._transaction in self._tenant.committed:
+            self._tenant.end_committed(self._transaction)
 
 
 class _Share(FetchEffect):
