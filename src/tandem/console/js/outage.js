@@ -149,7 +149,7 @@ export function Outage({ state, history, beat }) {
     <p><label>Open an event log <input type="file" accept=".jsonl,.json,.txt" onChange=${open} /></label> ${file && html`<span class="quiet">${file.name}: ${count(file.events.length)} events</span>`}</p>
     <h2>Syphon</h2>
     <${Syphon} history=${history} />
-    ${history && html`<${Chart} title="Backlog" format=${count} data=${[at, history.backlog]} series=${[{ label: "messages", colour: "--bad" }]} />`}
+    ${history && html`<${Chart} title="Backlog" round="whole" format=${count} data=${[at, history.backlog]} series=${[{ label: "messages", colour: "--bad" }]} />`}
     <h2>Backlog queues</h2>
     <${Backlog} queues=${told.backlog} />
     <h2>What happened</h2>

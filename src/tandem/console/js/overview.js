@@ -54,11 +54,11 @@ export function Overview({ state, history }) {
     <div class="charts">
       <${Chart} title="Messages per second" format=${rate} data=${[at, column("sent_per_second"), column("received_per_second")]}
         series=${[{ label: "in", colour: "--blue" }, { label: "out", colour: "--good" }]} />
-      <${Chart} title="Messages" format=${count} data=${[at, column("active"), column("dead_letters")]}
+      <${Chart} title="Messages" round="whole" format=${count} data=${[at, column("active"), column("dead_letters")]}
         series=${[{ label: "active", colour: "--blue" }, { label: "dead letters", colour: "--bad" }]} />
-      <${Chart} title="Oldest message" format=${(ms) => span(ms)} data=${[at, column("oldest_ms")]} series=${[{ label: "age", colour: "--slow" }]} />
-      <${Chart} title="Memory" format=${size} data=${[at, column("memory_bytes")]} series=${[{ label: "resident", colour: "--violet" }]} />
-      <${Chart} title="Connections" format=${count} data=${[at, column("connections")]} series=${[{ label: "open", colour: "--blue" }]} />
+      <${Chart} title="Oldest message" round="span" format=${(ms) => span(ms)} data=${[at, column("oldest_ms")]} series=${[{ label: "age", colour: "--slow" }]} />
+      <${Chart} title="Memory" round="bytes" format=${size} data=${[at, column("memory_bytes")]} series=${[{ label: "resident", colour: "--violet" }]} />
+      <${Chart} title="Connections" round="whole" format=${count} data=${[at, column("connections")]} series=${[{ label: "open", colour: "--blue" }]} />
       <${Chart} title="Event loop" format=${(ms) => `${rate(ms)} ms`} data=${[at, column("loop_lag_ms")]} series=${[{ label: "lag", colour: "--slow" }]} />
     </div>
     <h2>State changes</h2>
