@@ -131,6 +131,7 @@ _KEY: Final = Struct("<IQHH")
 _pack_key: Final = _KEY.pack
 _LENGTH: Final = Struct("<H")
 _TARGET: Final = Struct("<IQQ")
+_pack_target: Final = _TARGET.pack
 _ROW: Final = Struct("<IQ")
 _U64: Final = Struct("<Q")
 _DELTA: Final = Struct("<QIQ")
@@ -224,7 +225,7 @@ def write_published(
 ) -> int:
     flags = (0 if session_id is None else HAS_SESSION) | (RELOCATED if relocated else 0)
     key = pack_key(message_id, session_id, len(targets), 0)
-    key += b"".join([_TARGET.pack(entity, seq, expires_at) for entity, seq, expires_at in targets])
+    key += b"".join([_pack_target(entity, seq, expires_at) for entity, seq, expires_at in targets])
     return journal.append(PUBLISHED, flags, topic, number, at, 0, key, body)
 
 

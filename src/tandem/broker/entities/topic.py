@@ -207,8 +207,9 @@ class TopicIntake(Intake):
         rows.backing.shared[location] = len(targets)
         size = len(body)
         self._room_bytes -= size * len(targets)
-        for intake, (_, seq, expires_at) in zip(intakes, targets, strict=True):
-            intake.add_shared(message, location, size, seq, expires_at, now)
+        for i in range(len(targets)):
+            _, seq, expires_at = targets[i]
+            intakes[i].add_shared(message, location, size, seq, expires_at, now)
         if self.names_rows:
             self._rows.extend([(entity, seq, now) for entity, seq, _ in targets])
 

@@ -181,7 +181,7 @@ class Rows:
     def apply_published(self, seq: int, session_id: str | None, at: int, expires_at: int, location: int, size: int) -> None:
         """A row whose body is kept once for several queues."""
         index = self.index
-        if index.state(seq):
+        if seq < self.next_seq and index.state(seq):
             self.backing.release(index.location(seq))
             index.set_location(seq, location)
             return
