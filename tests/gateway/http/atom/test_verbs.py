@@ -494,6 +494,16 @@ def test_forward_without_its_own_header_uses_the_requests_token(client: ServiceB
     assert client.get_queue("q").forward_to == f"sb://{house.host}/target"
 
 
+@pytest.mark.parametrize("path", ["t/Subscriptions", "t/Subscriptions/", "t/Subscriptions/s/Rules", "t/Subscriptions/s/Rules/"])
+def test_a_list_has_the_address_under_which_it_was_asked_for(client: ServiceBusAdministrationClient, house: HttpHouse, path: str) -> None:
+    """azure-sb of Node.js asks with a slash at the end, and takes a list with another address for that of something else."""
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    url = f"https://{house.host}/{path}"
+    answer = requests.get(f"{url}?api-version=2013-07", headers={"Authorization": house.token()}, verify=house.ca, timeout=10)
+    assert f"<id>{url}?" in answer.text
+
+
 async def test_async_client_does_the_same(house: HttpHouse) -> None:
     string = house.connection_string
     async with AsyncAdministrationClient.from_connection_string(string, connection_verify=house.ca, retry_total=0) as client:

@@ -166,6 +166,8 @@ class _AtomCall:
         fetch: Callable[[Page], Awaitable[list[Any]]],
         parts: Callable[[Any], Awaitable[tuple[str, str, str, int, int]]],
     ) -> Reply:
+        if not self.request.segments[-1]:
+            path += "/"  # as it was asked for: a client of Node.js (azure-sb) takes another address for another list
         page = read_page(self.request.query)
         found = await fetch(replace(page, top=page.top + 1))  # one more than asked for tells whether there is a next page
         writer = self._writer
