@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 
 from tandem.simulator.checker import CheckResult
 from tests.acceptance.crash_journeys import JOURNEYS
 from tests.acceptance.crash_stories import ALL, Plain
-from tests.acceptance.crashing import CrashingBroker, Kills, run_stories
+from tests.acceptance.crashing import CrashingBroker, Kills, Story, run_stories
 
 SEED = int(os.environ.get("TANDEM_CRASH_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 SMALL_SEGMENTS = "[stores]\nsegment_bytes = 1048576\ncount = 3\n"
@@ -16,9 +17,11 @@ SMALL_SEGMENTS = "[stores]\nsegment_bytes = 1048576\ncount = 3\n"
 EVERYTHING = (*ALL, *JOURNEYS)
 
 
-async def crash_again_and_again(broker: CrashingBroker, count: int, mercy: float = 0.3) -> None:
+async def crash_again_and_again(
+    broker: CrashingBroker, count: int, mercy: float = 0.3, stories_told: Sequence[type[Story]] = EVERYTHING
+) -> None:
     print(f"seed {SEED} (TANDEM_CRASH_SEED={SEED} kills at the same moments again), {count} kills")
-    stories = [story(broker, random.Random(SEED + number)) for number, story in enumerate(EVERYTHING)]
+    stories = [story(broker, random.Random(SEED + number)) for number, story in enumerate(stories_told)]
     broker.configure("".join(story.config() for story in stories))
     kills = Kills(broker, list(stories), random.Random(SEED), (0.05, 0.9), mercy)
     try:

@@ -359,7 +359,7 @@ class Once(Story):
             self.recent.append(key)
             del self.recent[:-300]
         elif isinstance(error, PeerRefused):
-            self.checker.wrong(f"{key} was refused: {error}")
+            self.refused(f"{key} was refused", error)
         else:
             self.unsure.append(key)
 

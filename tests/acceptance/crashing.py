@@ -165,7 +165,7 @@ class Story:
             else:
                 self.waiting -= len(keys)
                 if isinstance(error, PeerRefused):
-                    self.checker.wrong(f"{keys[0]} was refused: {error}")
+                    self.refused(f"{keys[0]} was refused", error)
 
         answer.add_done_callback(heard)
 
@@ -190,10 +190,15 @@ class Story:
                 self.waiting -= 1
                 self.checker.settled(key)
             elif isinstance(error, PeerRefused):
-                self.checker.wrong(f"settling {key} was refused: {error}")
+                self.refused(f"settling {key} was refused", error)
 
         answer.add_done_callback(heard)
         return answer
+
+    def refused(self, what: str, error: PeerRefused) -> None:
+        """Wrong, unless that is an answer that has to be expected here."""
+        if not self.broker.asks_to_try_again(error):
+            self.checker.wrong(f"{what}: {error}")
 
     # -- the life of an actor ----------------------------------------------------------------
 

@@ -133,6 +133,10 @@ class CarryingPair(Pair):
     def _in_use(self) -> list[Node]:
         return [self._nodes[self._serving], self._nodes[self._carrying]]
 
+    def asks_to_try_again(self, refused: PeerRefused) -> bool:
+        """Connections outlive what they held: a lock may be gone although its client was not."""
+        return super().asks_to_try_again(refused) or "lock-lost" in refused.condition
+
     @property
     def _carrying(self) -> str:
         return next(name for name in self._nodes if name != self._serving)

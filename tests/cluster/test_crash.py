@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.crash_everything import crash_again_and_again
+from tests.acceptance.crash_everything import EVERYTHING, crash_again_and_again
+from tests.acceptance.crash_stories import Deferred
 from tests.cluster.crashing_nodes import CarryingPair, Pair
 
 KILLS = int(os.environ.get("TANDEM_CLUSTER_KILLS", "3"))
@@ -30,5 +31,6 @@ async def test_nothing_is_lost_or_doubled_by_links_that_were_carried_when_either
     tmp_path: Path, cluster_dsn: str
 ) -> None:
     pair = CarryingPair(tmp_path, cluster_dsn)
-    await crash_again_and_again(pair, KILLS, mercy=0.8)
+    # a deferred message that a lost answer brought stays locked at its owner, which lives on: that story is told with deaths only
+    await crash_again_and_again(pair, KILLS, mercy=0.8, stories_told=[story for story in EVERYTHING if story is not Deferred])
     assert {"cut", "carrying", "serving"} <= set(pair.done)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.testing.postgres import PostgresEngine, PostgresNode, programs
-from tests.cluster.nodes import Cluster, receive_all, try_send, until
+from tests.cluster.nodes import Cluster, metrics_of, receive_all, try_send, until
 from tests.cluster.test_engine_failover import Load
 from tests.postgres import MISSING, make_cluster
 
@@ -62,6 +62,7 @@ def test_an_old_primary_that_is_still_writable_acknowledges_nothing_and_is_read_
         until(lambda: len(load.acknowledged) > before + 5, 90)
         hanging = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'tandem 1 1'"
         assert old.execute(hanging) == [(1,)], "the last block of the old primary waits for a standby for good"
+        assert 'tandem_cluster_doubts_total{end="sent again"} 0.0' not in metrics_of(broker), "it was not there, and was sent again"
         last = len(blocks(old))
         old.stop(signal.SIGKILL)
         until(lambda: started(old), 60)  # it comes back as it was, and takes writes
