@@ -25,7 +25,7 @@ async def crash_again_and_again(
     broker.configure("".join(story.config() for story in stories))
     kills = Kills(broker, list(stories), random.Random(SEED), (0.05, 0.9), mercy)
     try:
-        await run_stories(list(stories), broker, kills, count, drain_seconds_max=120)
+        await run_stories(list(stories), broker, kills, count, drain_seconds_max=120 + 5 * count)
     finally:
         await broker.stop()
     for story in stories:
