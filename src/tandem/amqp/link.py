@@ -378,6 +378,12 @@ class ReceiverLink(Link):
         if self.state == ATTACHED or self.state == ATTACH_SENT:
             self.session.send_link_flow(self, self.drain, False)
 
+    def ask_for(self, credit: int, drain: bool) -> None:
+        """Set link-credit and drain to these and tell the peer."""
+        self.credit = credit
+        self.drain = drain
+        self.session.send_link_flow(self, drain, False)
+
     def ask_drain(self) -> None:
         """Ask the sender to use up its credit or give it back; `on_flow` follows with credit 0."""
         self.drain = True

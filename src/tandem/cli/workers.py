@@ -148,6 +148,12 @@ class _Worker:
         self.process, self.channel = process, channel
         self.heard, self.silent_beats = False, 0
 
+    def spoke(self, said: bytes) -> None:
+        """Nothing, if it has hung up."""
+        self.heard = True
+        if said:
+            self.silent_beats = 0
+
     def serves(self) -> None:
         """It has said so."""
         self.taking = True
@@ -377,11 +383,10 @@ class Supervisor:
             return
         except OSError:
             said = b""
-        worker.heard = True
+        worker.spoke(said)
         if not said:
             asyncio.get_running_loop().remove_reader(worker.channel)
             return
-        worker.silent_beats = 0
         if READY in said or (BEAT in said and not worker.taking):
             if worker.ready.is_set():
                 note(f"{worker.name} is back")

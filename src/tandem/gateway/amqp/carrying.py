@@ -211,7 +211,7 @@ class CarriedSending(CarriedLink):
 
     def attach(self, properties: dict[object, object] | None) -> None:
         near = self.near
-        near.handler = self
+        near.handle_with(self)
         session = self.carried.session_for(near.session)
         self.far = session.attach_sender(
             near.name,
@@ -347,7 +347,7 @@ class CarriedReceiving(CarriedLink):
 
     def attach(self, properties: dict[object, object] | None) -> None:
         near = self.near
-        near.handler = self
+        near.handle_with(self)
         session = self.carried.session_for(near.session)
         self.far = session.attach_receiver(
             near.name,
@@ -404,9 +404,7 @@ class CarriedReceiving(CarriedLink):
             self.carried.touch()
         if near.asks != self._asks and far.attached:
             self._asks = near.asks
-            far.credit = near.credit if near.credit > 0 else 0
-            far.drain = near.drain
-            far.session.send_link_flow(far, near.drain, False)
+            far.ask_for(near.credit if near.credit > 0 else 0, near.drain)
             self.carried.touch()
 
     def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:

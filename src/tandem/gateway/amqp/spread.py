@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from tandem.amqp.errors import AmqpError
@@ -36,7 +36,7 @@ from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.receiving import LinkConsumer
 from tandem.gateway.amqp.selectors import take_selector
 from tandem.gateway.amqp.spread_receiving import FarSource, SpreadConsumer, SpreadReceiving
-from tandem.gateway.amqp.spread_requests import SpreadManagement
+from tandem.gateway.amqp.spread_requests import Continued, SpreadManagement
 from tandem.gateway.amqp.spread_sending import FarSending, SpreadSending
 from tandem.gateway.fragment_owners import Ask, FragmentOwners
 from tandem.gateway.something_ready import first_with_something
@@ -45,7 +45,6 @@ from tandem.model.entity import Right
 from tandem.model.errors import BusError, NotAllowed, NotImplementedByBroker, OperationTimeout
 from tandem.server.context import NamespaceContext
 
-Continued = Callable[[PeerConnection, str], Awaitable[CarriedConnection | None]]
 CarryTo = Callable[[PeerConnection, Link, Address, Right, int], None]
 _SETTLED_MODE: Final = 1
 _COPY: Final = "copy"
@@ -62,7 +61,6 @@ class Spread(FragmentOwners):
     def __init__(self, context: NamespaceContext, ownership: Ownership, continued: Continued, carry: CarryTo, ask: Ask) -> None:
         super().__init__(context, ownership, ask)
         self.continued = continued
-        """A client's connection to another node; None: it cannot be had now."""
         self._carry = carry
 
     # -- links -------------------------------------------------------------------------------
@@ -71,7 +69,7 @@ class Spread(FragmentOwners):
         """Its claim is checked already."""
         try:
             if address.management:
-                attach_management(link, SpreadManagement(connection, address, self), address)
+                attach_management(link, SpreadManagement(connection, address, self, self.continued), address)
             elif isinstance(link, ReceiverLink):
                 self._attach_sender(connection, link, address, right)
             elif isinstance(link, SenderLink):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 import zlib
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
 
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
@@ -23,6 +24,7 @@ from tandem.gateway.amqp.leases import LeaseOperations
 from tandem.gateway.amqp.management import LONG, NO_CONTENT, TIMESTAMP, ManagementNode, Operation, many
 from tandem.gateway.amqp.requests import NodeRequest, Reply, need
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, STRING
+from tandem.gateway.fragment_owners import FragmentOwners
 from tandem.gateway.something_ready import first_with_something
 from tandem.gateway.translate import token_to_uuid
 from tandem.model.address import Address
@@ -30,9 +32,8 @@ from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, BusError, LeaseLost, StoreUnavailable
 from tandem.model.ranges import unpack_ranges
 
-if TYPE_CHECKING:
-    from tandem.gateway.amqp.spread import Spread
-
+Continued = Callable[[PeerConnection, str], Awaitable[CarriedConnection | None]]
+"""A client's connection to another node; None: it cannot be had now."""
 _BYTES_MAX: Final = 67_108_864
 _CREDIT: Final = 100
 _SESSIONS_MAX: Final = 0x7FFFFFFF
@@ -138,9 +139,10 @@ class FarManagement(LinkHandler):
 class SpreadManagement(ManagementNode):
     """Requests to one entity on one link, of which this node is the front."""
 
-    def __init__(self, connection: PeerConnection, address: Address, spread: Spread) -> None:
+    def __init__(self, connection: PeerConnection, address: Address, owners: FragmentOwners, continued: Continued) -> None:
         super().__init__(connection, address, LeaseOperations(connection, address))
-        self._spread = spread
+        self._fragments = owners
+        self._continued = continued
         self._far: dict[tuple[str, frozenset[Right]], FarManagement] = {}
         self._at_home = dict(self._operations)
         own = {
@@ -179,7 +181,7 @@ class SpreadManagement(ManagementNode):
 
     def _owner_of(self, fragment: int) -> str:
         front = self._front
-        return self._spread.owner_of(front, fragment if fragment < len(front.fragments.queues) else 0)
+        return self._fragments.owner_of(front, fragment if fragment < len(front.fragments.queues) else 0)
 
     async def _at(self, owner: str, operation: str, body: Body) -> Reply:
         """Asked of one node; the empty name is this one."""
@@ -190,7 +192,7 @@ class SpreadManagement(ManagementNode):
             if meter is not None:
                 self._queue.metered(meter, EMPTY if reply[0] == NO_CONTENT else OK)
             return reply
-        carried = await self._spread.continued(self.connection, owner)
+        carried = await self._continued(self.connection, owner)
         self.connection.turn.begin()
         if carried is None:
             raise StoreUnavailable(f"Node '{owner}', which has part of '{self._address.path}', cannot be reached. Try again.")
@@ -206,7 +208,7 @@ class SpreadManagement(ManagementNode):
 
     async def _everywhere(self, operation: str, body: Body) -> list[tuple[str, Reply]]:
         """All at once; whoever is away is passed over, as fragments in a store that is down are."""
-        owners = self._spread.owners(self._front)
+        owners = self._fragments.owners(self._front)
         replies = await asyncio.gather(*(self._at(owner, operation, body) for owner in owners), return_exceptions=True)
         found: list[tuple[str, Reply]] = []
         trouble: BaseException | None = None
@@ -284,7 +286,7 @@ class SpreadManagement(ManagementNode):
         start = max(need(body, "from-sequence-number", int), 0)
         most = min(need(body, "message-count", int), self.connection.context.limits.peek_messages_max)
         room = self._queue.terms.message_bytes_max
-        waiting: dict[str, list[tuple[int, bytes]]] = {owner: [] for owner in self._spread.owners(self._front)}
+        waiting: dict[str, list[tuple[int, bytes]]] = {owner: [] for owner in self._fragments.owners(self._front)}
         next_of = dict.fromkeys(waiting, start)
         found: list[object] = []
 
@@ -366,7 +368,7 @@ class SpreadManagement(ManagementNode):
         queue = self.connection.context.namespace.resolve_sender(self._address)
         assert isinstance(queue, PartitionedQueue)
         owners: list[str] = []
-        home = "" if queue.takes_here() else next(iter(self._spread.others(queue)), "")
+        home = "" if queue.takes_here() else next(iter(self._fragments.others(queue)), "")
         for entry in entries:
             raw = entry.get("message") if isinstance(entry, dict) else None
             if not isinstance(raw, bytes):
@@ -395,7 +397,7 @@ class SpreadManagement(ManagementNode):
             return await self._at(self._owner_of_session(body), operation, body)
         most = need(body, "message-count", int)
         removed = 0
-        for owner in self._spread.owners(self._front):
+        for owner in self._fragments.owners(self._front):
             if removed < most or not most:
                 _, said = await self._at(owner, operation, {**body, "message-count": most - removed})
                 removed += int(cast(int, said.get("message-count") or 0))
@@ -412,7 +414,7 @@ class SpreadManagement(ManagementNode):
 
     def _owners_for(self, name: str) -> list[str]:
         """Always in the same order for the same name."""
-        owners = self._spread.owners(self._front)
+        owners = self._fragments.owners(self._front)
         first = zlib.crc32(name.encode()) % len(owners) if owners else 0
         return owners[first:] + owners[:first]
 
@@ -443,7 +445,9 @@ class SpreadManagement(ManagementNode):
             left = deadline - loop.time()
             if left <= 0 or self.connection.gone:
                 return NO_CONTENT, {}
-            ready = await first_with_something(self.connection.context, self._address, self._owners_for(lease_id), self._spread.ask, left)
+            ready = await first_with_something(
+                self.connection.context, self._address, self._owners_for(lease_id), self._fragments.ask, left
+            )
             owners = [ready] if ready is not None else []
 
     def _of_lease(self, operation: str) -> Operation:
