@@ -26,7 +26,7 @@ from tests.conformance.raw import Raw, Refused, message
 from tests.conformance.sdk import Bus, Flavour, bodies, text
 from tests.gateway.amqp.coordinator import Coordinator, send_in
 
-QUEUES = {"plain": 32, "sessions": 8, "disabled": 4, "send-disabled": 4, "receive-disabled": 4}
+QUEUES = {"plain": 34, "sessions": 8, "disabled": 4, "send-disabled": 4, "receive-disabled": 4}
 
 TAIL = re.compile(
     r"TrackingId:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}_G0(_B\d+)?, SystemTracker:[^,]+, "

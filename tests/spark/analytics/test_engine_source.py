@@ -102,10 +102,10 @@ def test_a_segment_that_goes_between_planning_and_reading_is_told_by_the_job_in_
     writer = Writer(cluster_dsn)
     writer.append(1, 3)
     writer.append(2, 1)
-    tasks = [one.value for one in JournalDataSource({"dsn": cluster_dsn}).reader(None).partitions()]
+    given_up, _ = [one.value for one in JournalDataSource({"dsn": cluster_dsn}).reader(None).partitions()]
     assert writer.retire(2, 4)
     writer.held.close()
-    rows = spark.sparkContext.parallelize(tasks, 2).flatMap(lambda task: [batch.num_rows for batch in read_segment(task)])
+    rows = spark.sparkContext.parallelize([given_up], 1).flatMap(lambda task: [batch.num_rows for batch in read_segment(task)])
     with pytest.raises(Exception, match=_GIVEN_UP):
         rows.collect()
 
