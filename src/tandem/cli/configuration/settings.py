@@ -101,7 +101,7 @@ BASIC: Final = (
         "relay_isolation",
         Choice(("shared", "process")),
         default="shared",
-        about="`process`: one more worker answers HTTP and relays, and has no stores: what is relayed does not pass through the loops that serve queues.",
+        about="`process`: one more worker answers HTTP and relays, and has no stores: nothing relayed passes through the loops of queues.",
     ),
     Setting("listen", "host", Text(chars_max=255, allowed="a host name or address"), "--host", "TANDEM_HOST", LOOPBACK, "Where to listen."),
     Setting(
