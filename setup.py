@@ -125,9 +125,12 @@ HOT_MODULES = (
     "stores/compaction.py",
     "stores/upkeep.py",
     "stores/maintenance.py",
+    "stores/block_log.py",
     "stores/group_commit.py",
+    "stores/file_log.py",
     "stores/segment.py",
     "stores/ledger_upkeep.py",
+    "stores/ledger_log.py",
     "stores/ledger_store.py",
 )
 """Compiled together as one group, so that calls between them are calls of C functions. A name that does not exist is an error."""

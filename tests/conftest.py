@@ -18,7 +18,13 @@ COMPILED = len(list((FOUND / "tandem").rglob("*.so")))
 INSTALLED = os.environ.get("TANDEM_TEST_INSTALLED") == "1"
 
 
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A Spark that lives for a minute spends half of it on making itself faster."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+        os.environ.setdefault(name, SHORT_LIVED_JAVA)
     if INSTALLED and FOUND == SOURCE:
         raise pytest.UsageError("TANDEM_TEST_INSTALLED=1, but src/ comes first on the path; `make test` runs it properly")
     if INSTALLED and not COMPILED:

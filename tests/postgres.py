@@ -45,7 +45,14 @@ def make_cluster(dsn: str, secret: bytes = SECRET) -> None:
 
 
 @pytest.fixture
-def cluster_dsn(database: str) -> str:
+def spread_dsn(database: str) -> str:
     """DSN of a database with a cluster's schema."""
     make_cluster(database)
     return database
+
+
+@pytest.fixture
+def cluster_dsn(spread_dsn: str, postgres: PostgresEngine) -> str:
+    """The same, of a cluster in which all stores of the namespace are with one node."""
+    postgres.primary.execute("INSERT INTO tandem.gathered (namespace) VALUES ('tandem')", database=spread_dsn.rpartition("/")[2])
+    return spread_dsn

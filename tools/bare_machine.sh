@@ -27,6 +27,7 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/d
 debootstrap --variant=minbase --include="$(IFS=,; echo "python3,make,ca-certificates${*:+,$*}")" "$suite" "$root" ${mirror:-} >"$root.log" 2>&1 ||
 	{ tail -5 "$root.log"; exit 1; }
 rm -f "$root.log"
+chmod 755 "$root"  # others than root live there, too: PostgreSQL runs as its own user
 
 # How to reach registries: files, certificates, and variables that name either.
 files=(/etc/resolv.conf /etc/hosts /etc/pip.conf /etc/npmrc /etc/ssl/certs/ca-certificates.crt "$HOME"/.npmrc "$HOME"/.config/pip/pip.conf
@@ -55,7 +56,8 @@ for command in ${only:-demo test}; do
 	echo "== $suite${*:+ with $*}: make $command"
 	began=$SECONDS
 	code=0
-	inside bash -c "cd /tandem && make $command $([ "$command" = test ] && printf 'ARGS=%q' "${TEST_ARGS:-}")" || code=$?
+	# the shell stays, as the first process: somebody has to reap what others leave behind
+	inside bash -c "cd /tandem && make $command $([ "$command" = test ] && printf 'ARGS=%q' "${TEST_ARGS:-}"); exit \$?" || code=$?
 	echo "== $suite${*:+ with $*}: make $command ended with $code after $((SECONDS - began)) s"
 	[ "$code" = 0 ] || failed=1
 done

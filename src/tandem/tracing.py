@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from tandem.model.errors import ConfigurationError
@@ -15,6 +18,7 @@ TRACEPARENT: Final = "traceparent"
 DIAGNOSTIC_ID: Final = "Diagnostic-Id"
 _FORM: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SCOPE: Final = "tandem"
+_SEND_SECONDS_MAX: Final = 3.0
 
 
 def trace_parent(properties: Mapping[Any, object]) -> str:
@@ -65,6 +69,13 @@ class MessageSpans:
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, said[:200]))
         span.end(end_ns)
 
+    def within(self, span: Any) -> AbstractContextManager[Any]:
+        """What others trace meanwhile, as the SDK's plug-in does, is part of this span. It does not end with it."""
+        meanwhile: AbstractContextManager[Any] = self._trace.use_span(
+            span, end_on_exit=False, record_exception=False, set_status_on_exception=False
+        )
+        return meanwhile
+
     def parent_of(self, span: Any) -> str:
         """The context of a span, as messages carry it."""
         found = span.get_span_context()
@@ -91,6 +102,33 @@ def exporting_provider(service: str, instance: str) -> Any:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise ConfigurationError("tracing needs OpenTelemetry: pip install 'tandem-bus[otel]'") from None
-    provider = TracerProvider(resource=Resource.create({"service.name": service, "service.instance.id": instance}))
+    resource = Resource.create({"service.name": service, "service.instance.id": instance})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    _send_the_rest_at_exit(provider)
     return provider
+
+
+def flush(provider: Any) -> None:
+    """What there is, for so long and no longer: the SDK would wait for a collector that hangs."""
+    sending = threading.Thread(target=provider.force_flush, name="spans", daemon=True)
+    sending.start()
+    sending.join(_SEND_SECONDS_MAX)
+
+
+def _send_the_rest_at_exit(provider: Any) -> None:
+    """Likewise: a collector that hangs keeps no process from ending."""
+    ending = threading.Event()
+
+    def send() -> None:
+        ending.wait()
+        provider.shutdown()
+
+    last = threading.Thread(target=send, name="last spans", daemon=True)  # begun now: at the exit it is too late for threads
+    last.start()
+
+    def end() -> None:
+        ending.set()
+        last.join(_SEND_SECONDS_MAX)
+
+    atexit.register(end)

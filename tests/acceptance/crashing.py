@@ -134,6 +134,8 @@ class Story:
     def crashed(self) -> None:
         for checker in self.checkers():
             checker.crashed()
+        # whatever was removed without a word is not waited for: else producers would have less room after each crash, and none at last
+        self.waiting = min(self.waiting, max(checker.open_count for checker in self.checkers()))
 
     async def is_empty(self, client: AmqpClient) -> bool:
         return not await peek(client, self.queue)

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import stat
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -156,6 +158,26 @@ def test_the_audit_log_stays_small_and_a_disk_that_hangs_keeps_nobody_waiting(tm
         writer(AuditEntry("changed", "n", "k", "p", "q"))
     writer.close()
     assert any("cannot be written" in text for text in noted)
+
+
+WRITE_MANY = """
+import sys, pathlib
+from tandem.cli import audit_file
+audit_file._FILE_BYTES_MAX = 10_000
+for number in range(300):
+    audit_file.append_line(pathlib.Path(sys.argv[1]), {"action": "changed", "detail": f"{sys.argv[2]}-{number}"})
+"""
+
+
+def test_workers_that_write_one_audit_log_turn_it_over_once(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(path), str(who)]) for who in range(4)]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    older = [file for file in tmp_path.iterdir() if file != path]
+    assert older and all(file.stat().st_size > 10_000 for file in older), "none was turned over before it was full"
+    kept = [json.loads(line)["detail"] for file in (*older, path) for line in file.read_text().splitlines()]
+    written = sum(file.stat().st_size for file in (*older, path))
+    assert len(kept) == len(set(kept)) and (len(older) == 5 or len(kept) == 1_200), f"{len(kept)} lines, {written} bytes"
 
 
 def test_who_logs_in_with_name_and_key_is_written_down(tmp_path: Path) -> None:

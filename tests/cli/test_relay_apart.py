@@ -99,7 +99,7 @@ async def test_tls_that_is_taken_for_amqp_is_relayed_all_the_same(broker: Broker
 
 def test_health_is_that_of_both(broker: BrokerProcess) -> None:
     told = health(broker)
-    assert told["status"] == "ok" and told["workers"] == {"asked": 2}
+    assert told["status"] == "ok" and told["workers"] == {"asked": 2, "silent": []}
 
 
 def test_the_process_of_relays_is_started_again_and_queues_do_not_notice(broker: BrokerProcess) -> None:

@@ -132,6 +132,23 @@ def test_entities_rules_limits_and_keys_are_as_the_file_says_now(tmp_path: Path,
     assert "node" in (tmp_path / "log.txt").read_text()
 
 
+def test_a_queue_that_shall_be_a_topic_is_refused_and_named_each_time(tmp_path: Path, broker: BrokerProcess) -> None:
+    (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "one"\n[[topic]]\nname = "two"\n')
+    with broker:
+        text = broker.connection_string
+        (tmp_path / "tandem.toml").write_text('[[topic]]\nname = "one"\n[[queue]]\nname = "two"\n[[queue]]\nname = "three"\n')
+        for changed in (["queue three created"], []):
+            done = command_line("reload", "--json", "-c", text)
+            told = json.loads(done.stdout)
+            assert (done.returncode, told["changed"]) == (1, changed)
+            assert ["a topic does not become a queue" in told["refused"][0], "a queue does not become a topic" in told["refused"][1]] == [
+                True
+            ] * 2
+            assert all("delete it, with its messages, and reload, or take another name" in one for one in told["refused"])
+        command_line("queue", "delete", "one", "--yes", "-c", text)
+        assert shown(text, "topic", "list") and "topic one created" in str(json.loads(command_line("reload", "--json", "-c", text).stdout))
+
+
 def test_a_signal_does_the_same_and_a_mistake_changes_nothing(tmp_path: Path, broker: BrokerProcess) -> None:
     log = tmp_path / "log.txt"
     with broker:

@@ -147,6 +147,21 @@ def test_port_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
         assert said.startswith(f"tandem: cannot listen on 127.0.0.1:{port}: ") and "choose another with --port" in said
 
 
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "workers"])
+def test_a_host_that_nobody_knows_is_refused_by_its_name(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    said = refusal(tmp_path, "--data", "d", "--port", "0", "--host", "nowhere.invalid", *workers)
+    assert said.startswith("tandem: cannot listen on nowhere.invalid:0: ") and "choose another with --port or --host" in said
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "workers"])
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_is_listened_on_and_shown_as_urls_have_it(tmp_path: Path, host: str, workers: tuple[str, ...]) -> None:
+    with BrokerProcess(tmp_path, "--dev", "--data", "d", "--port", "0", "--host", host, *workers) as broker:
+        assert broker.line("ready:").startswith(f"listening on [::1]:{broker.port};")
+        socket.create_connection(("::1", broker.port), 5).close()
+
+
 def test_bad_file_is_refused_with_file_line_key_found_and_allowed(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "a"\nmax_delivery_count = 0\n')
     said = refusal(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from tandem.stores.engines import without_stores
 from tests.cli.broker_process import BrokerProcess
 
 
@@ -55,6 +57,18 @@ def test_a_directory_without_stores_is_a_usage_error(tmp_path: Path) -> None:
     wrong = tandem("store", "check", str(tmp_path))
     assert wrong.returncode == 2
     assert "store-" in wrong.stderr
+
+
+def test_what_may_not_be_read_is_not_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "tandem" / "store-0").mkdir(parents=True)
+    (tmp_path / "tandem").chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        assert "may not be read by this user; run this as its owner" in str(without_stores(tmp_path))
+    finally:
+        os.seteuid(user)
 
 
 def forwarding(names: int) -> str:

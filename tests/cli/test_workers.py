@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
 from tandem import amqp
 from tandem.cluster.workers import assign_stores
@@ -25,6 +30,10 @@ from tests.conformance.raw import End, Raw, Refused, token_for
 from tests.waiting import wait_until
 
 QUEUES = ("a", "b", "c", "d")
+QUEUE_ENTRY = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
+)
 CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in QUEUES) + (
     '[[queue]]\nname = "sessions"\nrequires_session = true\n'
     '[[queue]]\nname = "onward"\nforward_to = "a"\n'
@@ -309,6 +318,19 @@ def test_health_and_connections_are_those_of_all_workers(broker: BrokerProcess) 
         assert mine <= peers
 
 
+def test_a_client_whose_link_is_carried_is_one_connection(broker: BrokerProcess) -> None:
+    def count() -> tuple[int, int]:
+        namespaces: Any = health(broker)["namespaces"]
+        page = over_http(broker, "GET", "$tandem/metrics")[1].decode().splitlines()
+        return namespaces[0]["connections"], sum(int(float(line.split()[-1])) for line in page if line.startswith("tandem_connections{"))
+
+    wait_until(lambda: count() == (0, 0), "all clients to be gone")
+    with Raw(broker.port) as client:
+        client.sender("a")
+        client.sender("b")  # of another worker than the first, whichever that is
+        assert count() == (1, 1)
+
+
 def test_metrics_are_those_of_all_workers_and_say_whose(broker: BrokerProcess) -> None:
     _, page, _ = over_http(broker, "GET", "$tandem/metrics")
     lines = page.decode().splitlines()
@@ -317,6 +339,61 @@ def test_metrics_are_those_of_all_workers_and_say_whose(broker: BrokerProcess) -
     for queue in QUEUES:
         of_it = [line for line in lines if line.startswith("tandem_size_bytes{") and f'entity="{queue}"' in line]
         assert len(of_it) == 1, "told by the worker that has it"
+
+
+def test_locks_of_a_partitioned_queue_are_listed_and_released_whichever_worker_has_them(broker: BrokerProcess) -> None:
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender("spread") as sender:
+            for number in range(12):
+                sender.send_messages(ServiceBusMessage(f"{number}", partition_key=f"{number}"))
+        with client.get_queue_receiver("spread") as receiver:
+            got: list[Any] = []
+            while len(got) < 12:
+                got += receiver.receive_messages(12 - len(got), max_wait_time=20)
+            numbers = sorted(message.sequence_number for message in got)
+            listed = json.loads(over_http(broker, "GET", "$tandem/locks/spread")[1])
+            assert sorted(one["sequence_number"] for one in listed["locks"]) == numbers and listed["total"] == 12
+            named = "&".join(f"seq={number}" for number in numbers[:6])
+            assert json.loads(over_http(broker, "DELETE", f"$tandem/locks/spread?{named}")[1])["released"] == 6
+            assert json.loads(over_http(broker, "GET", "$tandem/locks/spread")[1])["total"] == 6
+            assert json.loads(over_http(broker, "DELETE", "$tandem/locks/spread?all=true")[1])["released"] == 6
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                over_http(broker, "DELETE", f"$tandem/locks/spread?seq={numbers[-1]}")
+        with client.get_queue_receiver("spread") as receiver:
+            left = 12
+            while left:
+                for message in receiver.receive_messages(left, max_wait_time=20):
+                    receiver.complete_message(message)
+                    left -= 1
+
+
+def test_the_joined_metrics_are_valid_openmetrics_and_add_up(broker: BrokerProcess) -> None:
+    address = f"http://127.0.0.1:{broker.port}/$tandem/metrics"
+    request = urllib.request.Request(address, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        families = {family.name: family for family in read_openmetrics(answer.read().decode())}
+    assert {sample.labels["worker"]: sample.value for sample in families["tandem_worker_up"].samples} == {"worker-0": 1, "worker-1": 1}
+    assert families["tandem_operations"].type == "counter" and families["tandem_loop_lag_seconds"].type == "histogram"
+    assert all("worker" in sample.labels for family in families.values() for sample in family.samples)
+    if shutil.which("promtool") is not None:
+        page = over_http(broker, "GET", "$tandem/metrics")[1]
+        checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def test_top_adds_up_what_all_workers_have(broker: BrokerProcess) -> None:
+    with Raw(broker.port) as client:
+        for queue in ("a", "b"):
+            client.feed(queue, "seen in top")
+    command = [sys.executable, "-m", "tandem", "top", "--once", "--json", "--every", "0.2"]
+    environ = {**os.environ, "TANDEM_CONNECTION_STRING": broker.connection_string}
+    shown = json.loads(subprocess.check_output(command, text=True, env=environ, cwd=broker.directory))
+    rows = {row["entity"]: row for row in shown["entities"]}
+    assert rows["a"]["active"] == rows["b"]["active"] == 1
+    assert shown["stores"] == [f"store-{number} up" for number in range(4)]
+    for queue in ("a", "b"):
+        assert over_http(broker, "DELETE", f"{queue}/messages/head?timeout=5")[0] == 200
 
 
 @pytest.mark.slow
@@ -387,6 +464,28 @@ def test_a_worker_that_hangs_is_killed_and_comes_back_and_keeps_nobody_from_stop
         (again,) = (pid for pid in children(broker.process.pid) if pid not in pids(broker))
         os.kill(again, signal.SIGSTOP)
         assert broker.stop()[0] == 0
+
+
+def test_administration_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
+    with start(tmp_path / "broker") as broker:
+        _, hung = pids(broker)
+        os.kill(hung, signal.SIGSTOP)
+        log = tmp_path / "broker" / "log"
+        try:
+            wait_until(lambda: "it is given no new connections" in log.read_text(), log.read_text)
+            assert over_http(broker, "GET", "a?api-version=2021-05")[0] == 200, "what another worker has"
+            for path in ("b", "$Resources/queues"):
+                began = time.monotonic()
+                with pytest.raises(urllib.error.HTTPError) as refused:
+                    over_http(broker, "GET", f"{path}?api-version=2021-05")
+                assert (refused.value.code, time.monotonic() - began < 15) == (408, True)
+                assert "Node 'worker-1' did not answer. One that hangs is given up, or started again" in refused.value.read().decode()
+            began = time.monotonic()
+            entry = QUEUE_ENTRY.encode()
+            assert over_http(broker, "PUT", "new?api-version=2021-05", entry)[0] == 201 and time.monotonic() - began < 10
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        wait_until(lambda: over_http(broker, "GET", "b?api-version=2021-05")[0] == 200, log.read_text)
 
 
 def children(pid: int) -> list[int]:

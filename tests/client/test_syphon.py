@@ -218,6 +218,39 @@ async def test_what_is_under_way_to_a_path_that_fails_over_is_cut_short(make_syp
     await syphon.stop()
 
 
+async def test_a_path_that_comes_back_while_a_send_to_it_fails_is_tried_again_at_once(make_syphon, primary, secondary):
+    put(secondary, "orders", "x")
+    syphon = make_syphon(settings=ClientSyphonSettings(retry_pause=3_600, retry_pause_max=3_600))
+
+    async def back_meanwhile(operation: str) -> None:
+        syphon.wake("orders")
+        raise ServiceBusConnectionError(message="the connection that was begun before")
+
+    primary.behave("orders", back_meanwhile, times=1)
+    syphon.start()
+    await until(lambda: empty(secondary), 5)
+    await syphon.stop()
+
+
+async def test_a_path_that_comes_back_while_its_messages_are_given_back_is_tried_again_at_once(make_syphon, primary, secondary):
+    put(secondary, "orders", "x")
+    away = True
+    syphon = make_syphon(
+        settings=ClientSyphonSettings(retry_pause=3_600, retry_pause_max=3_600), failed_over=lambda path: away and path == "orders"
+    )
+
+    async def back_meanwhile(operation: str) -> None:
+        nonlocal away
+        if operation == "abandon":
+            away = False
+            syphon.wake("orders")
+
+    secondary.behave(QUEUES[0], back_meanwhile)
+    syphon.start()
+    await until(lambda: empty(secondary), 5)
+    await syphon.stop()
+
+
 async def test_one_refused_message_does_not_take_its_neighbours_with_it(make_syphon, primary, secondary):
     for body in "abc":
         put(secondary, "orders", body * (1 if body != "b" else 300_000))

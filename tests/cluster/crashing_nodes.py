@@ -157,3 +157,41 @@ class CarryingPair(Pair):
         await super().stop()
         for line in self._lines.values():
             await line.__aexit__()
+
+
+class SpreadPair(CarryingPair):
+    """Both nodes, each with some of the stores; clients begin at the one that has fewer. In turn that one is killed while the line between
+    both is cut, that one alone, and the other one."""
+
+    def __init__(self, directory: Path, dsn: str, kills: int) -> None:
+        super().__init__(directory, dsn)
+        self._wanted = kills
+
+    async def start(self) -> None:
+        await super().start()
+        await until(lambda: set(self._owners()) == set(self._nodes), 60, "stores with both nodes")
+
+    def _owners(self) -> list[str]:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            return [row[0] for row in connection.execute("SELECT owner FROM tandem.store")]
+
+    def _has_owner(self) -> bool:
+        """Every store has one that runs."""
+        owners = self._owners()
+        if not owners or not all(owner in self._nodes and self._nodes[owner].running for owner in owners):
+            return False
+        self._serving = max(self._nodes, key=owners.count)
+        return True
+
+    async def kill(self) -> None:
+        if self.kills >= self._wanted:  # that is how clients learn that it is over, wherever they are
+            await asyncio.gather(*(node.kill() for node in self._nodes.values() if node.running))
+            return
+        what = next(self._turns)
+        if what == "cut":
+            for line in self._lines.values():
+                line.cut()
+        if what != "serving" and self._serving:
+            self._serving = self._carrying  # it is the one that is killed
+        await Pair.kill(self)
+        self.done.append(what)

@@ -71,11 +71,11 @@ class Cluster:
         self._stack.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 40) -> float:
+def until(condition: Callable[[], bool], seconds: float = 40, what: str = "it") -> float:
     """How long it took."""
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < seconds, "it did not happen"
+        assert time.monotonic() - began < seconds, f"{what} did not happen"
         time.sleep(0.05)
     return time.monotonic() - began
 

@@ -74,7 +74,7 @@ def test_a_node_that_restarts_acquires_its_own_stores_at_once() -> None:
 
 def test_a_wanted_move_is_left_by_the_owner_and_taken_by_the_wanted_alone() -> None:
     nodes = [node("a", 1), node("b", 1), node("c", 1)]
-    assert beaten("a", [view(nodes, "a", "b")]).should_leave("tandem") == "b"
+    assert beaten("a", [view(nodes, "a", "b")]).should_leave("tandem", 0) == "b"
     assert not beaten("b", [view(nodes, "a", "b")]).should_open("tandem", 0), "not before it is free"
     assert beaten("b", [view(nodes, "", "b")]).should_open("tandem", 0)
     assert not beaten("c", [view(nodes, "", "b")] * 4).may_take(store(0, "", 1, "b"))
@@ -85,7 +85,7 @@ def test_a_wanted_move_is_left_by_the_owner_and_taken_by_the_wanted_alone() -> N
 
 def test_a_drained_node_leaves_what_it_has_and_takes_nothing_while_others_live() -> None:
     nodes = [replace(node("a", 1), draining=True), node("b", 1)]
-    assert beaten("a", [view(nodes, "a")]).should_leave("tandem") == "b"
+    assert beaten("a", [view(nodes, "a")]).should_leave("tandem", 0) == "b"
     free = [view(nodes), view([replace(node("a", 2), draining=True), node("b", 2)])]
     assert not beaten("a", free).should_open("tandem", 0)
     assert beaten("b", free).should_open("tandem", 0)
@@ -95,3 +95,82 @@ def test_a_store_whose_epoch_rose_is_lost() -> None:
     membership = beaten("a", [view([node("a", 1), node("b", 1)], "b", epoch=4)])
     assert membership.lost("tandem", 0, 3) == "b"
     assert membership.lost("tandem", 0, 4) == ""
+
+
+def apart(nodes: list[NodeRow], *owners: str, wanted: str = "") -> View:
+    """Stores that are placed one by one."""
+    stores = tuple(store(number, owner, 1, wanted) for number, owner in enumerate(owners))
+    return View(tuple(nodes), stores, spread=frozenset({"tandem"}))
+
+
+def steady(name: str, owners: str, *nodes: str, wanted: str = "", draining: str = "") -> Membership:
+    """What a node believes that has seen the same for long enough; everybody beats."""
+    return beaten(
+        name,
+        [
+            apart([node(one, beat, draining=one in draining) for one in nodes], *owners, wanted=wanted)
+            for beat in range(BEATS_PER_LEASE + 1)
+        ],
+    )
+
+
+def leaving(membership: Membership, count: int) -> dict[int, str]:
+    return {number: to for number in range(count) if (to := membership.should_leave("tandem", number))}
+
+
+def test_free_stores_are_shared_evenly_and_each_is_tried_by_one_first() -> None:
+    seen = apart([node(name, 1) for name in "abc"], *[""] * 6)
+    first = {name: [number for number in range(6) if beaten(name, [seen]).should_open("tandem", number)] for name in "abc"}
+    assert sorted(number for numbers in first.values() for number in numbers) == list(range(6))
+    assert {len(numbers) for numbers in first.values()} == {2}
+
+
+def test_only_the_stores_of_a_dead_node_are_taken() -> None:
+    views = [apart([node("a", beat), node("b", 7)], "a", "b", "a", "b") for beat in range(BEATS_PER_LEASE + 1)]
+    membership = beaten("a", views)
+    assert [membership.may_take(store(number, owner)) for number, owner in enumerate("abab")] == [True] * 4
+    assert membership.owner("tandem", 1) is None
+    assert [number for number in (1, 3) if membership.should_open("tandem", number)] == [1, 3]
+    assert leaving(membership, 4) == {}
+
+
+def test_a_node_that_was_added_gets_one_store_at_a_time_from_whoever_has_most() -> None:
+    assert leaving(steady("a", "aaaa", "a", "b"), 4) == {0: "b"}
+    assert leaving(steady("a", "baaa", "a", "b"), 4) == {1: "b"}
+    assert leaving(steady("a", "bbaa", "a", "b"), 4) == {}
+    assert leaving(steady("b", "baaa", "a", "b"), 4) == {}
+    assert leaving(beaten("a", [apart([node("a", 1), node("b", 1)], *"aaaa")]), 4) == {}, "not before it has been there for a while"
+    assert leaving(steady("a", "aaa", "a", "b"), 3) == {0: "b"}
+
+
+def test_nothing_is_balanced_while_a_store_is_between_two_owners_or_was_put_there_by_hand() -> None:
+    views = [apart([node("a", beat), node("b", beat)], "a", "a", "a", "") for beat in range(BEATS_PER_LEASE + 1)]
+    assert leaving(beaten("a", views), 4) == {}
+    assert leaving(steady("a", "aaaa", "a", "b", wanted="a"), 4) == {}
+
+
+def test_a_store_that_was_just_given_away_is_not_taken_back_because_of_what_an_older_beat_shows() -> None:
+    membership = steady("a", "aaaa", "a", "b")
+    membership.leaves("tandem", 0)
+    assert not membership.should_open("tandem", 0)
+    membership.beat(apart([node("a", 8), node("b", 8)], "", *"aaa"))
+    assert not membership.should_open("tandem", 0), "the other one has a beat"
+    membership.beat(apart([node("a", 9), node("b", 9)], "", *"aaa"))
+    assert membership.should_open("tandem", 0), "it did not take it"
+
+
+def test_a_drained_node_gives_its_stores_away_one_at_a_time_also_those_that_were_put_there() -> None:
+    drained = steady("a", "abab", "a", "b", "c", draining="a")
+    assert leaving(drained, 4) == {0: "c"}
+    assert leaving(steady("a", "abab", "a", "b", wanted="a", draining="a"), 4) != {}
+    free = apart([node("a", 1, draining=True), node("b", 1)], "", "b", "a", "b", wanted="a")
+    assert not beaten("a", [free]).should_open("tandem", 0)
+    assert beaten("b", [free]).should_open("tandem", 0), "a node that is drained is not waited for"
+
+
+def test_a_node_that_does_not_listen_is_given_nothing_beside_others_that_do_and_if_none_does_stores_go_together() -> None:
+    deaf = replace(node("b", 1), address="")
+    assert not beaten("b", [apart([node("a", 1), deaf], "", "")] * 4).should_open("tandem", 0)
+    together = [apart([replace(node("a", 1), address=""), deaf], "b", "")]
+    assert beaten("b", together).should_open("tandem", 1)
+    assert not beaten("a", together).should_open("tandem", 1)

@@ -233,7 +233,7 @@ def test_it_is_told(bus: Bus) -> None:
     set_clock(bus, -2 * HOUR)
     assert [note for note in bus.notes if "clock of this machine was set 7200000 ms ahead" in note]
     assert [note for note in bus.notes if "clock of this machine was set 7200000 ms back" in note]
-    events = bus.inside(lambda server: [(event["subject"], event["state"], event["cause"]) for event in server.events])
+    events = bus.inside(lambda server: [(event["subject"], event["state"], event["cause"]) for event in server.events.of("")])
     assert ("clock", "set", "7200000 ms ahead") in events
     assert bus.inside(lambda server: server.clock_jumps) == 2
 

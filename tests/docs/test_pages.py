@@ -72,9 +72,7 @@ def test_a_reader_gets_from_the_first_line_of_the_page_to_the_last(page: Path, t
     home = tmp_path / "empty"
     home.mkdir()
     command = [
-        "unshare",
-        "--map-root-user",
-        "--net",
+        *ALONE,
         sys.executable,
         str(ROOT / "tests" / "docs" / "pages.py"),
         str(page),

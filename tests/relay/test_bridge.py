@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -81,6 +83,35 @@ async def test_a_server_that_is_not_there_is_a_broken_connection_and_not_an_empt
             reader, _writer = await asyncio.open_connection("127.0.0.1", bridge.sockets[0].getsockname()[1])
             with pytest.raises(ConnectionError):
                 await asyncio.wait_for(reader.read(), 20)
+        exposing.cancel()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("who", ["server", "client"])
+async def test_whoever_breaks_off_is_a_broken_connection_at_the_other_end(who: str) -> None:
+    served: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: served.put_nowait((reader, writer)), "127.0.0.1", 0)
+    async with (
+        server,
+        relay_house(relay("db")) as house,
+        RelayListener(endpoint(house, "db")) as listener,
+        RelaySender(endpoint(house, "db")) as sender,
+    ):
+        exposing = asyncio.create_task(expose(listener, "127.0.0.1", server.sockets[0].getsockname()[1]))
+        async with await serve_bridge(sender.open, "127.0.0.1", 0) as bridge:
+            client = await asyncio.open_connection("127.0.0.1", bridge.sockets[0].getsockname()[1])
+            client[1].write(b"hello")
+            there = await asyncio.wait_for(served.get(), 20)
+            assert await there[0].readexactly(5) == b"hello"
+            breaks, hears = (there, client) if who == "server" else (client, there)
+            reset(breaks[1])
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(hears[0].read(), 20)
+            hears[1].close()
         exposing.cancel()
 
 

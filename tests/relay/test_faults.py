@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -152,6 +153,34 @@ async def test_a_listener_that_dies_takes_its_own_connections_along_and_nobody_e
             await sender.send("still there")
             assert await listener.recv() == "still there"
             await sender.close()
+
+
+async def test_a_listener_that_dies_in_the_middle_of_a_response_breaks_it_and_is_one_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with relay_house(relay("hyco", requires_client_authorization=False)) as house:
+        endpoint = RelayEndpoint.from_connection_string(house.connection_string, "hyco")
+        listener = RelayListener(endpoint)
+
+        async def part() -> AsyncIterator[bytes]:
+            yield b"x" * 200_000
+            await asyncio.to_thread(began.wait, 20)
+            raise ConnectionAbortedError("dies")
+
+        async def answer(request: RelayRequest) -> RelayResponse:
+            return RelayResponse(body=part())
+
+        began = threading.Event()
+        listener.handle_http(answer)
+        async with listener, aiohttp.ClientSession() as session, session.get(f"http://{house.host}/hyco/x") as response:
+            assert response.headers["Server"] == "Tandem", "the listener named none"
+            assert len(await response.content.readexactly(200_000)) == 200_000
+            began.set()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await asyncio.wait_for(response.content.read(), 20)
+    told = [record for record in caplog.records if "/hyco/x" in record.getMessage()]
+    assert [record.getMessage() for record in told] == ["GET /hyco/x broke off: the listener's response ended in the middle"]
+    assert told[0].exc_info is None
 
 
 # --- peers that hang

@@ -14,7 +14,7 @@ from tandem.broker.recovery.tenant import StoreTenant
 from tandem.model.message import NO_TTL, Message
 from tandem.server.far_stores import PeerStores
 from tandem.server.server import Server
-from tests.cluster.spread import NODES, SpreadBroker, held
+from tests.cluster.spread import SpreadBroker, held
 from tests.waiting import wait_until
 
 
@@ -23,12 +23,11 @@ def broker(tmp_path: Path) -> Iterator[SpreadBroker]:
     with SpreadBroker(tmp_path / "spread", {"plain": 1}, real_time=True) as broker:
 
         async def reach() -> None:
-            for node, server in zip(NODES, broker.servers, strict=True):
+            for server in broker.servers:
                 context = server.contexts[0]
                 assert context.carrier is not None
                 owners = context.carrier.spread  # type: ignore[attr-defined]
-                others = tuple(other for other in NODES if other != node)
-                context.namespace.reach(PeerStores(context, owners.ownership, others, owners.ask))
+                context.namespace.reach(PeerStores(context, owners.ownership, owners.ask))
 
         broker.run(reach())
         yield broker

@@ -219,6 +219,22 @@ def test_group_that_cannot_be_committed_fails_for_everybody_in_it(path: Path) ->
     metadata.close()
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_is_gone_or_another_one_takes_no_changes(path: Path, how: str) -> None:
+    metadata = Metadata(path)
+    fill(metadata)
+    aside = path.rename(path.with_name("aside"))
+    if how == "replaced":
+        path.touch()
+    with pytest.raises(StoreUnavailable, match="is not the file that was opened; nothing was changed"):
+        metadata.put_entity(QueueDescription(name="nowhere"), store=0)
+    aside.rename(path)
+    metadata.put_entity(QueueDescription(name="here"), store=0)
+    metadata.close()
+    kept = {stored.description.name for stored in Metadata(path).load().entities}
+    assert "here" in kept and "nowhere" not in kept
+
+
 CREATE_UNTIL_KILLED = """
 import sys
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -9,6 +10,7 @@ import pytest
 
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.model.message import DAMAGED_TTL, decode_body
+from tandem.simulator.agenda import PowerCut
 from tandem.simulator.disk import SimDisk
 from tandem.stores.repair import RepairReport, repair
 from tests.stores.story import DIRECTORY, Story
@@ -99,6 +101,48 @@ def test_a_segment_that_is_cut_gone_or_overwritten_costs_what_it_held_and_the_re
         assert what != "header" or wrong == 0
         if report.rewritten and what != "missing":
             assert f"{DIRECTORY}/damaged/{name[-14:]}" in names(disk, ""), "nothing is destroyed"
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+def test_a_repair_that_is_interrupted_anywhere_and_run_again_keeps_as_much_as_one_that_was_not(story: Story, power: bool) -> None:
+    damaged = story.disk.copy()
+    for name in names(damaged, ".seg"):
+        damaged.flip(name, len(damaged.content(name)) // 2, 3)
+    whole = damaged.copy()
+    rewritten = repair(DIRECTORY, whole).rewritten
+    assert len(rewritten) > 1
+    kept = Opened(whole)
+    messages, bodies = kept.shop.messages.keys(), kept.bodies()
+    call = 0
+    while True:
+        disk = damaged.copy()
+        disk.before = _cut_at(call)
+        try:
+            repair(DIRECTORY, disk)
+        except PowerCut:
+            disk.restart(Random(call) if power else None)
+        else:
+            break
+        repair(DIRECTORY, disk)
+        opened = Opened(disk)
+        assert opened.error is None, opened.error
+        assert opened.shop.messages.keys() == messages, f"call {call}"
+        assert opened.bodies().keys() == bodies.keys()
+        aside = {name.rpartition("/")[2] for name in names(disk, "") if "/damaged/" in name}
+        assert aside >= set(rewritten), "nothing is destroyed"
+        call += 1
+    assert call > 50
+
+
+def _cut_at(call: int) -> Callable[[str, str], None]:
+    left = [call]
+
+    def before(name: str, path: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise PowerCut(name)
+
+    return before
 
 
 def test_a_store_that_is_open_is_not_touched(tmp_path: Path, story: Story) -> None:

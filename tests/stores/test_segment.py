@@ -507,3 +507,25 @@ def test_who_waits_for_a_commit_in_flight_is_told_once_when_the_store_stops_for_
     sink = Sink()
     room.store.reopen(sink)
     assert [fact[3] for fact in sink.replayed_facts] == [1], "nobody was told of the second, so it is not there"
+
+
+def test_upkeep_goes_on_when_a_directory_returns_that_was_away_while_a_segment_was_sealed(room: Room) -> None:
+    away = room.directory.with_name("away")
+    room.directory.rename(away)
+    room.directory.write_text("a file where the directory was")
+    seq = 0
+    while room.store.active_segment == 1:
+        room.put(seq, bytes(4_000))
+        room.settle_down()
+        seq += 1
+    room.wait_for(lambda: "Not a directory" in room.store.health.cause)
+    room.directory.unlink()
+    away.rename(room.directory)
+
+    def looked_at_again() -> bool:
+        room.clock.now += 2_000
+        room.store.step_compaction()
+        return room.store.health.state is StoreState.UP
+
+    room.wait_for(looked_at_again)
+    assert (room.directory / "spare").exists()

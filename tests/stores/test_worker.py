@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tandem.stores.worker import InlineWorker, ThreadWorker
 
 
@@ -33,6 +35,23 @@ def test_a_job_that_does_not_return_keeps_the_worker_from_ending() -> None:
     assert not worker.stop(0.01)
     may_return.set()
     assert worker.stop(60)
+
+
+def test_a_job_that_breaks_is_told_and_those_behind_it_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    worker = ThreadWorker("tandem-test")
+    ran: list[str] = []
+
+    def breaks() -> None:
+        raise ZeroDivisionError("a mistake")
+
+    worker.submit(breaks)
+    worker.submit(lambda: ran.append("behind it"))
+    assert worker.stop(60)
+    assert ran == ["behind it"]
+    (failed,) = told
+    assert failed.exc_type is ZeroDivisionError and failed.thread is not None and failed.thread.name == "tandem-test"
 
 
 def test_a_worker_that_never_worked_ends_at_once() -> None:

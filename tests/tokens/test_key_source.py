@@ -25,6 +25,8 @@ class Publisher:
 
     def __init__(self) -> None:
         self.document = key_set(jwk(rsa_key(), "rsa-1"))
+        self.pieces: list[bytes] = []
+        """What comes instead, one after the other."""
         self.status = 200
         self.asked = 0
         self.seen = asyncio.Condition()
@@ -34,7 +36,14 @@ class Publisher:
         self.asked += 1
         async with self.seen:
             self.seen.notify_all()
-        return web.Response(status=self.status, body=self.document)
+        if not self.pieces:
+            return web.Response(status=self.status, body=self.document)
+        answer = web.StreamResponse(status=self.status)
+        await answer.prepare(request)
+        for piece in self.pieces:
+            await answer.write(piece)
+            await asyncio.sleep(0.01)
+        return answer
 
     async def asked_times(self, count: int) -> None:
         async with asyncio.timeout(30), self.seen:
@@ -85,6 +94,19 @@ async def test_keys_stay_in_use_while_the_issuer_is_down_and_are_fetched_again_w
     await source.look_again()
     assert notes[-1].endswith("can be had again")
     await verifier.close()
+
+
+async def test_keys_that_arrive_in_pieces_are_whole_and_a_flood_is_cut_off(publisher: Publisher) -> None:
+    notes: list[str] = []
+    source = source_of(publisher, notes)
+    document = publisher.document
+    publisher.pieces = [document[:100], document[100:200], document[200:]]
+    await source.look_again()
+    assert [key.key_id for key in source.keys.keys] == ["rsa-1"] and notes == []
+    publisher.pieces = [b" " * 65_536] * 1_000
+    await source.look_again()
+    assert "has more than" in notes[0] and "the 1 known ones stay in use" in notes[0]
+    assert [key.key_id for key in source.keys.keys] == ["rsa-1"]
 
 
 async def test_an_unknown_key_is_looked_for_at_once_but_not_more_often_than_allowed(publisher: Publisher) -> None:

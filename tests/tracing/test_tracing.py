@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,10 +19,15 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 import tandem
+from tandem import amqp
 from tandem.aio import PairedNamespaces
+from tandem.broker.entities.queue_entity import QueueEntity
+from tandem.gateway.amqp.traced import TracedConsumer
+from tandem.server.server import Server
 from tandem.testing import Bus
 from tandem.tracing import trace_parent
 from tests.cli.broker_process import BrokerProcess
+from tests.conformance.raw import Raw
 from tests.plain_http import administration_of
 from tests.waiting import until, wait_until
 
@@ -125,6 +132,26 @@ def test_what_is_settled_by_a_request_is_in_the_trace(bus: Bus, settle: str, how
             getattr(receiver, settle)(deferred)
             settled = [one for one in SPANS.get_finished_spans() if one.name == "tandem settle" and one.context.trace_id == trace_id]
             assert [one.attributes["messaging.settlement"] for one in settled][-1] == how
+
+
+def test_a_link_does_not_remember_what_was_settled_by_a_request(bus: Bus) -> None:
+    bus.create_queue("by-request")
+
+    def remembered(server: Server) -> int:
+        found = server.contexts[0].namespace.find("by-request")
+        assert isinstance(found, QueueEntity)
+        return sum(len(one.contexts) for one in found.main.receivers.consumers if isinstance(one, TracedConsumer))
+
+    most = 0
+    with Raw(bus.port) as raw:
+        receiver = raw.receiver("by-request")
+        for number in range(40):
+            raw.feed("by-request", *(f"{number}-{one}" for one in range(10)), application_properties={"traceparent": PARENT})
+            tokens = amqp.Array(0x98, [arrival.token for arrival in receiver.receive(10)])
+            wish = {"disposition-status": "completed", "lock-tokens": tokens}
+            assert raw.request("by-request", "com.microsoft:update-disposition", wish)[0] == 200
+            most = max(most, bus.inside(remembered))
+    assert 10 <= most <= 128, "of four hundred"
 
 
 def test_a_refusal_is_in_the_trace(bus: Bus) -> None:
@@ -258,6 +285,19 @@ def test_a_broker_sends_its_spans_to_a_collector(tmp_path: Path) -> None:
             broker.stop()
         collector.shutdown()
     assert any(bytes.fromhex(PARENT.split("-")[1]) in body and b"tandem accept" in body for body in received)
+
+
+def test_a_collector_that_hangs_delays_neither_messages_nor_the_end_of_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('tracing = true\n\n[[queue]]\nname = "orders"\n')
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hangs.getsockname()[1]}"}
+        with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", environ=environ) as broker:
+            with ServiceBusClient.from_connection_string(broker.connection_string) as client, client.get_queue_sender("orders") as sender:
+                for _ in range(5):
+                    sender.send_messages(ServiceBusMessage("x", application_properties={"traceparent": PARENT}))
+            began = time.monotonic()
+            assert broker.stop()[0] == 0
+    assert time.monotonic() - began < 8, "OpenTelemetry alone would wait for 10 s and more"
 
 
 def test_a_sender_without_await_is_traced_too(bus: Bus) -> None:

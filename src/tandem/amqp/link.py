@@ -357,6 +357,8 @@ class ReceiverLink(Link):
         self.oversize = False
         self.available = 0
         """Deliveries the sender says it has waiting."""
+        self.answers_drain = False
+        """The last flow was the sender's answer to a drain."""
 
     def keep_credit(self, credit: int) -> None:
         """As `auto_credit`."""
@@ -396,6 +398,7 @@ class ReceiverLink(Link):
                 self.delivery_count = flow.delivery_count
                 self.credit = self.credit - skipped if self.credit > skipped else 0
         self.available = 0 if flow.available == ABSENT else flow.available
+        self.answers_drain = flow.drain
         if flow.drain and self.credit == 0:
             self.drain = False
         super().take_flow(flow)

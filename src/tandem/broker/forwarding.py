@@ -5,8 +5,8 @@ that names where it came from; when that is on disk it leaves its source; when t
 `settle_transfers` removes from their sources the messages that some store remembers to have received. If the store that may remember cannot
 be read, they wait for it.
 
-A store of another node is asked to take them until it answers; what it remembers it does not take twice. After a replay all nodes are asked
-what they remember, before anything is forwarded.
+A store that may be with another node is asked to take them until whoever has it answers; what it remembers it does not take twice. After a
+replay all stores are asked what they remember, before anything is forwarded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.ports import Effect, Loaded
-from tandem.broker.queue.index import GONE, MOVING, READY
+from tandem.broker.queue.index import MOVING
 from tandem.broker.queue.moves import reasons
 from tandem.broker.queue.queue import Carrier, Carriers, Queue
 from tandem.broker.recovery.stores import FarArrivals, FarTransfer
+from tandem.broker.recovery.transfers import Left, LeftFor, ask_what_arrived, leave, settle_transfers
 from tandem.model.errors import (
     BusError,
     EntityDisabled,
@@ -33,7 +34,6 @@ from tandem.model.message import NO_TTL, encode_body
 
 if TYPE_CHECKING:
     from tandem.broker.queue.entity import Entity
-    from tandem.broker.recovery.cross_store import TransferId
     from tandem.broker.recovery.stores import Stores
     from tandem.broker.recovery.tenant import StoreTenant
     from tandem.model.message import Message
@@ -82,7 +82,8 @@ class Forwarding(Carrier):
         far = self.namespace.far
         if not self.knows_far and far is not None:
             self.under_way += 1
-            far.learn(queue.entity_id, _Learning(self))
+            own, must = self._stores_to_ask()
+            far.learn(queue.entity_id, own, must, _Learning(self))
             return
         seqs: list[int] = []
         while len(seqs) < _BATCH_MAX:
@@ -102,18 +103,27 @@ class Forwarding(Carrier):
     def clock_jumped(self) -> None:
         self.retry_at = 0
 
-    def learned(self, found: dict[str, list[int]]) -> None:
-        """What has arrived at other nodes leaves; only then is the rest forwarded."""
+    def _stores_to_ask(self) -> tuple[int, list[int]]:
+        """The store of the queue, and those where what is forwarded may have arrived."""
+        namespace = self.namespace
+        own = next((number for number, one in enumerate(namespace.stores) if self.queue.entity_id in one.queues), -1)
+        target = namespace.forward_target(self.target)
+        reached = [] if target is None else [part.entity_id for part in target.parts()]
+        must = [number for number, one in enumerate(namespace.stores) if not one.queues.keys().isdisjoint(reached)]
+        return own, [number for number in must if number != own]
+
+    def learned(self, found: dict[int, list[int]]) -> None:
+        """What has arrived in other stores leaves; only then is the rest forwarded."""
         self.one_came()
         queue = self.queue
         if queue.terms.out_of_service:
             return
         now = queue.turn.begin()
-        for node, seqs in found.items():
-            for seq in seqs:
-                if queue.index.state(seq):
-                    queue.ledger.settle(seq, facts.FORWARDED, now)
-            queue.when_durable(_LeftFor(self.namespace, node, queue.entity_id, seqs))
+        try:
+            for store, seqs in found.items():
+                leave(self.namespace, queue, store, seqs, now)
+        except StoreUnavailable:
+            return  # the source is down; when it is back, it asks again
         self.knows_far = True
         queue.slot.touch()
 
@@ -166,9 +176,9 @@ class Forwarding(Carrier):
             self.set_aside(seq, message, "MessagingEntityNotFound", reason, now)
             return
         copy = self._copy(seq, message, now)
-        node, fragment = self.namespace.place_of(target, copy)
-        if node:
-            batch.carry(node, fragment, seq, message, copy)
+        store, fragment = self.namespace.place_of(target, copy)
+        if store >= 0:
+            batch.carry(store, fragment, seq, message, copy)
             target.access(now)
             return
         try:
@@ -227,13 +237,13 @@ class _Batch:
         self.namespace = forwarding.namespace
         self.target: Entity | None = forwarding.namespace.forward_target(forwarding.target)
         self._arrivals: dict[Queue, _Arrival] = {}
-        self._far: dict[str, _FarArrival] = {}
+        self._far: dict[int, _FarArrival] = {}
 
-    def carry(self, node: str, fragment: int, seq: int, message: Message, copy: Message) -> None:
+    def carry(self, store: int, fragment: int, seq: int, message: Message, copy: Message) -> None:
         """It goes to a store of another node."""
-        arrival = self._far.get(node)
+        arrival = self._far.get(store)
         if arrival is None:
-            arrival = self._far[node] = _FarArrival(self.forwarding, node)
+            arrival = self._far[store] = _FarArrival(self.forwarding, store)
         arrival.add(seq, fragment, message, copy)
 
     def reaches(self, part: Queue) -> bool:
@@ -284,7 +294,10 @@ class _Arrival(Effect):
         now = queue.turn.begin()
         if error is not None:
             # They may be on that store's disk all the same. Until it is back and says so, they go nowhere else.
-            self.namespace.in_doubt.append((self.store, queue.entity_id, self.seqs))
+            if self.namespace.far is None:
+                self.namespace.in_doubt.append((self.store, queue.entity_id, self.seqs))
+            else:
+                ask_what_arrived(self.namespace, queue, self.store, self.seqs)
             return
         ids = [(queue.entity_id, seq) for seq in self.seqs]
         self.tenant.transfers_arrived(ids)
@@ -297,15 +310,15 @@ class _Arrival(Effect):
                     queue.ledger.settle(seq, facts.FORWARDED, now)
         except StoreUnavailable:
             return  # the source is down; when it is back, they leave it
-        queue.when_durable(_Left(self.namespace, self.store, ids))
+        queue.when_durable(Left(self.namespace, self.store, ids))
         queue.slot.touch()
 
 
 class _FarArrival(FarTransfer):
-    """Messages that go to another node: they leave their source once it has answered."""
+    """Messages that go to a store of another node: they leave their source once whoever has it has answered."""
 
-    def __init__(self, forwarding: Forwarding, node: str) -> None:
-        super().__init__(node, forwarding.target, forwarding.queue.entity_id)
+    def __init__(self, forwarding: Forwarding, store: int) -> None:
+        super().__init__(store, forwarding.target, forwarding.queue.entity_id)
         self._forwarding: Forwarding = forwarding
         self._originals: dict[int, Message] = {}
 
@@ -345,32 +358,18 @@ class _FarArrival(FarTransfer):
                     queue.ledger.settle(seq, facts.FORWARDED, now)
         except StoreUnavailable:
             return  # the source is down; when it is back, it asks what has arrived
-        queue.when_durable(_LeftFor(forwarding.namespace, self.node, self.source, left))
+        queue.when_durable(LeftFor(forwarding.namespace, self.store, self.source, left))
         queue.slot.touch()
-
-
-class _LeftFor(Effect):
-    """The source has forgotten what another node has, durably."""
-
-    __slots__ = ("_namespace", "_node", "_seqs", "_source")
-
-    def __init__(self, namespace: Stores, node: str, source: int, seqs: list[int]) -> None:
-        self._namespace = namespace
-        self._node = node
-        self._source = source
-        self._seqs = seqs
-
-    def done(self, error: BaseException | None) -> None:
-        far = self._namespace.far
-        if error is None and self._seqs and far is not None:
-            far.ended(self._node, self._source, self._seqs)
 
 
 class _Learning(FarArrivals):
     def __init__(self, forwarding: Forwarding) -> None:
         self._forwarding: Forwarding = forwarding
 
-    def learned(self, found: dict[str, list[int]]) -> None:
+    def is_over(self) -> bool:
+        return self._forwarding.queue.terms.out_of_service
+
+    def learned(self, found: dict[int, list[int]]) -> None:
         self._forwarding.learned(found)
 
 
@@ -386,105 +385,6 @@ class _Next(Effect):
         self.forwarding.one_came()
         if error is None:
             self.forwarding.queue.slot.touch()
-
-
-class _Left(Effect):
-    """The source has forgotten them, durably: nobody will ever ask again whether they arrived."""
-
-    __slots__ = ("ids", "namespace", "store")
-
-    def __init__(self, namespace: Stores, store: int, ids: list[TransferId]) -> None:
-        self.namespace = namespace
-        self.store = store
-        self.ids = ids
-
-    def done(self, error: BaseException | None) -> None:
-        if error is None and self.ids:
-            self.namespace.stores[self.store].end_transfers(self.ids)
-
-
-def settle_transfers(namespace: Stores) -> None:
-    """After a store was replayed: what one store received and its source still has leaves the source."""
-    all_up = all(tenant.serves for tenant in namespace.stores)
-    for number, tenant in enumerate(namespace.stores):
-        left: dict[int, list[TransferId]] = {}
-        for id_, arrived in list(tenant.transfers.items()):
-            holder = next((place for place, one in enumerate(namespace.stores) if id_[0] in one.queues), -1)
-            if holder < 0:
-                if all_up and arrived:  # its queue was deleted
-                    tenant.end_transfers([id_])
-            elif namespace.stores[holder].serves and _source_may_forget(namespace, number, holder, id_, arrived):
-                left.setdefault(holder, []).append(id_)
-        for holder, ids in left.items():
-            namespace.stores[holder].journal.when_durable(_Left(namespace, number, ids))
-    _retry_undelivered(namespace)
-    namespace.turn.schedule()
-
-
-def _source_may_forget(namespace: Stores, number: int, holder: int, id_: TransferId, arrived: bool) -> bool:
-    """Whether the source need not keep it: store `number` has it for certain. Else it stays where it is, held, until that is certain."""
-    source, seq = id_
-    queue = namespace.stores[holder].queues[source]
-    state = queue.index.state(seq)
-    enqueued_at = namespace.stores[number].rerouted.get(id_, -1)
-    if state and enqueued_at >= 0 and queue.index.enqueued_at(seq) != enqueued_at:
-        state = GONE  # it was not kept over there, and its number has gone to another message
-    if arrived and namespace.stores[number].serves:
-        if state:
-            queue.ledger.settle(seq, facts.FORWARDED, queue.turn.now)
-        return True
-    if state and state != MOVING:
-        queue.index.set_state(seq, MOVING)
-        namespace.in_doubt.append((number, source, [seq]))
-    return False
-
-
-def suspend_forwarding(namespace: Stores, tenant: StoreTenant, unread: set[int]) -> None:
-    """`tenant` was replayed while other stores have not been read since the start: what it has still to forward may be in one of them
-    already, and waits until all of them have said."""
-    for queue in tenant.queues.values():
-        name = queue.description.forward_to
-        target = None if name is None else namespace.forward_target(name)
-        if target is None:
-            continue
-        holders = [namespace.tenant_of(part) for part in target.parts()]
-        far = namespace.far is not None  # then whoever has a store is asked before anything is forwarded
-        unknown = [number for number in sorted(unread) if not (far and namespace.stores[number].elsewhere)]
-        reached = [number for number in unknown if namespace.stores[number] in holders]
-        if not reached:
-            continue
-        seqs: list[int] = []
-        seq = queue.index.next_in_state(READY, queue.rows.base + 1, queue.rows.next_seq)
-        while seq < queue.rows.next_seq:
-            queue.index.set_state(seq, MOVING)
-            seqs.append(seq)
-            seq = queue.index.next_in_state(READY, seq + 1, queue.rows.next_seq)
-        if seqs:
-            namespace.in_doubt.extend((number, queue.entity_id, seqs) for number in reached)
-
-
-def _retry_undelivered(namespace: Stores) -> None:
-    """What had not arrived when its store stopped is tried again."""
-    if not any(namespace.stores[store].serves for store, _, _ in namespace.in_doubt):
-        return
-    still: list[tuple[int, int, list[int]]] = []
-    elsewhere = {(source, seq) for store, source, seqs in namespace.in_doubt if not namespace.stores[store].serves for seq in seqs}
-    for store, source, seqs in namespace.in_doubt:
-        tenant = namespace.stores[store]
-        queue = next((one.queues[source] for one in namespace.stores if source in one.queues and one.serves), None)
-        if not tenant.serves or queue is None:
-            still.append((store, source, seqs))
-            continue
-        waiting: list[int] = []
-        for seq in seqs:
-            state = queue.index.state(seq)
-            if state and (source, seq) in tenant.transfers:
-                waiting.append(seq)
-            elif state == MOVING and (source, seq) not in elsewhere:
-                queue.ready.give_back(seq)
-        if waiting:
-            still.append((store, source, waiting))
-    namespace.still_in_doubt(still)
 
 
 class _Taken(Loaded):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -25,13 +27,23 @@ def append_line(path: Path, event: dict[str, Any]) -> None:
     """At once, by whoever calls."""
     line = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}
     if path.exists() and path.stat().st_size > _FILE_BYTES_MAX:
+        _rotate(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _rotate(path: Path) -> None:
+    """Once, however many processes have seen that it is time: workers write one log."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as full:  # gone: it was moved, and nobody has written since
+        fcntl.flock(full, fcntl.LOCK_EX)
+        known = path.stat()
+        if known.st_ino != os.fstat(full.fileno()).st_ino or known.st_size <= _FILE_BYTES_MAX:
+            return
         for number in range(_FILES_MAX - 1, 0, -1):
             older = path.with_suffix(f".{number}.jsonl")
             if older.exists():
                 older.replace(path.with_suffix(f".{number + 1}.jsonl"))
         path.replace(path.with_suffix(".1.jsonl"))
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def audit_to(path: Path, note: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:

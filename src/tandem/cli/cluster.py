@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.cluster_node import engine_missing
+from tandem.cli.engine_wishes import EngineWishes, must_know, opened, place_of
 from tandem.cli.second_region import follow, promote
-from tandem.model.errors import ConfigurationError, EngineAway
+from tandem.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tandem.stores.postgres_nodes import PostgresNodes
-    from tandem.stores.postgres_schema import Schema
 
 application = typer.Typer(no_args_is_help=True, help="Nodes that serve the same namespaces, with their journals in one PostgreSQL.")
 Engine = Annotated[
@@ -28,25 +25,6 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 _SILENT_SECONDS = 10
 application.command()(follow)
 application.command()(promote)
-
-
-@contextmanager
-def _opened(dsn: str) -> Iterator[tuple[Schema, PostgresNodes]]:
-    try:
-        from tandem.stores.postgres_connection import EngineConnection, Hosts
-        from tandem.stores.postgres_nodes import PostgresNodes
-        from tandem.stores.postgres_schema import Schema
-    except ImportError as error:
-        raise engine_missing() from error
-    from tandem.model.clock import SystemClock
-
-    connection = EngineConnection(Hosts(dsn), "tandem cluster", SystemClock())
-    try:
-        yield Schema(dsn, connection), PostgresNodes(connection)
-    except EngineAway as error:
-        raise ConfigurationError(f"cluster.engine: {error.description}") from error
-    finally:
-        connection.close()
 
 
 @application.command()
@@ -65,7 +43,7 @@ def init(
 
     if durability not in ("quorum", "assumed"):
         raise ConfigurationError(f'--durability: found "{durability}"; allowed is quorum or assumed')
-    with _opened(engine) as (schema, _):
+    with opened(engine) as (schema, _):
         schema.must_be_durable(durability, lambda: time.time_ns() // 1_000_000)
         if not secret_file.exists():
             descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -80,7 +58,7 @@ def init(
 
 
 def _status(nodes: PostgresNodes) -> dict[str, Any]:
-    rows, stores, revisions, _ = nodes.look()
+    rows, stores, revisions, _, spread = nodes.look()
     return {
         "nodes": [
             {"name": name, "incarnation": incarnation, "beat": beat, "address": address, "version": version, "draining": draining}
@@ -91,6 +69,7 @@ def _status(nodes: PostgresNodes) -> dict[str, Any]:
             {
                 "name": namespace,
                 "revision": revision,
+                "spread": namespace in spread,
                 "stores": [
                     {"store": row.number, "owner": row.owner, "epoch": row.epoch, "wanted": row.wanted}
                     for row in stores
@@ -109,7 +88,7 @@ def status(
     """Which nodes there are, which of them beat, and who serves which store."""
     import time
 
-    with _opened(engine) as (schema, nodes):
+    with opened(engine) as (schema, nodes):
         schema.check(None)
         before = {node["name"]: node["beat"] for node in _status(nodes)["nodes"]}
         if before:
@@ -127,51 +106,62 @@ def status(
     for namespace in found["namespaces"]:
         for store in namespace["stores"]:
             owner = f"node {store['owner']}" if store["owner"] else "nobody"
-            wanted = f", wanted by {store['wanted']}" if store["wanted"] else ""
+            placed = store["wanted"] and store["wanted"] == store["owner"]
+            wanted = ", put there by hand" if placed else f", wanted by {store['wanted']}" if store["wanted"] else ""
             typer.echo(f"{namespace['name']} store-{store['store']}: {owner}, epoch {store['epoch']}{wanted}")
     for follower in found["followers"]:
         silent = f", silent for {follower['silent_seconds']:.0f} s" if follower["silent_seconds"] > _SILENT_SECONDS else ""
         typer.echo(f"follower {follower['name']}: {follower['lag_seconds']:.1f} s and {follower['lag_messages']} messages behind{silent}")
 
 
-def _must_know(nodes: PostgresNodes, node: str) -> None:
-    known = [row[0] for row in nodes.look()[0]]
-    if node not in known and node not in (row.name for row in nodes.followers()):
-        raise ConfigurationError(f"there is no node {node!r}; known are {', '.join(known) or 'none'}")
-
-
-def _said(count: int, namespace: str, text: str) -> None:
-    if not count:
-        raise ConfigurationError(f"the cluster has no namespace {namespace!r}; see tandem cluster status")
-    typer.echo(text)
+Stores = Annotated[str, typer.Argument(metavar="NAMESPACE[/STORE]", help="All stores of a namespace, or one: tandem/2.")]
 
 
 @application.command()
-def move(engine: Engine, namespace: str, node: str) -> None:
-    """Let another node serve a namespace; its owner finishes what it is at first."""
-    with _opened(engine) as (schema, nodes):
-        schema.check(None)
-        _must_know(nodes, node)
-        _said(nodes.want(namespace, node), namespace, f"{namespace} moves to node {node}")
+def move(engine: Engine, stores: Stores, node: str) -> None:
+    """Let another node serve a namespace, or one store; its owner finishes what it is at first. There it stays while the node lives."""
+    typer.echo(EngineWishes(engine).move(stores, node))
 
 
 @application.command()
-def take(engine: Engine, namespace: str, node: str) -> None:
-    """Let another node serve a namespace at once, whatever its owner is doing. Nothing that was acknowledged is lost."""
-    with _opened(engine) as (schema, nodes):
+def take(engine: Engine, stores: Stores, node: str) -> None:
+    """Let another node serve a namespace, or one store, at once, whatever its owner is doing. Nothing that was acknowledged is lost."""
+    with opened(engine) as (schema, nodes):
         schema.check(None)
-        _must_know(nodes, node)
-        _said(nodes.depose(namespace, node), namespace, f"{namespace} was taken from its owner, for node {node}")
+        must_know(nodes, node)
+        nodes.depose(*place_of(nodes, stores), node)
+    typer.echo(f"{stores} was taken from its owner, for node {node}")
+
+
+@application.command()
+def spread(engine: Engine, stores: Stores) -> None:
+    """Let the nodes share the stores of a namespace evenly again: what was moved by hand, or gathered, is anybody's."""
+    with opened(engine) as (schema, nodes):
+        schema.check(None)
+        namespace, number = place_of(nodes, stores)
+        if number is None:
+            nodes.spread(namespace)
+        nodes.want(namespace, number, "")
+    typer.echo(f"{stores} is spread over the nodes that listen for each other")
+
+
+@application.command()
+def gather(engine: Engine, namespace: str) -> None:
+    """Let one node serve all stores of a namespace: transactions over any of its entities. `spread` is the way back."""
+    with opened(engine) as (schema, nodes):
+        schema.check(None)
+        found, number = place_of(nodes, namespace)
+        if number is not None:
+            raise ConfigurationError(f"a namespace is gathered as a whole: tandem cluster gather {found}")
+        schema.complete()
+        nodes.gather(found)
+    typer.echo(f"the stores of {found} go together")
 
 
 @application.command()
 def drain(engine: Engine, node: str, end: Annotated[bool, typer.Option("--end", help="It may serve again.")] = False) -> None:
     """Let a node serve nothing, for its maintenance: what it serves moves to others."""
-    with _opened(engine) as (schema, nodes):
-        schema.check(None)
-        _must_know(nodes, node)
-        nodes.drain(node, not end)
-    typer.echo(f"node {node} {'may serve again' if end else 'is drained: what it serves moves to others'}")
+    typer.echo(EngineWishes(engine).drain(node, end))
 
 
 @application.command()
@@ -188,7 +178,7 @@ def upgrade(
 
     from tandem import __version__
 
-    with _opened(engine) as (schema, nodes):
+    with opened(engine) as (schema, nodes):
         schema.check(None)
         before = {node["name"]: node["beat"] for node in _status(nodes)["nodes"]}
         time.sleep(seconds if before else 0)
@@ -210,8 +200,8 @@ def upgrade(
 @application.command()
 def forget(engine: Engine, node: str) -> None:
     """Strike a node from the list that is never coming back."""
-    with _opened(engine) as (schema, nodes):
+    with opened(engine) as (schema, nodes):
         schema.check(None)
-        _must_know(nodes, node)
+        must_know(nodes, node)
         nodes.forget(node)
     typer.echo(f"node {node} is forgotten")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tandem.cli.configuration.keyring import KeyRing
+from tandem.cli.engine_wishes import EngineWishes, engine_missing
 from tandem.cli.event_file import kind_of
 from tandem.model.errors import ConfigurationError, EngineAway
 from tandem.server.settings import ClusterSettings, ServerSettings
@@ -30,10 +31,6 @@ def read_secret(settings: ClusterSettings) -> bytes:
             f"cluster.secret_file: {settings.secret_file} has {len(secret)} bytes; allowed are {SECRET_BYTES_MIN} or more"
         )
     return secret
-
-
-def engine_missing() -> ConfigurationError:
-    return ConfigurationError("cluster.engine: needs the PostgreSQL client: pip install 'tandem[postgres]'")
 
 
 def check_engine(settings: ServerSettings, now_ms: Callable[[], int], say: Callable[[str], None]) -> None:
@@ -128,4 +125,6 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     peers = None
     if cluster.listen:
         peers = ClusterNode(node=cluster.node, listen=cluster.listen, secret=read_secret(cluster), ownership=node.ownership)
-    return Server(settings, engines, clock=clock, log=log, node=node, cluster=peers, on_event=on_event, **rest)
+    server = Server(settings, engines, clock=clock, log=log, node=node, cluster=peers, on_event=on_event, **rest)
+    server.wishes = EngineWishes(cluster.engine)
+    return server

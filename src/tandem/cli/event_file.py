@@ -33,6 +33,8 @@ class EventFile:
             "path": event["subject"],
             "detail": event["cause"],
         }
+        if "namespace" in event:
+            line["namespace"] = event["namespace"]
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tandem.cli.configuration.setting_types import DAY_MS, MINUTE_MS, SECOND_MS, Duration, InvalidSetting
+from tandem.cli.listening import listen, shown_address
 from tandem.model.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tokens for clients that have secrets.")
@@ -161,16 +162,6 @@ def _duration(flag: str, text: str, low: int, high: int) -> int:
         raise ConfigurationError(f'{flag}: found "{text}"; allowed is {kind.allowed}') from None
 
 
-def listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
-        ) from error
-
-
 def _certificates(data: Path, certificate: Path | None, private_key: Path | None, names: tuple[str, ...]) -> tuple[Path, Path, Path | None]:
     from tandem.wire.tls import TlsError, ensure_certificates
 
@@ -215,7 +206,7 @@ async def _serve(settings: Any, data: Path, listener: socket.socket, certificate
     if ca is not None:
         print(f"CA file: {ca}")
     host, port = listener.getsockname()[:2]
-    print(f"ready: listening on {host}:{port}; data in {data}", flush=True)
+    print(f"ready: listening on {shown_address(host, port)}; data in {data}", flush=True)
     try:
         await stopping.wait()
     finally:

@@ -12,7 +12,7 @@ from typing import Final
 from tandem.cli.audit_file import audit_to
 from tandem.cli.configuration.own_issuer import OwnIssuer
 from tandem.cli.configuration.settings import LOOPBACK, is_loopback
-from tandem.cli.issuer import listen
+from tandem.cli.listening import listen
 from tandem.cli.log_output import LINES
 from tandem.issuer.clients import ClientBook
 from tandem.issuer.endpoint import TokenEndpoint

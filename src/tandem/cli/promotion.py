@@ -171,7 +171,7 @@ class Promotion:
         try:
             row = ledger.acquire()
             told = _Numbers()
-            recovery = LedgerRecovery(ledger, row, seed_of(row.journal), told)
+            recovery = LedgerRecovery(ledger, row, seed_of(row.journal), told, {})
             recovery.run()
         finally:
             ledger.close()

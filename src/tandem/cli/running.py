@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import gc
 import json
@@ -23,6 +22,7 @@ from tandem.cli.configuration import keyring
 from tandem.cli.configuration.keyring import endpoint_host
 from tandem.cli.configuration.settings import Configuration, Flags, load
 from tandem.cli.event_file import EventFile
+from tandem.cli.listening import cannot_listen, is_about_address, shown_address
 from tandem.cli.log_output import LINES, OUTPUT, note
 from tandem.cli.reloading import Reloader
 from tandem.cli.service_manager import ServiceManager
@@ -238,11 +238,8 @@ async def _serve(
             await issuer.start(settings.tls)
         await server.start()
     except OSError as error:
-        if error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL):
-            wanted = ", ".join(f"{listener.host}:{listener.port}" for listener in settings.listeners)
-            raise ConfigurationError(
-                f"cannot listen on {wanted}: {error.strerror or error}; choose another with --port or --host"
-            ) from error
+        if is_about_address(error):
+            raise cannot_listen(", ".join(shown_address(one.host, one.port) for one in settings.listeners), error) from error
         raise ConfigurationError(f"the broker cannot start: {error}") from error
     except BusError as error:
         raise ConfigurationError(f"the broker cannot start: {error.description}") from error
@@ -352,7 +349,7 @@ def greeting(settings: ServerSettings, addresses: tuple[tuple[str, int], ...], k
         lines.append(f"CA file: {settings.tls.ca}")
     console = endpoint_host(settings.namespaces[0], host)
     lines.append(f"console: http://{f'[{console}]' if ':' in console else console}:{port}/$tandem/console/")
-    listening = ", ".join(f"{h}:{p}" for h, p in addresses)
+    listening = ", ".join(shown_address(h, p) for h, p in addresses)
     lines.append(f"ready: listening on {listening}; {f'data in {settings.data_dir}' if settings.data_dir else 'in memory only'}")
     return lines
 
@@ -439,10 +436,7 @@ def make_server(audit: Audit, settings: ServerSettings, cluster: ClusterNode | N
 def _tracing(settings: ServerSettings) -> MessageSpans | None:
     if not settings.tracing:
         return None
-    import atexit
-
     from tandem.tracing import MessageSpans, exporting_provider
 
     provider = exporting_provider("tandem", settings.node)
-    atexit.register(provider.shutdown)  # what was not sent yet
     return MessageSpans(provider, **{"tandem.node": settings.node})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.cluster_node import engine_missing
+from tandem.cli.engine_wishes import engine_missing
 from tandem.model.errors import BusError, ConfigurationError, EngineAway
 
 if TYPE_CHECKING:

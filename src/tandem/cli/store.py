@@ -17,7 +17,7 @@ from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import journal_dump
 from tandem.stores import repair as repairing
 from tandem.stores import verify as verify_store
-from tandem.stores.engines import METADATA, stores_in
+from tandem.stores.engines import METADATA, stores_in, without_stores
 from tandem.stores.metadata import Beside, Metadata
 from tandem.stores.recover_metadata import described, recover_metadata
 
@@ -40,7 +40,7 @@ def stores_below(directory: Path) -> list[Path]:
         return [directory]
     found = sorted(directory.glob("store-*")) or sorted(directory.glob("*/store-*"))
     if not found:
-        raise ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
+        raise without_stores(directory)
     return found
 
 
@@ -205,7 +205,7 @@ def recover(
     namespaces = [directory] if stores_in(directory) else sorted(path for path in directory.glob("*/") if stores_in(path))
     lacking = [path for path in namespaces if not (path / METADATA).exists() or not (path / METADATA).stat().st_size]
     if not namespaces:
-        raise ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
+        raise without_stores(directory)
     for path in lacking or namespaces[:1]:
         try:
             found = recover_metadata(path)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tandem.cli.configuration.settings import Configuration
+from tandem.cli.listening import listen
 from tandem.cli.lobby import Lobby, is_port_of_http
 from tandem.cli.log_output import LINES, note
 from tandem.cli.running import greeting, loop_factory, prepare
@@ -259,13 +260,7 @@ class Supervisor:
 
     def _bind(self) -> None:
         for wanted in self._settings.listeners:
-            try:
-                family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
-                listener = socket.create_server((wanted.host, wanted.port), family=family, backlog=4096)
-            except OSError as error:
-                raise ConfigurationError(
-                    f"cannot listen on {wanted.host}:{wanted.port}: {error.strerror or error}; choose another with --port or --host"
-                ) from error
+            listener = listen(wanted.host, wanted.port, backlog=4096)
             listener.setblocking(False)
             self._listeners.append(listener)
 

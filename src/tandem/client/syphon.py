@@ -143,6 +143,8 @@ class Syphon:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._resting: dict[asyncio.Event, None] = {}
+        self._wakes = 0
+        """How often some path came back."""
         self._took_lately: dict[str, None] = {}
         """Paths that took messages until they went away, if they did: worth a moment's wait."""
         self._destinations = Destinations(int(settings.destination_wait * 1000))
@@ -164,6 +166,7 @@ class Syphon:
 
     def wake(self, path: str) -> None:
         """The path can be reached again: end every pause now."""
+        self._wakes += 1
         self._pauses.end(path.casefold())
         for resting in self._resting:
             resting.set()
@@ -236,9 +239,10 @@ class Syphon:
                     if not deliveries:
                         continue
                     budget.seen(len(delivery.payload) for delivery in deliveries)
+                    wakes = self._wakes
                     outcome = await self._move(receiver, browser, deliveries)
                     count = self._next_count(count, outcome)
-                    if outcome.blocked and not outcome.moved:
+                    if outcome.blocked and not outcome.moved and wakes == self._wakes:
                         pause = backoff.next_pause()
                         await self._rest(min(pause, _BEHIND_PAUSES * settings.retry_pause) if outcome.behind else pause, outcome.blocked)
                     else:
@@ -346,6 +350,7 @@ class Syphon:
             if self._stopping.is_set() or (self._is_resting(path) and not await self._hold(lane.left(), path, outcome)):
                 await self._give_back(receiver, lane.left(), path, outcome)
                 return
+            wakes = self._wakes
             error = await self._send(path, lane.under_way)
             if error is None:
                 for item in lane.accepted():
@@ -354,7 +359,8 @@ class Syphon:
                 continue
             dead = lane.refused(self._fate(path, error))
             if dead is None:
-                self._pause_path(path, error)
+                if wakes == self._wakes:  # else it came back while this was failing: there is nothing to wait for
+                    self._pause_path(path, error)
                 continue
             for item in dead:
                 await self._dead_letter(receiver, item.delivery, NOT_RETRYABLE, f"{path}: {describe(error)}", outcome)

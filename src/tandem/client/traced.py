@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
@@ -36,7 +37,8 @@ class TracedSender(PairedSender):
             _carry(single, self._tracing.parent_of(span))
         error: BaseException | None = None
         try:
-            await super().send_messages(prepared, timeout=timeout)
+            with self._tracing.within(span):
+                await super().send_messages(prepared, timeout=timeout)
         except BaseException as raised:
             error = raised
             raise
@@ -51,7 +53,8 @@ class TracedSender(PairedSender):
             spans.append(span)
         error: BaseException | None = None
         try:
-            await super()._divert(outgoing, deadline, cause)
+            with self._tracing.within(spans[0]) if len(spans) == 1 else contextlib.nullcontext():  # several go in one send
+                await super()._divert(outgoing, deadline, cause)
         except BaseException as raised:
             error = raised
             raise

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from tandem.cluster.placement import Loads, Place, next_move, planned
 from tandem.model.store_row import StoreRow
 
 BEATS_PER_LEASE: Final = 5
@@ -36,10 +36,8 @@ class View:
     revisions: dict[str, int] = field(default_factory=dict)
     """By namespace: the last change of what it consists of."""
     engine_clock_ms: int = 0
-
-
-def _weight(namespace: str, node: str) -> bytes:
-    return hashlib.sha256(f"{namespace}\0{node}".encode()).digest()
+    spread: frozenset[str] = frozenset()
+    """Namespaces whose stores may be with several nodes; those of others go together."""
 
 
 class Membership:
@@ -52,9 +50,14 @@ class Membership:
         self._heard: dict[str, tuple[int, int, int]] = {}
         """By node: incarnation, its beat, and ours when that was new."""
         self.view = View((), ())
-        self._free_since: dict[str, int] = {}
-        """By namespace: our beat at which nobody living served it."""
-        self._rows: dict[tuple[str, int], StoreRow] = {}
+        self._free_since: dict[Place, int] = {}
+        """By store: our beat at which nobody living served it."""
+        self._rows: dict[Place, StoreRow] = {}
+        self._left: dict[Place, int] = {}
+        """Stores that we are giving away, by our beat: what is shown of them may be older than that."""
+        self._steady: tuple[object, ...] = ()
+        """Who serves what, of whom; and since which of our beats that is so."""
+        self._steady_since = 0
 
     def beat(self, view: View) -> None:
         self._beats += 1
@@ -64,12 +67,16 @@ class Membership:
             if known is None or known[:2] != (node.incarnation, node.beat):
                 self._heard[node.name] = (node.incarnation, node.beat, self._beats)
         self._rows = {(row.namespace, row.number): row for row in view.stores}
-        for row in view.stores:
-            if row.number == 0:
-                if self._lives(row.owner):
-                    self._free_since.pop(row.namespace, None)
-                else:
-                    self._free_since.setdefault(row.namespace, self._beats)
+        for place, row in self._rows.items():
+            if row.owner != self.node:
+                self._left.pop(place, None)
+            if self._lives(row.owner):
+                self._free_since.pop(place, None)
+            else:
+                self._free_since.setdefault(place, self._beats)
+        steady = (tuple(self._fit()), tuple(row.owner for row in view.stores), tuple(row.wanted for row in view.stores))
+        if steady != self._steady:
+            self._steady, self._steady_since = steady, self._beats
 
     def _lives(self, name: str) -> bool:
         if name == self.node:
@@ -99,51 +106,105 @@ class Membership:
         row = self.node_row(name)
         return row is not None and row.draining
 
-    def _candidates(self, namespace: str) -> list[str]:
-        """Who should have a free namespace, in order."""
+    def _waits_for(self, name: str) -> bool:
+        """Whether a store that is wanted there is kept for that node."""
+        return bool(name) and self._lives(name) and not self._draining(name)
+
+    # -- who should have what ----------------------------------------------------------------
+
+    def _fit(self) -> list[str]:
+        """Who may be given stores: nobody that is drained, and nobody that other nodes cannot carry clients to if there are others."""
         living = self.living() or [self.node]
-        fit = [name for name in living if not self._draining(name)] or living
-        return sorted(fit, key=lambda name: _weight(namespace, name))
+        ready = [name for name in living if not self._draining(name)] or living
+        listening = [name for name in ready if (row := self.node_row(name)) is not None and row.address]
+        return listening or ready
+
+    def spreads(self, namespace: str) -> bool:
+        """Are its stores placed one by one? Where nodes do not listen for each other a client reaches one node, which must have all."""
+        return namespace in self.view.spread and any(row.address for row in self.view.nodes if self._lives(row.name))
+
+    def _leader(self, row: StoreRow) -> StoreRow | None:
+        """The store that decides for this one; None: it does so itself."""
+        return self._rows.get((row.namespace, 0)) if row.number and not self.spreads(row.namespace) else None
+
+    def _loads(self) -> Loads:
+        fit = self._fit()
+        return Loads(fit, [(row.namespace, row.owner) for row in self._rows.values() if row.owner in fit])
+
+    def _candidates(self, place: Place) -> list[str]:
+        """Who should have a free store, in order."""
+        free = [(row.namespace, row.number) for row in self._rows.values() if not row.owner or not self._lives(row.owner)]
+        alone = [one for one in free if one[1] == 0 or self.spreads(one[0])]
+        return planned(self._loads(), sorted({*alone, place}), place)
 
     def may_take(self, row: StoreRow) -> bool:
-        """Whether this store, as the engine has it now, is ours or free. The stores of a namespace go together: the first one decides."""
-        first = self._rows.get((row.namespace, 0))
-        if row.number and first is not None:
+        """Whether this store, as the engine has it now, is ours or free."""
+        first = self._leader(row)
+        if first is not None:
             return first.owner == self.node
-        if row.owner == self.node and (not row.wanted or row.wanted == self.node):
+        if row.owner == self.node and (row.wanted == self.node or not self._waits_for(row.wanted)):
             return True
         if row.owner and self._lives(row.owner):
             return False
-        return not row.wanted or row.wanted == self.node or not self._lives(row.wanted)
+        return row.wanted == self.node or not self._waits_for(row.wanted)
 
     def took(self, row: StoreRow) -> None:
         """We have just acquired it."""
         self._rows[row.namespace, row.number] = row
+        self._left.pop((row.namespace, row.number), None)
+
+    def leaves(self, namespace: str, number: int) -> None:
+        """We are about to release it."""
+        self._left[namespace, number] = self._beats
 
     def should_open(self, namespace: str, number: int) -> bool:
-        """Whether to try now. When a namespace is free the best candidate tries at once, the others one beat later each."""
+        """Whether to try now. When a store is free the best candidate tries at once, the others one beat later each."""
         row = self._rows.get((namespace, number))
         if row is None or not self.may_take(row):
             return False
-        if number or row.owner == self.node or row.wanted == self.node:
+        if self._beats - self._left.get((namespace, number), -BEATS_PER_LEASE) < BEATS_PER_LEASE:
+            return False
+        if self._leader(row) is not None or row.owner == self.node or (row.wanted == self.node and not self._draining(self.node)):
             return True
-        candidates = self._candidates(namespace)
+        candidates = self._candidates((namespace, number))
         if self.node not in candidates:
             return False
-        waited = self._beats - self._free_since.get(namespace, self._beats)
+        waited = self._beats - self._free_since.get((namespace, number), self._beats)
         return waited >= candidates.index(self.node)
 
-    def should_leave(self, namespace: str) -> str:
-        """The node that a namespace of ours should go to; empty: it stays. A node that drains looks for somebody else itself."""
-        row = self._rows.get((namespace, 0))
+    def should_leave(self, namespace: str, number: int) -> str:
+        """The node that a store of ours should go to; empty: it stays. Who drains, or has more than others, looks for one itself."""
+        row = self._rows.get((namespace, number))
         if row is None or row.owner != self.node:
             return ""
-        if row.wanted and row.wanted != self.node and self._lives(row.wanted):
-            return row.wanted
+        deciding = self._leader(row) or row
+        if deciding.owner != self.node:
+            return deciding.owner if self._lives(deciding.owner) else ""
+        if deciding.wanted != self.node and self._waits_for(deciding.wanted):
+            return deciding.wanted
         if self._draining(self.node):
-            others = [name for name in self._candidates(namespace) if name != self.node and not self._draining(name)]
-            return others[0] if others else ""
-        return ""
+            others = [name for name in self._candidates((deciding.namespace, deciding.number)) if name != self.node]
+            return "" if not others or self._draining(others[0]) or (deciding is row and not self._may_move(row)) else others[0]
+        move = self._balanced()
+        return move[1] if move is not None and move[0] == (namespace, number) else ""
+
+    def _settled(self) -> bool:
+        """Every store is where it is wanted, with somebody who lives: nothing is on its way."""
+        return all(self._lives(row.owner) and (row.wanted == row.owner or not self._waits_for(row.wanted)) for row in self._rows.values())
+
+    def _may_move(self, row: StoreRow) -> bool:
+        """Those of a node that drains leave one at a time."""
+        if not self.spreads(row.namespace):
+            return True
+        first = min((place for place, one in self._rows.items() if one.owner == self.node and self.spreads(place[0])), default=None)
+        return first == (row.namespace, row.number) and self._settled()
+
+    def _balanced(self) -> tuple[Place, str] | None:
+        """The one store that should move now so that all have about as many, and where; None: none. Where an operator put one it stays."""
+        if self._beats - self._steady_since < BEATS_PER_LEASE or not self._settled():
+            return None
+        movable = [(place, row.owner) for place, row in self._rows.items() if row.wanted != row.owner and self.spreads(place[0])]
+        return next_move(self._loads(), sorted(movable))
 
     def lost(self, namespace: str, number: int, epoch: int) -> str:
         """Who has taken a store that we hold under this epoch; empty: it is still ours."""

@@ -21,7 +21,7 @@ class Nodes(Protocol):
 
     def beat(self, node: str, incarnation: int) -> bool: ...
 
-    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int]: ...
+    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int, frozenset[str]]: ...
 
     def followers(self) -> list[FollowerRow]: ...
 
@@ -91,7 +91,7 @@ class Node:
         """Called on the loop after each beat."""
         self.on_notice: list[Callable[[], None]] = []
         """Called on the loop when another node says that it has changed a namespace."""
-        self.on_takeover: Callable[[str, str, str, int], None] = lambda subject, state, cause, before_ms: None
+        self.on_takeover: Callable[[str, str, str, int, str], None] = lambda subject, state, cause, before_ms, namespace: None
         """Called on the loop when a store of a dead node was taken: the event that nobody else can tell, and how long ago it was."""
         self.takeovers = 0
         self.beat_ms = 0
@@ -151,10 +151,10 @@ class Node:
             return  # the loop is closed
 
     def _view(self) -> View:
-        nodes, stores, revisions, engine_ms = self._nodes.look()
+        nodes, stores, revisions, engine_ms, spread = self._nodes.look()
         self.skew_ms = engine_ms - self._clock.now_ms() if engine_ms else 0
         self.followers = self._nodes.followers()
-        return View(tuple(NodeRow(*row) for row in nodes), tuple(stores), revisions, engine_ms)
+        return View(tuple(NodeRow(*row) for row in nodes), tuple(stores), revisions, engine_ms, spread)
 
     def clock_note(self) -> str:
         """Why somebody should look at this machine's clock, or at the engine's; empty: both are well."""
@@ -194,8 +194,9 @@ class Node:
             if by:
                 store.hand_back(f"node {by} has taken the store over" if by != "nobody" else "the store was taken away by an operator")
             elif store.epoch:
-                to = self.membership.should_leave(namespace)
+                to = self.membership.should_leave(namespace, number)
                 if to:
+                    self.membership.leaves(namespace, number)
                     store.move_away(f"moving to node {to}")
         self.check()
         self._tell_changes()
@@ -229,7 +230,7 @@ class Node:
         if before:
             self.takeovers += 1
             lost = f"node {before} was not heard of for {self.lease_ms} ms"
-            self.on_takeover(f"store-{row.number}", "lost", lost, self.lease_ms)
+            self.on_takeover(f"store-{row.number}", "lost", lost, self.lease_ms, row.namespace)
             self._log(f"{row.namespace} store-{row.number}: node {self.name} takes over from {before}, epoch {row.epoch}")
         self.membership.took(row)
         self._tell_changes()
@@ -290,3 +291,13 @@ class NamespaceOwnership:
 
     def subscribe(self, changed: Callable[[int], None]) -> None:
         self._node.subscribe(self._namespace, changed)
+
+    def epoch(self, store: int) -> int:
+        """The newest one that is known here."""
+        held = self._node.stores.get((self._namespace, store))
+        row = self._node.membership.store(self._namespace, store)
+        return max(held.epoch if held is not None else 0, row.epoch if row is not None else 0)
+
+    def others(self) -> tuple[str, ...]:
+        """Nodes that can be asked."""
+        return self._node.membership.others_to_ask()

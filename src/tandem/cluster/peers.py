@@ -24,6 +24,8 @@ SECRET_BYTES_MIN: Final = 16
 _WINDOW: Final = 2_048
 """Transfer frames that a session between nodes takes ahead of its client."""
 _IDLE_MS: Final = 10_000
+_CHANNELS_MAX: Final = 65_535
+"""A client has its limit where it connects; continued, it needs a session for its transactions besides."""
 _FIRST_DELIVERY_ID: Final = 0x40000000
 
 
@@ -74,7 +76,7 @@ class ClusterNode:
         return ConnectionConfig(
             container_id=f"tandem-{self.node}",
             max_frame_size=limits.frame_bytes_max,
-            channel_max=limits.channels_max,
+            channel_max=_CHANNELS_MAX,
             handle_max=limits.links_per_session_max,
             idle_timeout_ms=_IDLE_MS,
             message_bytes_ceiling=limits.message_bytes_ceiling,

@@ -164,7 +164,7 @@ async def _deaths(
 ) -> ClusterVerdict:
     traffic.start()
     await standing.until(lambda: standing.complete_without("") and traffic.tally.sent > 0)
-    view.phase(f"peace: {plan.rate:g} messages a second; every node takes every client, and carries to the one that serves")
+    view.phase(f"peace: {plan.rate:g} messages a second; every node takes every client, and carries to those that serve")
     await asyncio.sleep(plan.calm)
 
     killed, count = max(standing.serves.items(), key=lambda one: one[1])

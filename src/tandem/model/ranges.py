@@ -30,7 +30,7 @@ def _run(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def unpack_ranges(text: str) -> list[int]:
+def unpack_ranges(text: str, numbers_max: int = NUMBERS_MAX) -> list[int]:
     """Undo `pack_ranges`; ValueError says which part is none."""
     numbers: list[int] = []
     if not text:
@@ -40,7 +40,7 @@ def unpack_ranges(text: str) -> list[int]:
         if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
             raise ValueError(f"{part[:40]!r} is no sequence number and no range of them")
         start, end = int(first), int(last) if dash else int(first)
-        if not 0 < start <= end or len(numbers) + end - start >= NUMBERS_MAX:
+        if not 0 < start <= end or len(numbers) + end - start >= numbers_max:
             raise ValueError(f"{part[:40]!r} is no range, or too large a one")
         numbers.extend(range(start, end + 1))
     return numbers

@@ -284,6 +284,8 @@ class HttpDoor:
         headers: list[tuple[str, str]] = [(name, value) for name, value in response.headers if name.casefold() != "via"]
         given = {"Via": ", ".join(value for name, value in response.headers if name.casefold() == "via")}
         headers += with_via(given if given["Via"] else {}, namespace.name).items()
+        if not any(name.casefold() == "server" for name, _ in headers):
+            headers.append(("Server", "Tandem"))  # else the library would name itself, with its version
         bare = request.method == "HEAD" or response.status in (204, 304)
         if bare or body.is_whole:
             return web.Response(

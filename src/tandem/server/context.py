@@ -116,6 +116,10 @@ class NamespaceContext:
     def audited(self, action: str, who: str, peer: str, what: str, detail: str = "") -> None:
         self.audit(AuditEntry(action, self.namespace.name, who, peer, what, detail))
 
+    def client_count(self) -> int:
+        """Connections of clients: what other nodes, or workers, continue here is counted there."""
+        return sum([connection.is_of_a_client() for connection in self.connections])
+
     def forget(self, connection: ServedConnection) -> None:
         self.connections.pop(connection, None)
 

@@ -15,9 +15,10 @@ from tandem.model.errors import BusError, NotAllowed
 from tandem.server.administration import Catalog, NamespaceAdmin, queue_of
 from tandem.server.administration_port import RuntimeProperties
 from tandem.server.catalog_follower import CatalogFollower
-from tandem.server.far_stores import PeerStores
+from tandem.server.far_stores import PeerStores, StoreEpochs
 
 if TYPE_CHECKING:
+    from tandem.cluster.node import NamespaceOwnership
     from tandem.cluster.ownership import Ownership
     from tandem.cluster.peers import ClusterNode
     from tandem.model.catalog import Snapshot, StoredEntity
@@ -48,14 +49,21 @@ class SharedAdmin(NamespaceAdmin):
     """Of a node that has some of the stores."""
 
     def __init__(
-        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: Ownership, ask: Ask
+        self,
+        context: NamespaceContext,
+        catalog: Catalog,
+        fragments: int,
+        cluster: ClusterNode,
+        ownership: Ownership,
+        ask: Ask,
+        epochs: StoreEpochs | None = None,
     ) -> None:
         super().__init__(context, catalog, fragments)
         self._cluster = cluster
         self._ownership = ownership
         self._ask = ask
         context.peer_operations["runtime"] = self._answer_runtime
-        context.namespace.reach(PeerStores(context, ownership, cluster.others, ask))
+        context.namespace.reach(PeerStores(context, ownership, ask, epochs))
 
     async def queue_runtime(self, name: str) -> RuntimeProperties:
         return await self._joined(queue_of(self._namespace, name).store, super().queue_runtime(name), {"queue": name})
@@ -85,6 +93,11 @@ class SharedAdmin(NamespaceAdmin):
                 raise error
         return dataclasses.replace(found, available=False) if away else found
 
+    async def _followed(self, body: dict[object, object]) -> dict[object, object]:
+        """Another node has changed something, and answers when it is known here."""
+        await self.follow()
+        return {}
+
     async def _answer_runtime(self, body: dict[object, object]) -> dict[object, object]:
         if "subscription" in body:
             found = await super().subscription_runtime(str(body["topic"]), str(body["subscription"]))
@@ -95,14 +108,20 @@ class SharedAdmin(NamespaceAdmin):
         return dict(dataclasses.asdict(found).items())
 
 
-class LeadingAdmin(SharedAdmin):
+class TellingAdmin(SharedAdmin):
     """Changes metadata, and answers when the others have followed."""
 
     def __init__(
-        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: Ownership, ask: Ask
+        self,
+        context: NamespaceContext,
+        catalog: Catalog,
+        fragments: int,
+        cluster: ClusterNode,
+        ownership: Ownership,
+        ask: Ask,
+        epochs: StoreEpochs | None = None,
     ) -> None:
-        super().__init__(context, catalog, fragments, cluster, ownership, ask)
-        context.peer_operations["administer"] = self._administer
+        super().__init__(context, catalog, fragments, cluster, ownership, ask, epochs)
         context.ask_others = self._ask_others
         self._loaded = False
 
@@ -111,7 +130,8 @@ class LeadingAdmin(SharedAdmin):
         await super().load(wanted)
         self._loaded = True
 
-    # -- the others --------------------------------------------------------------------------
+    def others(self) -> tuple[str, ...]:
+        return self._cluster.others
 
     async def announce(self) -> None:
         if not self._loaded:
@@ -124,11 +144,35 @@ class LeadingAdmin(SharedAdmin):
             except (BusError, TimeoutError) as error:
                 self._context.log(f"node '{node}' was not told of a change: {error}; it reads it when it is back")
 
-        await asyncio.gather(*(tell(node) for node in self._cluster.others))
+        await asyncio.gather(*(tell(node) for node in self.others()))
 
     async def _ask_others(self, operation: str, body: dict[object, object]) -> list[dict[object, object]]:
-        told = await asyncio.gather(*(self._ask(node, operation, body) for node in self._cluster.others), return_exceptions=True)
+        told = await asyncio.gather(*(self._ask(node, operation, body) for node in self.others()), return_exceptions=True)
         return [one if not isinstance(one, BaseException) else {} for one in told]
+
+
+class NodeAdmin(TellingAdmin):
+    """Of a node of a cluster: any of them changes metadata, in the engine, which puts the changes into one order."""
+
+    def __init__(
+        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: NamespaceOwnership, ask: Ask
+    ) -> None:
+        super().__init__(context, catalog, fragments, cluster, ownership, ask, ownership)
+        self._nodes = ownership
+        context.peer_operations["follow"] = self._followed
+
+    def others(self) -> tuple[str, ...]:
+        return self._nodes.others()
+
+
+class LeadingAdmin(TellingAdmin):
+    """The only one that changes metadata."""
+
+    def __init__(
+        self, context: NamespaceContext, catalog: Catalog, fragments: int, cluster: ClusterNode, ownership: Ownership, ask: Ask
+    ) -> None:
+        super().__init__(context, catalog, fragments, cluster, ownership, ask)
+        context.peer_operations["administer"] = self._administer
 
     async def _administer(self, body: dict[object, object]) -> dict[object, object]:
         """What a client of a follower asked for over its management link, or what was idle there for too long."""
@@ -182,16 +226,12 @@ class FollowingAdmin(SharedAdmin):
     ) -> None:
         super().__init__(context, catalog, fragments, cluster, ownership, ask)
         self.follower = CatalogFollower(context, ReadCatalog(catalog))
-        context.peer_operations["follow"] = self._follow
+        context.peer_operations["follow"] = self._followed
 
     async def load(self, wanted: NamespaceSettings) -> None:
         """What is there: what the configuration asks for beyond it was made by the node that may."""
         await super().load(dataclasses.replace(wanted, queues=(), topics=(), subscriptions=(), relays=()))
         await self.follow()
-
-    async def _follow(self, body: dict[object, object]) -> dict[object, object]:
-        await self.follow()
-        return {}
 
     async def _administer(self, operation: str, **arguments: str) -> None:
         body: dict[object, object] = {"operation": operation}

@@ -126,7 +126,7 @@ class NamespaceHistory:
             sums["loop_lag_ms"] = round((lag_ms - lag_before) / max(ticks - ticks_before, 1), 3)
         self._before = (steady, totals, ticks, lag_ms)
         sums["at_ms"] = self._clock.now_ms()
-        sums["connections"] = len(self._context.connections)
+        sums["connections"] = self._context.client_count()
         sums["memory_bytes"] = memory_bytes()
         sums["disk_free_bytes"], sums["disk_bytes"] = disk_bytes(self._data_dir)
         old = sum(at < sums["at_ms"] - KEPT_MS for at in self._columns["at_ms"][:_OLD_AT_ONCE])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.broker.entities.partitioned import PARTITIONED
 from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.model.entity import MAX_DURATION_MS
-from tandem.model.errors import BusError
+from tandem.model.errors import BusError, EntityNotFound
 
 if TYPE_CHECKING:
     from tandem.broker.entities.partitioned import AnyTopic
@@ -113,6 +113,8 @@ class IdleEntities:
                 await admin.delete_entity(name)
             else:
                 await admin.delete_subscription(name, subscription)
+        except EntityNotFound:
+            return  # another node, which has a part of it too, was faster
         except BusError as error:
             self._context.warn(f"'{what}' was idle but could not be deleted: {error.description}")
             return

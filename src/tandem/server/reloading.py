@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tandem.model.entity import TopicDescription
 from tandem.model.errors import BusError, EntityNotFound
 from tandem.model.limits import Limits
 from tandem.server.settings import NamespaceSettings, ServerSettings
@@ -177,6 +178,13 @@ async def _bring_about(
     except EntityNotFound:
         await _try(told, f"{kind} {name} created", lambda: create(wanted))
         return False
+    if type(current) is not type(wanted):
+        other = "topic" if isinstance(current, TopicDescription) else "queue"
+        told.refused.append(
+            f"{kind} {name}: there is a {other} of this name, and a {other} does not become a {kind}; "
+            "delete it, with its messages, and reload, or take another name"
+        )
+        return True
     existed = was is not None
     was = told.earlier.before(kind, name, was, wanted)
     if was is None or was == wanted:

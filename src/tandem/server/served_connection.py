@@ -32,6 +32,10 @@ class ServedConnection(Protocol):
         """Where it comes from: address:port."""
         ...
 
+    def is_of_a_client(self) -> bool:
+        """False: another node, or worker, continues here what a client has with it."""
+        ...
+
     def carried_links(self) -> list[str]:
         """Of each link to an entity of another node, that node."""
         ...

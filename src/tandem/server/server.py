@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -38,12 +37,13 @@ from tandem.server.context import NamespaceContext
 from tandem.server.draining import Drained, drain
 from tandem.server.fault_points import FaultPoints
 from tandem.server.faults import Faults
-from tandem.server.following import FollowingAdmin, LeadingAdmin
+from tandem.server.following import FollowingAdmin, LeadingAdmin, NodeAdmin
 from tandem.server.history import NamespaceHistory
 from tandem.server.idle_entities import IdleEntities
 from tandem.server.meter_roller import MeterRoller
 from tandem.server.settings import NamespaceSettings, ServerSettings
 from tandem.server.shared_stores import EngineCatalog, SharedStores, TakenStore
+from tandem.server.state_changes import StateChanges
 from tandem.server.store_supervisor import StoreSupervisor
 from tandem.server.tracking import Tracker
 from tandem.server.turn_driver import TurnDriver
@@ -53,6 +53,7 @@ from tandem.wire.splice import Splice, SplicedDoor
 
 if TYPE_CHECKING:
     from tandem.cluster.node import HeldStore, Node
+    from tandem.cluster.wishes import ClusterWishes
     from tandem.gateway.http.front import HttpFront
     from tandem.gateway.http.onward import Onward
     from tandem.server.meter_roller import MeterFiles
@@ -113,6 +114,8 @@ class Server:
         """None: its stores are its own, for ever."""
         self.cluster = cluster
         """None: this broker is all there is."""
+        self.wishes: ClusterWishes | None = None
+        """Whoever started us: how operators of a cluster are obeyed."""
         self._faults_allowed = settings.faults or settings.dev
         self.entropy = entropy
         """n -> n bytes that nobody can foresee."""
@@ -125,9 +128,6 @@ class Server:
         self.meters: list[MeterRoller] = []
         self.histories: list[NamespaceHistory] = []
         self.reports: list[ClientReports] = []
-        self.events: deque[dict[str, Any]] = deque(maxlen=10_000)
-        """State changes with their instants, oldest first; `number` only grows."""
-        self._event_number = 0
         self._data: list[DataPlane] = []
         self._front: HttpFront | None = None
         self._http_namespaces: list[HttpNamespace] = []
@@ -136,7 +136,6 @@ class Server:
         self._warn = warn or log
         self._audit = audit
         self._tracing = tracing
-        self._on_event = on_event
         self._tls = tls
         self._tokens: TokenVerifier | None = None
         self.fetch_keys: Callable[[TrustedIssuer], Awaitable[bytes]] | None = None
@@ -151,6 +150,7 @@ class Server:
         self._lobby: set[SniffProtocol] = set()
         self.driver = TurnDriver(self.clock, self._connection_clock, settings.limits.ingress_bytes_in_flight_max, real_time)
         self.turn = self.driver.turn
+        self.events = StateChanges(self.turn, on_event)
         self.driver.on_jump = self._clock_jumped
         self.clock_jumps = 0
         """How often the machine's clock was set while we ran."""
@@ -179,7 +179,7 @@ class Server:
             self.ports.append(server.sockets[0].getsockname()[1])
         if self.cluster is not None:
             self._listeners += await self._listen_for_peers(self.cluster)
-        self._record_event("broker", "started", "")
+        self.events.record("broker", "started", "")
         self.driver.start_housekeeping(self.settings.housekeeping_ms / 1000)
         self._loading = loop.run_in_executor(None, importlib.import_module, "tandem.gateway.http.front")
 
@@ -204,7 +204,7 @@ class Server:
     async def drain(self) -> Drained:
         """Before `stop`: what clients have in hand is finished, for `drain_seconds` at most, and nothing new begins."""
         self._stop_listening()
-        self._record_event("broker", "draining", "")
+        self.events.record("broker", "draining", "")
         return await drain(self.contexts, self.driver.journals, self.driver.run_turn, self.settings.drain_seconds)
 
     def _stop_listening(self) -> None:
@@ -243,7 +243,7 @@ class Server:
 
     async def stop(self) -> None:
         self._stop_listening()
-        self._record_event("broker", "stopped", "")
+        self.events.record("broker", "stopped", "")
         leaving = shutting_down()
         for context in self.contexts:
             for client in list(context.connections):
@@ -307,6 +307,8 @@ class Server:
             if cluster.administrator:
                 made = LeadingAdmin if cluster.administers else FollowingAdmin
                 admin = made(context, catalog, settings.stores.fragments, cluster, ownership, ask)
+            elif self.node is not None:
+                admin = NodeAdmin(context, catalog, settings.stores.fragments, cluster, self.node.ownership(wanted.name), ask)
         context.admin = admin
         keeper = self._share(context, admin, catalog, journals)
         await admin.load(wanted)
@@ -315,7 +317,7 @@ class Server:
         self.admins.append(admin)
         self._data.append(DataPlane(context, admin) if spread is None else SpreadData(context, admin, spread))
         stall_ms = settings.cluster.stall_deadline_ms if settings.cluster is not None else settings.stores.stall_deadline_ms
-        supervisor = StoreSupervisor(context, stall_ms, self._record_event, keeper)
+        supervisor = StoreSupervisor(context, stall_ms, functools.partial(self.events.record, namespace=wanted.name), keeper)
         supervisor.tell_opening()
         self.supervisors.append(supervisor)
         files = [self._engines.open_meters(wanted.name, index) for index in range(settings.stores.count)]
@@ -341,9 +343,8 @@ class Server:
         shared = cast("EngineCatalog", catalog)
         follower = admin.follower = CatalogFollower(context, shared)
         node.stores.update({(name, index): cast("HeldStore", journal) for index, journal in enumerate(journals)})
-
         context.look_again = admin.follow
-        node.on_takeover = self._record_event
+        node.on_takeover = self.events.record
 
         def beaten() -> None:
             shared.give_up_after(node.lease_ms)
@@ -479,17 +480,11 @@ class Server:
 
     # -- turns -------------------------------------------------------------------------------
 
-    def _record_event(self, subject: str, state: str, cause: str, before_ms: int = 0) -> None:
-        self._event_number += 1
-        event = {"number": self._event_number, "at_ms": self.turn.now - before_ms, "subject": subject, "state": state, "cause": cause}
-        self.events.append(event)
-        self._on_event(event)
-
     def _clock_jumped(self, by_ms: int) -> None:
         self.clock_jumps += 1
         way = f"{abs(by_ms)} ms {'ahead' if by_ms > 0 else 'back'}"
         self._log(f"the clock of this machine was set {way}: locks and times to live last as before, schedules and tokens follow it")
-        self._record_event("clock", "set", way)
+        self.events.record("clock", "set", way)
 
     def _drop_revoked(self) -> None:
         self.turn.begin()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from tandem.broker.ports import IN_SERVICE, StoreHealth, StoreState
+from tandem.broker.recovery.tenant import StoreTenant
 from tandem.model.errors import BusError, Corrupt, StoreMissing, StoreUnavailable
 from tandem.server.context import NamespaceContext
 from tandem.server.faults import FaultKind, Faults
@@ -58,12 +60,14 @@ class StoreSupervisor:
         """Stores that were given a fault on purpose."""
         self._told: list[tuple[str, ...]] = [()] * len(context.namespace.stores)
         """What each store found when it was opened, as far as it was told."""
+        self._missing: list[tuple[str, ...]] = [()] * len(context.namespace.stores)
+        """What each store has of entities that the metadata does not have, as far as it was told."""
         for tenant in context.namespace.stores:
             tenant.journal.when_room_changes(self._look_at_room)
 
     def health(self) -> list[StoreHealth]:
         return [
-            StoreHealth(StoreState.RECOVERING, "replaying its journal") if index in self._reopening else tenant.journal.health
+            StoreHealth(StoreState.RECOVERING, "replaying its journal") if index in self._reopening else _health_of(tenant)
             for index, tenant in enumerate(self._context.namespace.stores)
         ]
 
@@ -92,8 +96,9 @@ class StoreSupervisor:
 
     def tell_opening(self) -> None:
         """What the stores found when they were opened with the broker; states are told by the first look."""
-        for index, health in enumerate(self.health()):
-            self._tell_notes(index, health)
+        for index, tenant in enumerate(self._context.namespace.stores):
+            self._tell_notes(index, tenant.journal.health)
+            self._tell_missing(index, tenant.entities.missing)
 
     def _look_at_room(self) -> None:
         for tenant in self._context.namespace.stores:
@@ -121,6 +126,8 @@ class StoreSupervisor:
             health = journal.health
             if health.notes is not self._told[index]:
                 self._tell_notes(index, health)
+            if tenant.entities.missing is not self._missing[index]:
+                self._tell_missing(index, tenant.entities.missing)
             if health.state is not self._states[index]:
                 self._changed(index, health)
             if health.state not in IN_SERVICE and now >= self._retry_at.get(index, 0) and self._may_open(index):
@@ -146,11 +153,20 @@ class StoreSupervisor:
                 self._context.warn(f"{self._context.namespace.name} store-{index} has found and put in order: {note}")
         self._told[index] = health.notes
 
+    def _tell_missing(self, index: int, missing: tuple[str, ...]) -> None:
+        """Messages that nobody can reach are news as well."""
+        for line in missing:
+            self._record_event(f"store-{index}", "dropped", line)
+            self._context.warn(f"{self._context.namespace.name} store-{index}: {line}")
+        self._missing[index] = missing
+
     def _changed(self, index: int, health: StoreHealth) -> None:
         was, self._states[index] = self._states[index], health.state
         name = f"store-{index}"
         self._record_event(name, health.state.value, health.cause)
         self._context.log(f"{self._context.namespace.name} {name} is {health.state.value}" + (f": {health.cause}" if health.cause else ""))
+        if health.state is StoreState.ELSEWHERE:
+            self._context.spawn(self._left())
         if health.state not in IN_SERVICE and was in IN_SERVICE:
             self._take_down(index, health)
             now = self._context.turn.now
@@ -160,6 +176,12 @@ class StoreSupervisor:
                 self._retry_at[index] = now + self._longer_pause(index)  # it came back only to fail again
             else:
                 self._pause_ms.pop(index, None)
+
+    async def _left(self) -> None:
+        """A store went to another node: what waited for it is asked for there."""
+        self._context.turn.begin()
+        self._context.namespace.settle_between()
+        self._context.turn.schedule()
 
     def _take_down(self, index: int, health: StoreHealth) -> None:
         """Whoever receives from an entity of this store is told at once, senders with their next message; nobody else notices."""
@@ -205,3 +227,9 @@ class StoreSupervisor:
         finally:
             self._reopening.discard(index)
             self._context.turn.schedule()
+
+
+def _health_of(tenant: StoreTenant) -> StoreHealth:
+    """With what it has of entities that the metadata does not have."""
+    health, missing = tenant.journal.health, tenant.entities.missing
+    return replace(health, notes=(*health.notes, *missing)) if missing else health

@@ -107,7 +107,7 @@ class _Node:
         self.membership.beat(View(nodes, (row,)))
         if self.store.epoch:
             by = self.membership.lost(row.namespace, row.number, self.store.epoch)
-            to = self.membership.should_leave(row.namespace)
+            to = self.membership.should_leave(row.namespace, row.number)
             if by:
                 self.store.hand_back(f"node {by} has taken the store over")
             elif to:

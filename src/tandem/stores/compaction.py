@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from tandem.broker.facts import SETTLED
@@ -32,11 +33,8 @@ class Host(Protocol):
 
     def when_durable(self, effect: Effect) -> None: ...
 
-    def compaction_goes_on(self) -> None:
-        """On the loop: take another turn, later."""
-
-    def wake_compaction(self) -> None:
-        """The same, on any thread."""
+    def compaction_turn(self) -> None:
+        """Call `step`, if the store still is in service."""
 
     def compaction_failed(self, error: Exception) -> None: ...
 
@@ -48,13 +46,17 @@ class Compaction:
     for durability likewise. Turns grow with the backlog, so that compaction keeps up with a store under full load.
     """
 
-    def __init__(self, host: Host, maintenance: Upkeep, tenant: Tenant, settings: LogSettings) -> None:
+    def __init__(
+        self, host: Host, maintenance: Upkeep, tenant: Tenant, settings: LogSettings, call_loop: Callable[[Callable[[], None]], None]
+    ) -> None:
         self._host = host
+        self._call_loop = call_loop
         self._maintenance = maintenance
         self._tenant = tenant
         self._records_per_step = settings.compaction_records_per_step
         self._records = settings.compaction_records_per_step
         self._pending_bytes_max = min(PENDING_BYTES_MAX, max(settings.segment_bytes // _SEGMENT_PART, settings.lazy_bytes_max))
+        self._turn_asked = False
         self._segment = 0
         self._reading = False
         self._exhausted = False
@@ -72,6 +74,16 @@ class Compaction:
     @property
     def under_way(self) -> bool:
         return self._segment != 0
+
+    def goes_on(self) -> None:
+        """On the loop: another turn, later."""
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._call_loop(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_asked = False
+        self._host.compaction_turn()
 
     def step(self) -> bool:
         """True if there is more to do right now; False while there is nothing, or something is waited for."""
@@ -101,7 +113,7 @@ class Compaction:
         self._segment = 0
         self._exhausted = False
         self._leaving = False
-        self._host.compaction_goes_on()
+        self.goes_on()
 
     def _read(self, begin: bool) -> None:
         self._reading = True
@@ -115,7 +127,7 @@ class Compaction:
         elif not blocks:
             self._exhausted = True
         self._reading = False
-        self._host.wake_compaction()
+        self._call_loop(self.goes_on)
 
     def _next_block(self) -> bool:
         if not self._blocks:

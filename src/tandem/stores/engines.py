@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tandem.broker.ports import Journal
 from tandem.model.clock import Clock
-from tandem.model.errors import StoreUnavailable
+from tandem.model.errors import ConfigurationError, StoreUnavailable
 from tandem.stores.disk import Disk, LocalDisk, make_directory
 from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
@@ -34,6 +35,20 @@ def stores_in(directory: Path) -> frozenset[int]:
         if number.isdigit() and ((path / MANIFEST).exists() or any(path.glob("*.seg"))):
             found.add(int(number))
     return frozenset(found)
+
+
+def without_stores(directory: Path) -> ConfigurationError:
+    """Why none is found there: what this user may not read looks empty."""
+    try:
+        below = [entry.path for entry in os.scandir(directory) if entry.is_dir()]
+        closed = [path for path in below if not os.access(path, os.R_OK | os.X_OK, effective_ids=True)]
+    except PermissionError:
+        closed = [str(directory)]
+    except FileNotFoundError:
+        return ConfigurationError(f"{directory} does not exist")
+    if closed:
+        return ConfigurationError(f"{closed[0]} may not be read by this user; run this as its owner")
+    return ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
 
 
 class DiskEngines:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tandem.model.errors import ConfigurationError
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES, VERSION, segment_version
-from tandem.stores.engines import METADATA, stores_in
+from tandem.stores.engines import METADATA, stores_in, without_stores
 from tandem.stores.migrations import ADDED, MIGRATIONS
 from tandem.stores.segment_files import MANIFEST
 
@@ -37,7 +37,7 @@ def formats_of(data: Path) -> list[Format]:
     """Of every namespace: its metadata, its stores, and the oldest and newest of their segments."""
     namespaces = [data] if stores_in(data) else sorted(path for path in data.glob("*/") if stores_in(path) or (path / METADATA).exists())
     if not namespaces:
-        raise ConfigurationError(f"{data} holds no namespace: name the data directory of a broker")
+        raise without_stores(data)
     found: list[Format] = []
     for namespace in namespaces:
         if (namespace / METADATA).exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
@@ -11,6 +10,7 @@ from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, Store
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.model.histogram import Histogram
+from tandem.stores.block_log import BlockLog
 from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import Group
@@ -19,7 +19,6 @@ from tandem.stores.effects import run_effects
 from tandem.stores.fetching import Fetch
 from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import RecoveryReport, SegmentStats
-from tandem.stores.segment_index import SegmentTotals
 from tandem.stores.settings import LogSettings
 from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import Worker
@@ -39,13 +38,12 @@ _REOPEN_SECONDS: Final = 1.0
 
 
 class GroupCommitStore(Journal):
-    """One failure domain. Where its blocks are kept is its subclass's business. All methods are called on the loop's thread."""
+    """One failure domain. Where its blocks are kept is its log's business. All methods are called on the loop's thread."""
 
     def __init__(
         self,
         name: str,
-        where: str,
-        medium: str,
+        log: BlockLog,
         loop_call: Callable[[Callable[[], None]], None],
         settings: LogSettings,
         clock: Clock,
@@ -53,10 +51,7 @@ class GroupCommitStore(Journal):
     ) -> None:
         self._name = name
         """In what clients are told."""
-        self._where = where
-        """In what operators are told."""
-        self._medium = medium
-        """What is waited for: a disk, an engine."""
+        self._log = log
         self._loop_call = loop_call
         self._settings = settings
         self._clock = clock
@@ -64,7 +59,6 @@ class GroupCommitStore(Journal):
         self._state = StoreState.RECOVERING
         self._cause = ""
         self.recovery = RecoveryReport()
-        self._room_changed: Callable[[], None] | None = None
         self._seed: int = 0
         """Of the checksums of this store's blocks."""
         # the pending block
@@ -90,33 +84,12 @@ class GroupCommitStore(Journal):
         """Location behind the last durable block."""
         self._trusted_number: int = 0
         self._stats: dict[int, SegmentStats] = {}
-        self._workers_made = self._turn_asked = False
+        self._workers_made = False
         self.commit_times = Histogram()
         self._committer: Worker
         self._maintenance: Upkeep
         self._compaction: Compaction
-
-    # ── what a subclass has ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @abstractmethod
-    def _recover(self, tenant: Tenant) -> None:
-        """Find the blocks, tell the tenant of them, and call `_serve`."""
-
-    @abstractmethod
-    def _write(self, group: Group, totals: SegmentTotals) -> None:
-        """On the committer's thread: the block is durable, or `group.error` is set, when `_announce` is called."""
-
-    @abstractmethod
-    def _bytes_of(self, segment: int) -> int:
-        """A segment is closed by the first block that ends beyond this."""
-
-    @abstractmethod
-    def _release(self) -> None:
-        """Nothing of what is kept is held open any more."""
-
-    @abstractmethod
-    def _abandon(self) -> None:
-        """A call that does not return is given up."""
+        log.serve(self._call_loop, lambda: self._call_loop(self._completed), self.compaction_failed)
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,14 +171,14 @@ class GroupCommitStore(Journal):
         totals = self._stats[segment].totals
         end = offset + group.seal(self._seed)
         self._number += 1
-        if end >= self._bytes_of(segment):
+        if end >= self._log.bytes_of(segment):
             group.fill_segment()
             segment += 1
             end = SEGMENT_HEADER_BYTES
             self._stats[segment] = SegmentStats()
         self._begin_block(segment, end)
         self._flushed = self._next
-        self._committer.submit(lambda: self._write(group, totals))
+        self._committer.submit(lambda: self._log.write(group, totals))
 
     def _begin_block(self, segment: int, offset: int) -> None:
         self._parts = []
@@ -243,7 +216,7 @@ class GroupCommitStore(Journal):
         if between_turns:
             self.flush()
         if self._compaction.blocked:
-            self.compaction_goes_on()
+            self._compaction.goes_on()
 
     # ── reading back ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +234,7 @@ class GroupCommitStore(Journal):
                 continue
             body = group.recent.find(location) if group is not None and location < self._start else self._recent.find(location)
             if body is None:
-                fetch.fail(Corrupt(f"{self._where}: no record at location {location:#x}"))
+                fetch.fail(Corrupt(f"{self._log.where}: no record at location {location:#x}"))
                 break
             fetch.found[i] = body
         if fetch.error is not None or not fetch.wanted:
@@ -292,7 +265,7 @@ class GroupCommitStore(Journal):
         except OSError as error:
             self._state, self._cause = StoreState.DOWN, f"cannot be opened: {error}"
             self._let_go()
-            raise StoreUnavailable(f"{self._where}: {self._cause}") from error
+            raise StoreUnavailable(f"{self._log.where}: {self._cause}") from error
         except BusError as error:
             self._state = StoreState.CORRUPT if isinstance(error, Corrupt) else StoreState.DOWN
             self._cause = error.description
@@ -303,19 +276,19 @@ class GroupCommitStore(Journal):
             self._let_go()
             raise
 
-    def _serve(self, tenant: Tenant, maintenance: Upkeep, found: tuple[str, ...]) -> None:
-        """What was kept is known: threads are made, and from `_continue_at` on the store is written."""
-        self._maintenance = maintenance
-        maintenance.room_changed = self._room_changed
-        maintenance.tell(found)
+    def _recover(self, tenant: Tenant) -> None:
+        """What was kept is told; then threads are made, and from where it ends on the store is written."""
+        stats = self._stats = {}
+        found = self._log.replay(tenant, stats, self._trusted, self._trusted_number)
+        self._seed, self.recovery = found.seed, found.report
+        maintenance = self._maintenance = found.upkeep
+        maintenance.tell(found.told)
         self._committer = self._new_worker("tandem-committer")
         self._workers_made = True
-        self._compaction = Compaction(self, maintenance, tenant, self._settings)
-
-    def _continue_at(self, segment: int, offset: int, number: int) -> None:
-        """The next block is this one."""
-        self._number = number
-        self._begin_block(segment, offset)
+        self._compaction = Compaction(self, maintenance, tenant, self._settings, self._call_loop)
+        following = self._log.begin_writing()
+        self._number = following.number
+        self._begin_block(following.segment, following.offset)
         self._flushed = self._next
         self._trust()
 
@@ -344,8 +317,8 @@ class GroupCommitStore(Journal):
     def check_stalled(self, stall_ms_max: int) -> None:
         group = self._group
         if group is not None and not group.finished and self._clock.steady_ms() - group.started_at > stall_ms_max:
-            self.fail(f"the {self._medium} has not answered for more than {stall_ms_max} ms")
-            self._abandon()
+            self.fail(f"the {self._log.medium} has not answered for more than {stall_ms_max} ms")
+            self._log.abandon()
 
     def reopen(self, tenant: Tenant) -> None:
         self._come_to_rest()
@@ -359,7 +332,9 @@ class GroupCommitStore(Journal):
             raise StoreUnavailable("the store is up; only a store that stopped can be reopened")
         stuck = self._group is not None and not self._group.finished
         if stuck or not self._stop_workers(_REOPEN_SECONDS):
-            raise StoreUnavailable(f"{self._where}: a call to the {self._medium} has not returned yet; reopen the store when it has")
+            raise StoreUnavailable(
+                f"{self._log.where}: a call to the {self._log.medium} has not returned yet; reopen the store when it has"
+            )
         self._completed()
 
     def close(self) -> None:
@@ -374,18 +349,15 @@ class GroupCommitStore(Journal):
             self._state, self._cause = StoreState.DOWN, "closed"
         if self._stop_workers(_STOP_SECONDS):
             self._let_go()
-        self._abandon()
+        self._log.abandon()
 
     def _wait_for_committer(self) -> None:
         self._committer.stop(_STOP_SECONDS)
         group = self._group
         if group is not None and not group.finished:
             self._stop(StoreUnavailable("the last commit did not return in time"), [])
-            self._give_up_waiting()
+            self._log.give_up_waiting()
         self._committer = self._new_worker("tandem-committer")
-
-    def _give_up_waiting(self) -> None:
-        """At the end, for a commit that does not return."""
 
     def _stop_workers(self, seconds: float) -> bool:
         """In the order in which they hand work to each other."""
@@ -399,11 +371,7 @@ class GroupCommitStore(Journal):
     def _let_go(self) -> None:
         if self._workers_made:
             self._stop_workers(_STOP_SECONDS)
-        self._release()
-
-    def _announce(self) -> None:
-        """On the committer's thread."""
-        self._call_loop(self._completed)
+        self._log.release()
 
     def _call_loop(self, function: Callable[[], None]) -> None:
         try:
@@ -419,28 +387,18 @@ class GroupCommitStore(Journal):
             return False
         self._maintenance.check(self.active_segment)
         if not self._compaction.under_way:
-            self._compaction_turn()
+            self.compaction_turn()
         return self._compaction.under_way
 
-    def _compaction_turn(self) -> None:
+    def compaction_turn(self) -> None:
         """Bounded, and a turn of its own on the loop."""
-        self._turn_asked = False
         if self._limit == STOPPED:
             return
         between_turns = self._next == self._flushed
         if self._compaction.step():
-            self.compaction_goes_on()
+            self._compaction.goes_on()
         if between_turns:
             self.flush()
-
-    def compaction_goes_on(self) -> None:
-        if not self._turn_asked:
-            self._turn_asked = True
-            self._call_loop(self._compaction_turn)
-
-    def wake_compaction(self) -> None:
-        """On any thread."""
-        self._call_loop(self.compaction_goes_on)
 
     def compaction_failed(self, error: Exception) -> None:
         self._stop(error, [])
@@ -454,18 +412,17 @@ class GroupCommitStore(Journal):
 
     @property
     def health(self) -> StoreHealth:
-        return self._health()
-
-    def _health(self) -> StoreHealth:
-        if self._state is StoreState.UP:
-            group, healthy = self._group, self._maintenance.healthy
-            waited = self._clock.steady_ms() - group.started_at if group is not None else 0
-            if waited > self._settings.stall_ms_max:
-                return StoreHealth(StoreState.DEGRADED, f"the {self._medium} has not answered for {waited} ms", healthy.notes)
+        if self._state is not StoreState.UP:
+            return self._log.health(StoreHealth(self._state, self._cause))
+        group, healthy = self._group, self._maintenance.healthy
+        waited = self._clock.steady_ms() - group.started_at if group is not None else 0
+        if waited > self._settings.stall_ms_max:
+            healthy = StoreHealth(StoreState.DEGRADED, f"the {self._log.medium} has not answered for {waited} ms", healthy.notes)
+        else:
             for cause in self._maintenance.troubles.values():
-                return StoreHealth(StoreState.DEGRADED, cause, healthy.notes)
-            return healthy
-        return StoreHealth(self._state, self._cause)
+                healthy = StoreHealth(StoreState.DEGRADED, cause, healthy.notes)
+                break
+        return self._log.health(healthy)
 
     @property
     def short_of_room(self) -> str:
@@ -475,9 +432,7 @@ class GroupCommitStore(Journal):
         return self._maintenance.short_of_room
 
     def when_room_changes(self, tell: Callable[[], None]) -> None:
-        self._room_changed = tell
-        if self._workers_made:
-            self._maintenance.room_changed = tell
+        self._log.when_room_changes(tell)
 
     @property
     def active_segment(self) -> int:
@@ -489,5 +444,6 @@ class GroupCommitStore(Journal):
 
     def _refusal(self) -> StoreUnavailable:
         if self._limit != STOPPED:
-            return StoreUnavailable(f"{self._name}: too much waits for the {self._medium} already")
-        return StoreUnavailable(f"{self._name}: the store is {self._state.value}" + (f": {self._cause}" if self._cause else ""))
+            return StoreUnavailable(f"{self._name}: too much waits for the {self._log.medium} already")
+        cause = f": {self._cause}" if self._cause else ""
+        return StoreUnavailable(f"{self._name}: the store is {self._state.value}{cause}. Try again.")

@@ -49,13 +49,13 @@ def _bodies_in(heads: bytes) -> int:
 class LedgerRecovery:
     """Everything that an acquired ledger holds, told to a tenant in order; anything that is not as it was written is Corrupt."""
 
-    def __init__(self, ledger: BlockLedger, row: StoreRow, seed: int, tenant: Tenant) -> None:
+    def __init__(self, ledger: BlockLedger, row: StoreRow, seed: int, tenant: Tenant, stats: dict[int, SegmentStats]) -> None:
         self._ledger = ledger
         self._row = row
         self._seed = seed
         self._tenant = tenant
         self.report = RecoveryReport()
-        self.stats: dict[int, SegmentStats] = {}
+        self.stats = stats
         self.offsets: dict[int, list[int]] = {}
         """By segment: where each block begins."""
         self.number = row.first_block

@@ -153,9 +153,10 @@ class LedgerUpkeep(Upkeep):
         loop_call: Callable[[Callable[[], None]], None],
         new_worker: Callable[[str], Worker],
         stop: Callable[[Exception], None],
+        room_changed: Callable[[], None],
         seed: int,
     ) -> None:
-        super().__init__(stats, settings, clock, loop_call, new_worker, stop)
+        super().__init__(stats, settings, clock, loop_call, new_worker, stop, room_changed)
         self._ledger = ledger
         self._seed = seed
         self._first = first_segment

@@ -36,8 +36,9 @@ class Maintenance(Upkeep):
         loop_call: Callable[[Callable[[], None]], None],
         new_worker: Callable[[str], Worker],
         stop: Callable[[Exception], None],
+        room_changed: Callable[[], None],
     ) -> None:
-        super().__init__(stats, settings, clock, loop_call, new_worker, stop)
+        super().__init__(stats, settings, clock, loop_call, new_worker, stop, room_changed)
         self._files = files
         self.reader = BodyReader(files, settings)
         self._jobs = MaintenanceJobs(files, self.report)
@@ -126,7 +127,7 @@ class Maintenance(Upkeep):
         self._reading.submit(drop)
 
     def check(self, active: int) -> None:
-        """Now and then: old audit segments go, and room that was lacking is looked for again."""
+        """Now and then: old audit segments go, and what could not be done is tried again."""
         steady = self._clock.steady_ms()
         if steady - self._checked_at < self._settings.check_ms:
             return
@@ -137,6 +138,8 @@ class Maintenance(Upkeep):
             self._maintaining.submit(lambda: self._drop_audit(kept_from))
         if "room" in self.troubles:
             self.prepare(active + 1)
+        if "index" in self.troubles:
+            self._maintaining.submit(lambda: self._jobs.index_again(self._stats))
         self._maintaining.submit(self._look_around)
 
     def _look_around(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES
+from tandem.stores.recovery import SegmentStats
 from tandem.stores.salvage import Salvaged, walk_segment
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.segment_index import IndexWriter, SegmentTotals, columns_of, pack_entry
@@ -28,6 +29,8 @@ class MaintenanceJobs:
         self._writer_segment = 0
         self._spoiled = 0
         """The segment whose index lacks entries because of an error; it is read instead once it is full."""
+        self._unindexed: set[int] = set()
+        """Full, and without an index because of an error."""
         self._lacking = False
         """Not even the next segment and the spare could be reserved: what is left is not for indexes."""
         self._walk: Generator[tuple[int, Salvaged], None, None] | None = None
@@ -50,6 +53,7 @@ class MaintenanceJobs:
             self._check_room()
             self._writer_of(segment).add(entries)
         except OSError as error:
+            self._spoiled = segment
             self._index_failed(segment, error)
 
     def seal(self, segment: int, entries: list[bytes] | None, totals: SegmentTotals) -> None:
@@ -68,10 +72,26 @@ class MaintenanceJobs:
                 writer.finish(totals)
                 self._writer = None
         except OSError as error:
+            self._unindexed.add(segment)
             self._index_failed(segment, error)
         except Corrupt as error:
             self._trouble("damage", str(error))
         else:
+            self._unindexed.discard(segment)
+            if not self._unindexed:
+                self._trouble("index", "")
+
+    def index_again(self, stats: dict[int, SegmentStats]) -> None:
+        """What could not be indexed when it was due. The growing segment is read for its index once it is full."""
+        if self._lacking:
+            return
+        for segment in sorted(self._unindexed):
+            found = stats.get(segment)
+            if found is None:
+                self._unindexed.discard(segment)  # compacted meanwhile
+            else:
+                self.seal(segment, None, found.totals)
+        if not self._unindexed:
             self._trouble("index", "")
 
     def _check_room(self) -> None:
@@ -86,14 +106,15 @@ class MaintenanceJobs:
         return self._writer
 
     def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _index_failed(self, segment: int, error: OSError) -> None:
-        self._drop_writer()
-        self._files.drop_unfinished_index(segment)
-        self._spoiled = segment
+        with suppress(OSError):  # it is made anew, whatever is there
+            if self._writer_segment == segment:
+                self._drop_writer()
+            self._files.drop_unfinished_index(segment)
         self._trouble("index", f"no index for segment {segment}: {error}")
 
     def _index_by_reading(self, segment: int, totals: SegmentTotals) -> None:

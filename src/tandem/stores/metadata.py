@@ -106,6 +106,7 @@ class Metadata:
             self._db = sqlite3.connect(path if path is not None else ":memory:", isolation_level=None, check_same_thread=False)
         except sqlite3.OperationalError as error:
             raise OSError(errno.EIO, f"{error}; SQLite opens no path of more than 512 bytes", str(path)) from error
+        self._file = os.stat(path) if path is not None else None
         try:
             self.schema_found = self._open(migrations)
             """Of the file as it was found; 0 if it was begun just now."""
@@ -419,6 +420,11 @@ class Metadata:
     def _commit(self, group: list[_Change]) -> None:
         committed = False
         failure = sqlite3.DatabaseError("interrupted")
+        if self._is_elsewhere():
+            gone = StoreUnavailable(f"{self._where}: is not the file that was opened; nothing was changed. Put it back, or start again")
+            for change in group:
+                change.settle(gone)
+            return
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for change in group:
@@ -432,6 +438,13 @@ class Metadata:
                 self._db.execute("ROLLBACK")
             for change in group:
                 change.settle(None if committed else self._translated(failure))
+
+    def _is_elsewhere(self) -> bool:
+        """Removed, moved away or replaced: SQLite would go on writing, and nobody would ever read it."""
+        try:
+            return self._file is not None and not os.path.samestat(self._file, os.stat(self._where))
+        except OSError:
+            return True
 
     def _attempt(self, change: _Change) -> None:
         """One change of a group: what it did is undone if it fails, the others go on."""

@@ -82,9 +82,11 @@ class PostgresLedger:
             try:
                 committing.execute("SET lock_timeout = '1s'", prepare=False)
                 taken = committing.execute(
-                    "UPDATE tandem.store SET epoch = epoch + 1, owner = %s, incarnation = %s, wanted = '' WHERE id = %s AND epoch = %s "
+                    # where an operator wanted it, it stays; nodes that do not know that may be there until the schema says otherwise
+                    "UPDATE tandem.store SET epoch = epoch + 1, owner = %s, incarnation = %s, wanted = CASE WHEN wanted = %s AND "
+                    "(SELECT version FROM tandem.cluster) >= 2 THEN wanted ELSE '' END WHERE id = %s AND epoch = %s "
                     f"RETURNING {STORE_COLUMNS}",
-                    (self._node, self._incarnation, seen.id, seen.epoch),
+                    (self._node, self._incarnation, self._node, seen.id, seen.epoch),
                     prepare=False,
                 ).fetchone()
                 committing.execute("SET lock_timeout = 0", prepare=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from tandem.model.errors import EngineAway
 from tandem.model.follower_row import FollowerRow
 from tandem.model.store_row import StoreRow
@@ -9,8 +11,11 @@ from tandem.stores.postgres_catalog import CHANNEL
 from tandem.stores.postgres_connection import EngineConnection, sqlstate_of
 from tandem.stores.postgres_ledger import STORE_COLUMNS, UNDEFINED_TABLE
 
-Beat = tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int]
-"""Nodes (name, incarnation, beat, address, version, draining), stores, revisions by namespace, the engine's clock in ms."""
+SPREAD_VERSION: Final = 2
+"""Of the schema: with it every node knows that the stores of a namespace may be with several."""
+Beat = tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int, frozenset[str]]
+"""Nodes (name, incarnation, beat, address, version, draining), stores, revisions by namespace, the engine's clock in ms, and the namespaces
+whose stores may be with several nodes."""
 
 
 class PostgresNodes:
@@ -44,20 +49,34 @@ class PostgresNodes:
         spaces = self._connection.execute(
             "SELECT name, revision, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM tandem.namespace"
         ).fetchall()
-        return rows, [StoreRow(*row) for row in stores], {row[0]: row[1] for row in spaces}, max((row[2] for row in spaces), default=0)
+        engine_ms = max((row[2] for row in spaces), default=0)
+        return rows, [StoreRow(*row) for row in stores], {row[0]: row[1] for row in spaces}, engine_ms, self._spread()
 
-    def followers(self) -> list[FollowerRow]:
-        """Who follows from other regions; nobody in a cluster of an older version."""
+    def _spread(self) -> frozenset[str]:
+        """None as long as nodes of an older version may join, which take all stores of a namespace together."""
         sql = (
-            "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks "
-            "FROM tandem.follower ORDER BY name"
+            "SELECT name FROM tandem.namespace WHERE (SELECT version FROM tandem.cluster) >= %s "
+            "AND name NOT IN (SELECT namespace FROM tandem.gathered)"
         )
+        return frozenset(row[0] for row in self._added(sql, (SPREAD_VERSION,)))
+
+    def _added(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """From a table that came later: nothing, in a cluster of an older version."""
         try:
-            return [FollowerRow(*row) for row in self._connection.execute(sql).fetchall()]
+            found: list[tuple[Any, ...]] = self._connection.execute(sql, values).fetchall()
+            return found
         except EngineAway as error:
             if sqlstate_of(error) == UNDEFINED_TABLE:
                 return []
             raise
+
+    def followers(self) -> list[FollowerRow]:
+        """Who follows from other regions."""
+        sql = (
+            "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks "
+            "FROM tandem.follower ORDER BY name"
+        )
+        return [FollowerRow(*row) for row in self._added(sql)]
 
     def wait(self, seconds: float) -> bool:
         """True as soon as another node has changed a namespace; False after so long."""
@@ -69,15 +88,26 @@ class PostgresNodes:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def want(self, namespace: str, node: str) -> int:
-        """The stores of the namespace go to this node as soon as their owner has finished what it is at. How many stores."""
-        return self._changed("UPDATE tandem.store SET wanted = %s WHERE namespace = %s", (node, namespace))
+    def want(self, namespace: str, number: int | None, node: str) -> int:
+        """The stores of the namespace, or this one, go to this node as soon as their owner has finished what it is at, and stay there while
+        it lives; the empty name: they are anybody's. How many stores."""
+        sql = "UPDATE tandem.store SET wanted = %s WHERE namespace = %s AND number = coalesce(%s::int, number)"
+        return self._changed(sql, (node, namespace, number))
 
-    def depose(self, namespace: str, node: str) -> int:
+    def depose(self, namespace: str, number: int | None, node: str) -> int:
         """Nobody is waited for: whatever their owner has not confirmed is refused from now on."""
-        return self._changed(
-            "UPDATE tandem.store SET epoch = epoch + 1, owner = '', incarnation = 0, wanted = %s WHERE namespace = %s", (node, namespace)
+        sql = (
+            "UPDATE tandem.store SET epoch = epoch + 1, owner = '', incarnation = 0, wanted = %s "
+            "WHERE namespace = %s AND number = coalesce(%s::int, number)"
         )
+        return self._changed(sql, (node, namespace, number))
+
+    def gather(self, namespace: str) -> None:
+        """Its stores go together from now on."""
+        self._changed("INSERT INTO tandem.gathered (namespace) VALUES (%s) ON CONFLICT DO NOTHING", (namespace,))
+
+    def spread(self, namespace: str) -> None:
+        self._changed("DELETE FROM tandem.gathered WHERE namespace = %s", (namespace,))
 
     def drain(self, node: str, draining: bool) -> bool:
         return self._changed("UPDATE tandem.node SET draining = %s WHERE name = %s", (draining, node)) == 1

@@ -13,7 +13,8 @@ from tandem.model.errors import ConfigurationError, EngineAway
 from tandem.stores.postgres_connection import EngineConnection, sqlstate_of, without_password
 from tandem.stores.postgres_ledger import FORMAT
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""2: the stores of a namespace may be with several nodes, each with its own."""
 CLOCK_MS_MAX: Final = 60_000
 """A node whose clock is further from the engine's than this does not start: times to live and tokens would mean nothing."""
 _TABLES: Final = (
@@ -56,11 +57,13 @@ _ADDED: Final = {
     "tandem.retired": (
         "CREATE TABLE tandem.retired (store int NOT NULL, segment int NOT NULL, at_ms bigint NOT NULL, PRIMARY KEY (store, segment))",
     ),
+    "tandem.gathered": ("CREATE TABLE tandem.gathered (namespace text PRIMARY KEY)",),
     "tandem.numbers": ("CREATE TABLE tandem.numbers (store int PRIMARY KEY, begins_at bigint NOT NULL, entity_max bigint NOT NULL)",),
 }
 """Tables that came later, each with what makes it: older nodes do not miss them, newer ones make them.
 
-`follower`: who follows from another region; `numbers`: where sequence numbers go on after a promotion that may have lost messages."""
+`follower`: who follows from another region; `gathered`: namespaces whose stores go together;
+`numbers`: where sequence numbers go on after a promotion that may have lost messages."""
 
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _UNDEFINED: Final = ("42P01", "3F000")

@@ -14,7 +14,7 @@ from tandem.model.entity_json import EntityDescription, kind_of, load_rule, load
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores.blocks import RECORD, BadBlock, Damage
 from tandem.stores.disk import Disk, LocalDisk, sync_name
-from tandem.stores.engines import METADATA, stores_in
+from tandem.stores.engines import METADATA, stores_in, without_stores
 from tandem.stores.metadata import Metadata
 from tandem.stores.relay_copy import FILE_NAME as RELAYS
 from tandem.stores.relay_copy import CopiedRelays, RelayCopy
@@ -200,7 +200,7 @@ def recover_metadata(directory: Path) -> Found:
         raise ConfigurationError(f"{target} is there; move it away first if it is not to be kept")
     numbers = stores_in(directory)
     if not numbers:
-        raise ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
+        raise without_stores(directory)
     disk = LocalDisk()
     places: dict[int, tuple[Disk, str]] = {number: (disk, f"{directory}/store-{number}") for number in sorted(numbers)}
     locks: list[int] = []

@@ -36,6 +36,8 @@ from tandem.stores.synced import MARK, read_mark
 
 DAMAGED: Final = "damaged"
 """Below the store's directory: the files as they were found."""
+REPAIRED: Final = ".repaired"
+"""Ends the name of a segment that is written whole and takes the place of the one that is put aside next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class _Repair:
         self._files = SegmentFiles(directory, disk, SystemClock(), LogSettings().segment_bytes)
 
     def run(self) -> RepairReport:
+        self._finish()
         manifest = self._manifest()
         self._files.believe(manifest)
         synced, _ = read_mark(self._disk, self._directory, manifest.store_id)
@@ -122,6 +125,19 @@ class _Repair:
             self._report.read_segment()
         self._check_mark(expected)
         return self._report
+
+    def _finish(self) -> None:
+        """What a repair left that was interrupted: between two names a segment has none but this. One whose old file is still there is
+        repaired again, from whatever that holds by now."""
+        names = self._disk.listdir(self._directory)
+        for name in [name.removesuffix(REPAIRED) for name in names if name.endswith(REPAIRED)]:
+            path = f"{self._directory}/{name}"
+            if name in names:
+                self._disk.unlink(path + REPAIRED)
+            else:
+                self._disk.rename(path + REPAIRED, path)
+                self._report.notes.append(f"{path}: put in its place, which an interrupted repair had not come to")
+            self._disk.sync_directory(self._directory)
 
     def _manifest(self) -> Manifest:
         path = f"{self._directory}/{MANIFEST}"
@@ -278,15 +294,18 @@ class _Repair:
             disk.close(descriptor)
         name = segment_name(segment)
         self._files.drop_index(segment)  # first: it would call the new segment damaged
+        disk.rename(path + ".tmp", path + REPAIRED)
+        disk.sync_directory(self._directory)
         if name in disk.listdir(self._directory):
             self._put_aside(name)
-        disk.rename(path + ".tmp", path)
+        disk.rename(path + REPAIRED, path)
         disk.sync_directory(self._directory)
         self._report.rewritten.append(name)
 
     def _put_aside(self, name: str) -> None:
         aside = f"{self._directory}/{DAMAGED}"
         self._disk.mkdir(aside)
+        self._disk.sync_directory(self._directory)  # or power that fails takes it away with what is in it
         taken = self._disk.listdir(aside)
         target = f"{name}.{len(taken)}" if name in taken else name
         self._disk.rename(f"{self._directory}/{name}", f"{aside}/{target}")

@@ -6,25 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tandem.broker.ports import Tenant
 from tandem.model.clock import Clock
-from tandem.model.errors import StoreUnavailable
-from tandem.stores.blocks import SEGMENT_HEADER_BYTES
-from tandem.stores.committer import BlockWriter, Group
-from tandem.stores.disk import Disk, LocalDisk
+from tandem.stores.disk import Disk
+from tandem.stores.file_log import FileLog
 from tandem.stores.group_commit import GroupCommitStore
-from tandem.stores.maintenance import Maintenance
-from tandem.stores.recovery import Recovery, SegmentStats
-from tandem.stores.segment_files import LOCK, Manifest, SegmentFiles
-from tandem.stores.segment_index import SegmentTotals
 from tandem.stores.settings import LogSettings
 from tandem.stores.store_identity import StoreIdentity
-from tandem.stores.synced import Synced, SyncedMark, read_mark
 from tandem.stores.worker import ThreadWorker, Worker
 
 
 class SegmentStore(GroupCommitStore):
-    """One directory, one failure domain. All methods are called on the loop's thread."""
+    """One directory, one failure domain."""
 
     def __init__(
         self,
@@ -37,101 +29,9 @@ class SegmentStore(GroupCommitStore):
         new_store_id: Callable[[], bytes] = lambda: os.urandom(16),
         identity: StoreIdentity | None = None,
     ) -> None:
-        super().__init__(os.path.basename(directory), str(directory), "disk", loop_call, settings, clock, new_worker)
-        self._directory = str(directory)
-        self._disk: Disk = disk or LocalDisk()
-        self._new_store_id = new_store_id
-        self._identity = identity or StoreIdentity()
-        self._lock_descriptor = -1
-        self._mark: SyncedMark | None = None
-
-    def _write(self, group: Group, totals: SegmentTotals) -> None:
-        self._writer.write(group, totals)
-
-    def _bytes_of(self, segment: int) -> int:
-        files = self._files
-        return files.bytes_of(segment) if files.short else self._settings.segment_bytes
-
-    def _abandon(self) -> None:
-        self._disk.abandon()
-
-    def _give_up_waiting(self) -> None:
-        self._disk.abandon()
+        self._files = FileLog(str(directory), settings, clock, disk, new_worker, new_store_id, identity)
+        super().__init__(os.path.basename(directory), self._files, loop_call, settings, clock, new_worker)
 
     @property
     def sync_count(self) -> int:
-        return self._writer.syncs
-
-    def _recover(self, tenant: Tenant) -> None:
-        settings = self._settings
-        beginning = self._take_lock()
-        files = self._files = SegmentFiles(self._directory, self._disk, self._clock, settings.segment_bytes)
-        segments = files.load(beginning, settings.audit_retention_ms > 0)
-        self._seed = files.seed
-        if files.manifest.store_id != self._identity.store_id:
-            self._trusted = 0  # begun anew: what was known of the one that was lost says nothing
-        if files.manifest.begins_at:
-            tenant.numbers_begin_at(files.manifest.begins_at, files.manifest.entity_max)
-        self._stats = {}
-        self._mark = SyncedMark(self._disk, self._directory, files.manifest.store_id)
-        synced, doubt = read_mark(self._disk, self._directory, files.manifest.store_id)
-        if self._trusted and synced is not None and synced.number > self._trusted_number:
-            # a commit that came through too late: nobody was told of it, so it is cut off, and first of all forgotten here
-            synced = Synced(self._trusted >> 32, self._trusted & 0xFFFF_FFFF, self._trusted_number)
-            self._mark.begin(synced)
-        recovery = Recovery(files, self._stats, tenant, self._trusted, synced)
-        recovery.run(segments)
-        if doubt:
-            recovery.report.notes.append(doubt)
-        self.recovery = recovery.report
-        self._identity.settle(files)
-        maintenance = Maintenance(files, self._stats, settings, self._clock, self._call_loop, self._new_worker, self.compaction_failed)
-        self._serve(tenant, maintenance, (*files.found, *recovery.report.told()))
-        grown, filled = maintenance.index_grown, maintenance.segment_filled
-        self._writer = BlockWriter(files, self._announce, grown, filled, maintenance.report, self._mark, settings.index_spill_bytes)
-        self._begin_writing(recovery, maintenance, self._mark)
-
-    def _begin_writing(self, recovery: Recovery, maintenance: Maintenance, mark: SyncedMark) -> None:
-        segment, stats = recovery.segment, self._stats.setdefault(recovery.segment, SegmentStats())
-        for older in recovery.unindexed:
-            maintenance.seal(older, None, self._stats[older].totals)
-        end = stats.totals.segment_bytes
-        if recovery.sealed or end >= self._settings.segment_bytes:
-            if not recovery.sealed:
-                maintenance.seal(segment, None, stats.totals)
-            segment, end = segment + 1, SEGMENT_HEADER_BYTES
-            stats = self._stats[segment] = SegmentStats()
-        descriptor = self._files.take(segment)
-        if self._disk.size(descriptor) < self._settings.segment_bytes:
-            try:
-                self._disk.fallocate(descriptor, self._settings.segment_bytes)
-            except OSError as error:
-                # a full disk must not keep the store from opening: what is in it can still be read, settled, and make room
-                maintenance.troubles["room"] = f"no room to grow segment {segment}: {error}"
-                self._files.stays_short(segment, self._disk.size(descriptor))
-            self._disk.fsync(descriptor)
-        try:
-            mark.begin(Synced(segment, end, recovery.number - 1))
-        except OSError as error:
-            maintenance.troubles["mark"] = f"how much is synced cannot be noted: {error}"
-        self._writer.expect(segment, stats.totals.blocks > 0)
-        self._continue_at(segment, end, recovery.number)
-        maintenance.prepare(segment + 1)
-
-    def _take_lock(self) -> Manifest:
-        self._disk.begin()
-        beginning = self._identity.prepare(self._disk, self._directory, self._new_store_id)
-        try:
-            self._lock_descriptor = self._disk.lock(f"{self._directory}/{LOCK}")
-        except BlockingIOError as error:
-            raise StoreUnavailable(f"{self._directory}: the store is open in another process, or twice in this one") from error
-        return beginning
-
-    def _release(self) -> None:
-        if self._mark is not None:
-            self._mark.close()
-        if hasattr(self, "_files"):
-            self._files.put_back_all()
-        if self._lock_descriptor >= 0:
-            descriptor, self._lock_descriptor = self._lock_descriptor, -1
-            self._disk.unlock(descriptor)
+        return self._files.syncs

@@ -19,7 +19,10 @@ Blocks = list[tuple[int, Salvaged]]
 
 
 class Upkeep:
-    """Methods are called on the loop unless they say otherwise; `stop` is called back when damage is found."""
+    """Methods are called on the loop unless they say otherwise.
+
+    `stop` is called back when damage is found, `room_changed` when a disk fills up or empties.
+    """
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class Upkeep:
         loop_call: Callable[[Callable[[], None]], None],
         new_worker: Callable[[str], Worker],
         stop: Callable[[Exception], None],
+        room_changed: Callable[[], None],
     ) -> None:
         self._stats = stats
         self._settings = settings
@@ -43,7 +47,7 @@ class Upkeep:
         """What does not work at the moment, and why; a store with troubles is DEGRADED."""
         self.healthy = StoreHealth(StoreState.UP)
         """With what there is to tell about what is kept."""
-        self.room_changed: Callable[[], None] | None = None
+        self._room_changed = room_changed
 
     # ── what a subclass has ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,8 +136,8 @@ class Upkeep:
             self.troubles[what] = why
         else:
             self.troubles.pop(what, None)
-        if what in ("room", "space") and self.room_changed is not None:
-            self.room_changed()
+        if what in ("room", "space"):
+            self._room_changed()
 
     def end(self, timeout_seconds: float) -> bool:
         """False if a call did not return in time."""

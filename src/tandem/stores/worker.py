@@ -46,7 +46,10 @@ class ThreadWorker:
             job = get()
             if job is None:
                 return
-            job()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - told as for any thread; what stands behind it is done all the same
+                threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread())))
 
 
 class InlineWorker:

@@ -170,7 +170,12 @@ async def fetch_keys(trust: TrustedIssuer) -> bytes:
         ):
             if answer.status != 200:
                 raise OSError(f"{trust.jwks_url} answered {answer.status}")
-            return await answer.content.read(SET_BYTES_MAX + 1)
+            document = bytearray()
+            async for piece in answer.content.iter_any():
+                document += piece
+                if len(document) > SET_BYTES_MAX:
+                    break  # whoever reads it refuses it
+            return bytes(document)
     except aiohttp.ClientError as error:
         raise OSError(f"{trust.jwks_url}: {error}") from error
 

@@ -10,10 +10,10 @@ import pytest
 from tandem.broker.entities.joined import fragment_of_key
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.entities.partitioned import PartitionedQueue
-from tandem.broker.forwarding import settle_transfers, suspend_forwarding
 from tandem.broker.ports import Tenant
 from tandem.broker.queue.index import MOVING
 from tandem.broker.queue.queue import Queue
+from tandem.broker.recovery.transfers import settle_transfers, suspend_forwarding
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
 from tandem.model.entity import QueueDescription

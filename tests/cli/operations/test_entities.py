@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from tests.cli.broker_process import BrokerProcess
 from tests.cli.operations.conftest import Tandem
 
 
@@ -16,6 +17,15 @@ def test_a_queue_is_created_listed_shown_changed_and_deleted(tandem: Tandem) -> 
     assert "max delivery count" in tandem("queue", "show", "q").stdout
     assert "deleted q" in tandem("queue", "delete", "q", "--yes").stdout
     assert "tandem:" in tandem("queue", "show", "q", expect=2).stderr
+
+
+def test_what_a_broker_cannot_do_now_is_asked_again_and_then_told(tandem: Tandem, broker: BrokerProcess) -> None:
+    metadata = broker.directory / "data" / "tandem" / "metadata.sqlite"
+    aside = metadata.rename(metadata.with_name("aside"))
+    refused = tandem("queue", "create", "later", expect=2).stderr
+    assert "is not the file that was opened; nothing was changed" in refused
+    aside.rename(metadata)
+    assert "later" in tandem("queue", "create", "later").stdout
 
 
 def test_a_queue_may_be_made_disabled_and_deleting_asks_first(tandem: Tandem) -> None:

@@ -97,6 +97,31 @@ def test_a_state_that_is_none_costs_the_delivery_alone(pair: CarriedBroker) -> N
         sender.send(message("still works"))
 
 
+def test_what_the_owner_never_sees_costs_no_credit(pair: CarriedBroker) -> None:
+    with Raw(pair.port) as client:
+        sender = client.sender(pair.queue("plain"))
+        sender.send(message("so that there is credit"))
+        whole = sender.link.credit
+        for _ in range(20):
+            with pytest.raises(Refused, match="no transaction of this id"):
+                send_in(sender, b"unknown", message("x"))
+        client.until(lambda: sender.link.credit == whole)
+
+
+def test_a_client_with_all_the_sessions_it_may_have_has_transactions_too(pair: CarriedBroker) -> None:
+    queue = pair.queue("plain")
+    with Raw(pair.port) as client:
+        coordinator, sender = Coordinator(client), client.sender(queue)
+        for _ in range(client.engine.remote_channel_max):
+            client.session = client.engine.begin()
+            sender = client.sender(queue)
+        transaction = coordinator.declare()
+        send_in(sender, transaction, message("in the last session"))
+        coordinator.discharge(transaction)
+        client.session = sender.link.session
+        assert texts(client, queue) == ["in the last session"]
+
+
 def test_with_the_owner_lost_the_transaction_is_absent(pair: CarriedBroker) -> None:
     queue = pair.queue("plain")
     with Raw(pair.port) as client:
@@ -110,7 +135,9 @@ def test_with_the_owner_lost_the_transaction_is_absent(pair: CarriedBroker) -> N
 
         pair.on_loop(lambda owner: cut())
         client.until(lambda: sender.end.gone)
-        with pytest.raises(Refused):
+        with pytest.raises(Refused, match=r"was lost\. Nothing of it has happened\. Try again"):
+            send_in(client.sender(queue), transaction, message("nor this"))
+        with pytest.raises(Refused, match=r"was lost\. Nothing of it has happened\. Try again"):
             coordinator.discharge(transaction)
         assert texts(client, queue) == []
 

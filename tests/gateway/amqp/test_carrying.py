@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tandem import amqp
+from tandem.amqp.connection import Connection
 from tandem.gateway.amqp import carrier
+from tandem.gateway.amqp.peer_door import CarriedClient
 from tests.cluster.carried import CarriedBroker
 from tests.conformance.raw import Raw, Refused, message, token_for
 
@@ -103,6 +106,31 @@ def test_when_the_owner_dies_links_are_detached_and_the_next_attach_waits_for_it
         assert not receiver.end.gone, "the attach is held"
         pair.run(_start_owner(pair))
         assert [arrival.text for arrival in receiver.receive()] == ["kept"]
+
+
+def test_an_attach_tries_again_when_its_new_connection_to_the_owner_ends_at_once(
+    pair: CarriedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the owner's open and the attach that waited for it."""
+    ended: list[CarriedClient] = []
+    on_open = CarriedClient.on_open
+
+    def say_and_hang_up(client: CarriedClient) -> None:
+        client.flush()
+        client.writer.hang_up()
+
+    def hang_up_the_first_time(client: CarriedClient, connection: Connection) -> None:
+        on_open(client, connection)
+        if not ended:
+            ended.append(client)
+            asyncio.get_running_loop().call_soon(say_and_hang_up, client)
+
+    monkeypatch.setattr(CarriedClient, "on_open", hang_up_the_first_time)
+    queue = pair.queue("plain")
+    with Raw(pair.port) as client:
+        client.sender(queue).send(message("arrives"))
+        assert [arrival.text for arrival in client.receiver(queue).receive()] == ["arrives"]
+    assert len(ended) == 1
 
 
 def test_an_attach_is_held_while_a_store_is_between_owners_and_then_refused_retryably(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tandem import amqp
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_encoding import encode_row
 from tandem.engine_client.message_rows import MessageRows
@@ -249,6 +250,26 @@ def test_a_partitioned_queue_is_leased_as_one(broker: Broker, client: BlockingCl
 def test_wrong_requests_name_the_part_that_is_wrong(client: BlockingClient, queue: str, more: dict[str, object], said: str) -> None:
     with pytest.raises(TransportError, match=said):
         lease(client, queue, **more)
+
+
+@pytest.mark.parametrize(
+    "operation, more, said",
+    [
+        ("settle-lease-part", {"completed": "1-9999999"}, "'completed': '1-9999999' is no range, or too large a one"),
+        ("settle-lease-part", {"returned": amqp.Array(0x81, [1] * 100_001)}, "'returned': a lease holds at most 100000 messages"),
+        ("lease-batch", {"ranges": "1-9999999", "duration-ms": 10_000}, "'ranges': '1-9999999' is no range, or too large a one"),
+        ("renew-lease", {"duration-ms": 0}, "A lease lasts 1000 to"),
+        ("renew-lease", {"duration-ms": -1}, "A lease lasts 1000 to"),
+    ],
+)
+def test_nobody_names_more_than_a_lease_holds_and_a_renewal_lasts(
+    broker: Broker, client: BlockingClient, queue: str, operation: str, more: dict[str, object], said: str
+) -> None:
+    send(broker, queue, numbered(1))
+    assert lease(client, queue) is not None
+    with pytest.raises(TransportError, match=said):
+        client.request(queue, f"com.tandem:{operation}", {"lease-id": "one", **more})
+    assert len(ids_in(client, queue)) == 1
 
 
 def test_a_disabled_queue_lends_nothing(broker: Broker, client: BlockingClient, queue: str) -> None:

@@ -90,6 +90,7 @@ def test_a_lease_is_with_one_node_and_found_wherever_it_is(broker: SpreadBroker)
         assert taken == 6
         empty = {"lease-id": "l2", "max-messages": 1, "max-bytes": 1_000, "duration-ms": 60_000}
         assert raw.request(queue, "com.tandem:lease-batch", empty)[0] == 204
+        assert raw.request(queue, "com.tandem:lease-batch", {**empty, "ranges": "nonsense"})[0] == 400
         listed = raw.request(queue, "com.tandem:list-leases", {})[1].body
         assert isinstance(listed, dict) and sorted(one["lease-id"] for one in listed["leases"]) == ["l0", "l1"]
         for number in range(2):

@@ -10,7 +10,7 @@ from tandem.broker.entities.partitioned import PARTITIONED, AnyTopic, Partitione
 from tandem.broker.entities.queue_entity import QueueEntity, sub_queue_description
 from tandem.broker.entities.topic import Subscription, Topic, compile_rules, queue_of_subscription
 from tandem.broker.facts import FRAGMENT_BITS
-from tandem.broker.forwarding import Forwarders, settle_transfers, suspend_forwarding
+from tandem.broker.forwarding import Forwarders
 from tandem.broker.ports import Journal, Rewriter
 from tandem.broker.queue.entity import Entity
 from tandem.broker.queue.queue import Queue
@@ -19,6 +19,7 @@ from tandem.broker.recovery.entity_facts import Roll
 from tandem.broker.recovery.stores import Stores
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.broker.recovery.transactions import resolve
+from tandem.broker.recovery.transfers import settle_transfers, suspend_forwarding
 from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
 from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
@@ -95,10 +96,10 @@ class Namespace(Stores):
                 suspend_forwarding(self, tenant, self._unread)
         if trouble is not None and not any(tenant.available for tenant in self.stores):
             raise trouble
-        self._settle_between()
+        self.settle_between()
 
-    def _settle_between(self) -> None:
-        """What concerned several stores when one of them stopped is brought to its end."""
+    def settle_between(self) -> None:
+        """What concerned several stores when one of them stopped, or went to another node, is brought to its end."""
         settle_transfers(self)
         resolve(self)
 
@@ -190,7 +191,7 @@ class Namespace(Stores):
         tenant.entities.tell_all(self.turn.now)
         self._unread.discard(store)
         suspend_forwarding(self, tenant, self._unread)
-        self._settle_between()
+        self.settle_between()
 
     def _swap_fragments(self, made: _Fresh) -> None:
         by_id: dict[int, QueueEntity | AnyTopic] = {entity.id: entity for entity in self.entities.values()}
@@ -327,22 +328,20 @@ class Namespace(Stores):
         entity = self.entities.get(name.casefold())
         return entity.main if isinstance(entity, QueueEntity) else entity
 
-    def place_of(self, target: Entity, message: Message) -> tuple[str, int]:
-        far = self.far
-        if far is None:
-            return "", -1
+    def place_of(self, target: Entity, message: Message) -> tuple[int, int]:
+        if self.far is None:
+            return -1, -1
         if not isinstance(target, PartitionedQueue):
-            store = next((number for number, one in enumerate(self.stores) if one.elsewhere and target in one.queues.values()), -1)
-            return (far.node_of(store), -1) if store >= 0 else ("", -1)
+            return next((number for number, one in enumerate(self.stores) if one.elsewhere and target in one.queues.values()), -1), -1
         fragment = target.fragment_of(message)
         if fragment < 0 and target.takes_here():
-            return "", -1
+            return -1, -1
         among = range(len(target.fragments.queues)) if fragment < 0 else [fragment]
         for number in among:
             store = number % len(self.stores)
             if self.stores[store].elsewhere:
-                return far.node_of(store), fragment
-        return "", fragment
+                return store, number
+        return -1, -1
 
     def find(self, name: str) -> QueueEntity | AnyTopic | None:
         return self.entities.get(name.casefold())

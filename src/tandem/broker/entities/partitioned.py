@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, Fragments, JoinedBrowsing, JoinedLeases, JoinedSessions, fragment_of_key
 from tandem.broker.entities.topic import Subscription, Topic, queue_of_topic
-from tandem.broker.forwarding import settle_transfers
 from tandem.broker.ports import Effect
 from tandem.broker.queue.entity import Entity, Placement
 from tandem.broker.queue.intake import check_terms
@@ -14,6 +13,7 @@ from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.rows import StateCounts
 from tandem.broker.queue.selective import add_seeker
 from tandem.broker.queue.terms import Terms
+from tandem.broker.recovery.transfers import settle_transfers
 from tandem.model.errors import BusError, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.ports import IN_SERVICE
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, MOVING, READY
+from tandem.model.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Journal, RowId
     from tandem.broker.queue.queue import Queue
     from tandem.broker.queue.rows import Rows
+
+_DENIED_MAX: Final = 10_000
+"""Transactions are over within seconds: the oldest of so many is."""
 
 TransferId = tuple[int, int]
 """The queue a message came from (as journals number it), and its sequence number there."""
@@ -63,6 +67,10 @@ class CrossStoreFacts:
         """Transactions this store decided: False while the disk does not know yet."""
         self.inherited: set[bytes] = set()
         """Of those, the ones that were read from the journal: other nodes may have shares of them."""
+        self.asked: set[bytes] = set()
+        """Decided here, and other nodes are being asked whether they still have a share."""
+        self.denied: dict[bytes, None] = {}
+        """Transactions of which another node was told that this store has not decided them: it never will."""
 
     def _writes(self) -> bool:
         return self.journal.health.state in IN_SERVICE
@@ -116,7 +124,14 @@ class CrossStoreFacts:
         if found is not None:
             self.journal.forget(found.location)
 
+    def deny(self, transaction: bytes) -> None:
+        self.denied[transaction] = None
+        if len(self.denied) > _DENIED_MAX:
+            del self.denied[next(iter(self.denied))]
+
     def decide(self, transaction: bytes, shares: int, now: int) -> None:
+        if transaction in self.denied:
+            raise StoreUnavailable("A store that has a share of the transaction went to another node, which has dropped it.")
         facts.write_committed(self.journal, transaction, shares, now)
         self.committed[transaction] = False
 

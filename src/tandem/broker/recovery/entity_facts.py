@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _Word = tuple[bytes, int]
 """What the journal says, and where it says so."""
 UNKNOWN: Final = -1
+_MISSING_TOLD: Final = 20
 _WHAT_TO_DO: Final = "put the right metadata.sqlite back from a backup, or move this one away and run: tandem store recover-metadata"
 
 
@@ -75,15 +76,21 @@ class EntityFacts:
         self._replay_ended = False
         """What the journal knows is known here: from now on changes are told as they come."""
         self._behind = False
+        self._unclaimed: dict[int, int] = {}
+        """Messages that were told of entities that the metadata does not have, until the replay has ended."""
+        self.missing: tuple[str, ...] = ()
+        """Entities with messages that the journal has, and the metadata had not when it was read: a line each."""
 
     # -- writing -----------------------------------------------------------------------------
 
     def tell_all(self, now: int) -> None:
         """Whatever the journal does not know, or knows differently: entities made or changed while the store was down, or before
         journals were told of them; and the end of those that are gone."""
+        gone = [id_ for id_ in self._told if id_ not in self._roll.entries]
+        if not self._replay_ended:
+            self._note_missing(gone)
         self._replay_ended = True
         self._behind = False
-        gone = [id_ for id_ in self._told if id_ not in self._roll.entries]
         for id_ in [*gone, *self._roll.entries]:
             self._tell(id_, now)
             if self._behind:
@@ -128,7 +135,28 @@ class EntityFacts:
             del self._told[id_]
             self._rules.pop(id_, None)
 
+    def _note_missing(self, gone: list[int]) -> None:
+        """Of those that were deleted while the store could not hear it, too: nobody can tell them apart from rows that were lost."""
+        lines = []
+        for id_ in gone:
+            count = self._unclaimed.get(id_, 0)
+            if count > 0:
+                kind, path = kind_and_path_in(self._told[id_][0].decode())
+                lines.append(
+                    f"{count} messages of the {kind} '{path}', number {id_}, which the metadata does not have, are dropped: it was deleted "
+                    "while the store was away, or its row was lost; if it was lost, stop the broker and put metadata.sqlite back"
+                )
+        if len(lines) > _MISSING_TOLD:
+            lines[_MISSING_TOLD:] = [f"and messages of {len(lines) - _MISSING_TOLD} more entities that the metadata does not have"]
+        self.missing = tuple(lines)
+        self._unclaimed = {}
+
     # -- replay and compaction ---------------------------------------------------------------
+
+    def unclaimed(self, entity: int, count: int) -> None:
+        """So many messages more, or fewer, of an entity that the metadata does not have."""
+        id_ = facts.id_of(entity)
+        self._unclaimed[id_] = self._unclaimed.get(id_, 0) + count
 
     def replayed(self, kind: int, flags: int, entity: int, key: bytes, location: int) -> None:
         id_ = facts.id_of(entity)

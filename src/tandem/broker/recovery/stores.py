@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FarTransfer:
-    """Messages of one queue on their way to a store of another node."""
+    """Messages of one queue on their way to a store that another node had."""
 
-    def __init__(self, node: str, target: str, source: int) -> None:
-        self.node: str = node
+    def __init__(self, store: int, target: str, source: int) -> None:
+        self.store: int = store
         self.target: str = target
         self.source: int = source
         """The queue they come from, as journals number it."""
         self.messages: list[tuple[int, int, bytes]] = []
-        """Number in the source, fragment of the target (-1: any), and the message as it arrives."""
+        """Number in the source, fragment of the target (-1: it has none), and the message as it arrives."""
 
     def is_over(self) -> bool:
         """Nobody waits for the answer any more."""
@@ -40,39 +40,48 @@ class FarTransfer:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FarArrivals:
-    """Somebody who wants to know which messages of a queue have arrived at other nodes."""
+    """Somebody who wants to know which messages of a queue have arrived in other stores."""
 
-    def learned(self, found: dict[str, list[int]]) -> None:
-        """By node: what it remembers."""
+    def is_over(self) -> bool:
+        """Nobody waits for the answer any more."""
+        return False
+
+    def learned(self, found: dict[int, list[int]]) -> None:
+        """By store: what it remembers."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FarAnswer:
-    """Somebody who wants a yes or no from other nodes."""
+    """Somebody who wants a yes or no from other stores."""
+
+    def is_over(self) -> bool:
+        """Nobody waits for the answer any more."""
+        return False
 
     def said(self, yes: bool) -> None: ...
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FarStores:
-    """The stores that other nodes have. Whatever is asked of them is asked until it is answered."""
+    """Stores that may be with other nodes. Whoever has one when it is asked is asked, until there is an answer; that may be this node."""
 
-    def node_of(self, store: int) -> str:
-        return ""
+    def stores_move(self) -> bool:
+        """A store that goes down here may come back with another node."""
+        return False
 
     def transfer(self, transfer: FarTransfer) -> None: ...
 
-    def ended(self, node: str, source: int, seqs: list[int]) -> None:
+    def ended(self, store: int, source: int, seqs: list[int]) -> None:
         """They have left their source for good: that they arrived need not be remembered. Asked once; `learn` finds the rest."""
 
-    def learn(self, source: int, then: FarArrivals) -> None:
-        """What all other nodes remember to have had from this queue."""
+    def learn(self, source: int, own: int, must: list[int], then: FarArrivals) -> None:
+        """What all stores but its `own` remember to have had from this queue. Those that `must` say are waited for, the others a moment."""
 
     def decided(self, store: int, transaction: bytes, then: FarAnswer) -> None:
-        """Has this store of another node decided that the transaction happens? If it does not know, it does not."""
+        """Has this store decided that the transaction happens? If it does not know, it does not, and never will."""
 
     def held(self, transaction: bytes, then: FarAnswer) -> None:
-        """Has any other node a share of it?"""
+        """Has any store that is not here a share of it?"""
 
 
 class Stores:
@@ -82,7 +91,7 @@ class Stores:
         self.turn = turn
         self.stores: list[StoreTenant] = []
         self.far: FarStores | None = None
-        """None: all stores are this node's, or come to it together."""
+        """None: all stores are this node's."""
         self.in_doubt: list[tuple[int, int, list[int]]] = []
         """Messages that were on their way to a store when it stopped: (that store, where they come from, their numbers there)."""
 
@@ -101,8 +110,8 @@ class Stores:
         return None
 
     @abstractmethod
-    def place_of(self, target: Entity, message: Message) -> tuple[str, int]:
-        """Where a message for it goes: another node (empty: this one), and the fragment of its key (-1: any)."""
+    def place_of(self, target: Entity, message: Message) -> tuple[int, int]:
+        """Where a message for it goes: a store that is elsewhere (-1: it is here), and which fragment there (-1: it has none)."""
 
     @abstractmethod
     def forward_target(self, name: str) -> Entity | None:

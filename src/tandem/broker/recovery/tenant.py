@@ -95,6 +95,9 @@ class StoreTenant(CrossStoreFacts):
             elif body_bytes:
                 self.roll.must_have_given(facts.id_of(entity), "messages of an entity")
                 self.journal.forget(location)
+                self.entities.unclaimed(entity, 1)
+            elif kind == facts.SETTLED:
+                self.entities.unclaimed(entity, -1)
 
     def _replay_own(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int) -> None:
         if kind == facts.CLOCK_SET:
@@ -123,6 +126,8 @@ class StoreTenant(CrossStoreFacts):
             if rows is not None:
                 rows.apply_published(seq, session_id, at, expires_at, location, body_bytes)
                 needed += 1
+            else:
+                self.entities.unclaimed(entity, 1)
         if needed:
             self.backing.shared[location] = needed
         else:

@@ -353,8 +353,11 @@ class _FarDecision(FarAnswer):
         self._tenant: StoreTenant = tenant
         self._transaction: bytes = transaction
 
+    def is_over(self) -> bool:
+        return self._tenant not in self._namespace.stores or not self._tenant.available
+
     def said(self, yes: bool) -> None:
-        if self._tenant in self._namespace.stores and self._tenant.available:
+        if not self.is_over():
             _resolve_one(self._namespace, self._tenant, self._transaction, True if yes else None)
 
 
@@ -362,16 +365,20 @@ def _forget_decided(namespace: Stores) -> None:
     """What no store has a share of any more was carried out everywhere."""
     far = namespace.far
     ours = [tenant for tenant in namespace.stores if far is None or not tenant.elsewhere]
+    left = [tenant for tenant in namespace.stores if tenant not in ours]
     if not all(tenant.available for tenant in ours):
         return
     for tenant in ours:
         for transaction, decided in list(tenant.committed.items()):
-            if not decided or any(transaction in other.prepared for other in ours):
+            if not decided or transaction in tenant.asked or any(transaction in other.prepared for other in ours):
                 continue
-            if far is None or transaction not in tenant.inherited:
+            # a store that has left with its share may have another node that still has to ask what was decided
+            shared = transaction in tenant.inherited or any(transaction in other.prepared for other in left)
+            if far is None or not shared:
                 tenant.end_committed(transaction)
             else:
                 tenant.inherited.discard(transaction)
+                tenant.asked.add(transaction)
                 far.held(transaction, _FarShares(tenant, transaction))
 
 
@@ -382,7 +389,11 @@ class _FarShares(FarAnswer):
         self._tenant: StoreTenant = tenant
         self._transaction: bytes = transaction
 
+    def is_over(self) -> bool:
+        return not self._tenant.available
+
     def said(self, yes: bool) -> None:
+        self._tenant.asked.discard(self._transaction)
         if yes:
             self._tenant.inherited.add(self._transaction)  # asked again with the next transaction, or after the next start
         elif self._transaction in self._tenant.committed:

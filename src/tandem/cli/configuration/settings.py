@@ -401,7 +401,8 @@ def _listeners(layers: _Layers, dev: bool) -> tuple[Listener, ...]:
     fixed = [port for port in ports if port]
     if len(set(fixed)) < len(fixed):
         raise ConfigurationError(f"{ports_place}: a port is named twice")
-    return tuple(Listener(host=host, port=port) for port in ports)
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host  # as addresses of IPv6 are written in URLs
+    return tuple(Listener(host=bare, port=port) for port in ports)
 
 
 def _data_dir(layers: _Layers, flags: Flags) -> Path | None:

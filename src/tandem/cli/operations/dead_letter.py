@@ -14,8 +14,9 @@ import typer
 
 from tandem.cli.operations.links import Path, receiver
 from tandem.cli.operations.message_text import as_line
-from tandem.cli.operations.messages import peeked, print_messages, send_in_batches
+from tandem.cli.operations.messages import print_messages, send_in_batches
 from tandem.cli.operations.output import JsonFlag, Yes, confirm, show, show_one, tell
+from tandem.cli.operations.peeking import UnreadableMessage, peeked
 from tandem.cli.operations.selection import MessageSelection, Reason, Since, Until, Where
 from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 from tandem.cli.property_pairs import property_pair
@@ -202,8 +203,10 @@ def _change(text: str) -> tuple[str, object]:
 def _selected(target: OperationTarget, entity: str, selection: MessageSelection) -> Iterator[ServiceBusReceivedMessage]:
     path = Path.parse(entity, dead_letters=True)
     with target.client() as client, receiver(client, path) as source:
-        for message in peeked(source, 0, _ALL):
-            if selection.holds(message):
+        for message in peeked(target, path, source, 0, _ALL):
+            if isinstance(message, UnreadableMessage):
+                print(f"dead letter {message.sequence_number} of {entity} is left out: {message.why}", file=sys.stderr)
+            elif selection.holds(message):
                 yield message
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tandem.cli.operations.links import DeadLetters, Entity, Path, Session, receiver
-from tandem.cli.operations.message_text import as_line, from_line, instant
+from tandem.cli.operations.message_text import from_line, instant
 from tandem.cli.operations.output import JsonFlag, show, tell
+from tandem.cli.operations.peeking import UnreadableMessage, line_of, peeked
 from tandem.cli.operations.target import OperationTarget, refusals, takes_target
 from tandem.cli.property_pairs import property_pair
 from tandem.model.errors import ConfigurationError
@@ -134,7 +135,8 @@ def peek(
     """
     path = Path.parse(entity, dead_letters)
     with refusals(), target.client() as client, receiver(client, path, session) as source:
-        print_messages(peeked(source, start, count), as_json)
+        held = source.session.session_id if source.session is not None else None
+        print_messages(peeked(target, path, source, start, count, held), as_json)
 
 
 @takes_target
@@ -171,24 +173,16 @@ def receive(
         raise typer.Exit(1)
 
 
-def peeked(source: Any, start: int, count: int) -> Iterator[ServiceBusReceivedMessage]:
-    """Page by page from a sequence number on."""
-    while count > 0:
-        page = source.peek_messages(max_message_count=min(_PAGE, count), sequence_number=start)
-        if not page:
-            return
-        yield from page
-        count -= len(page)
-        start = (page[-1].sequence_number or 0) + 1
-
-
-def print_messages(messages: Iterable[ServiceBusReceivedMessage], as_json: bool) -> None:
+def print_messages(messages: Iterable[ServiceBusReceivedMessage | UnreadableMessage], as_json: bool) -> None:
     if as_json:
         for message in messages:
-            print(json.dumps(as_line(message)))
+            print(json.dumps(line_of(message)))
         return
-    rows = [as_line(message) for message in messages]
+    rows = [line_of(message) for message in messages]
     for row in rows:
+        if "unreadable" in row:
+            row["body"] = f"unreadable: {row['unreadable']}"
+            continue
         body = str(row.get("body", f"{len(row.get('body_base64', '')) * 3 // 4} bytes"))
         row["body"] = body if len(body) <= _BODY_SHOWN else body[: _BODY_SHOWN - 1] + "…"
     if rows:

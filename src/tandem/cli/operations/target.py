@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,10 +49,11 @@ class OperationTarget:
             options["transport"] = _plain_transport()
         return ServiceBusAdministrationClient.from_connection_string(self.connection_string, retry_total=_RETRIES, **options)
 
-    def client(self, **options: Any) -> ServiceBusClient:
+    def client(self, retries: int = _RETRIES, **options: Any) -> ServiceBusClient:
         from azure.servicebus import ServiceBusClient
 
-        return ServiceBusClient.from_connection_string(self.connection_string, retry_total=_RETRIES, **self._options(), **options)
+        logging.getLogger("azure").addHandler(logging.NullHandler())  # what goes wrong is raised, and said once
+        return ServiceBusClient.from_connection_string(self.connection_string, retry_total=retries, **self._options(), **options)
 
     def engine_client(self) -> BlockingClient:
         """For requests that the SDK does not know."""
@@ -70,7 +72,8 @@ def _plain_transport() -> Any:
 
     class PlainTransport(RequestsTransport):  # type: ignore[misc]
         def send(self, request: Any, **options: Any) -> Any:
-            request.url = "http://" + request.url.removeprefix("https://")
+            if request.url.startswith("https://"):  # else it is sent again
+                request.url = "http://" + request.url.removeprefix("https://")
             return super().send(request, **options)
 
     return PlainTransport()

@@ -139,7 +139,9 @@ def _add(found: TopSnapshot, name: str, labels: Mapping[str, str], value: float)
         column = _GAUGES[name]
     elif name == "tandem_operations_total" and not dead:
         column = "in" if labels["operation"] in _IN else "out" if labels["operation"] in _OUT else ""
-    if column:
+    if column == "oldest_seconds":  # each worker has an oldest one of its own
+        entity[column] = max(entity.get(column, 0.0), value)
+    elif column:
         entity[column] = entity.get(column, 0.0) + value
 
 

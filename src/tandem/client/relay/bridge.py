@@ -85,7 +85,7 @@ async def _cut(stream: RelayStream, writer: asyncio.StreamWriter, tasks: Sequenc
 def _reset(writer: asyncio.StreamWriter) -> None:
     """The peer must not take it for an ordinary end: no more comes, and what came may not be all."""
     raw = writer.get_extra_info("socket")
-    if raw is not None:
+    if raw is not None and raw.fileno() >= 0:  # else the peer was first, and it is closed
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 

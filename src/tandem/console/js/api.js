@@ -104,19 +104,29 @@ export function can(right, path = "") {
   );
 }
 
+const SILENT_MS = 8000;
+
 // Calls `tell(state)` for every sample, `tell(null)` while the broker does not answer; returns what ends it.
 export function live(tell) {
   const stop = new AbortController();
   let pause = 500;
   const run = async () => {
     while (!stop.signal.aborted && session) {
+      // A connection on which nothing comes any more is dead, whatever the network says: the broker is never silent for so long.
+      const one = new AbortController();
+      let silent;
+      const heard = () => (clearTimeout(silent), (silent = setTimeout(() => one.abort(), SILENT_MS)));
+      const end = () => one.abort();
+      stop.signal.addEventListener("abort", end);
       try {
-        const response = await checked(await request("GET", "api/live", undefined, stop.signal));
+        heard();
+        const response = await checked(await request("GET", "api/live", undefined, one.signal));
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
         let rest = "";
         for (;;) {
           const { value, done } = await reader.read();
           if (done) break;
+          heard();
           rest += value;
           const events = rest.split("\n\n");
           rest = events.pop();
@@ -125,6 +135,9 @@ export function live(tell) {
         }
       } catch (error) {
         if (stop.signal.aborted || !session) return;
+      } finally {
+        clearTimeout(silent);
+        stop.signal.removeEventListener("abort", end);
       }
       if (stop.signal.aborted) return;
       tell(null);

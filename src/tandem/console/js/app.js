@@ -40,8 +40,9 @@ function useLive() {
         if (!now) return set((before) => ({ ...before, lost: true }));
         const kept = history.current;
         const last = kept.at_ms[kept.at_ms.length - 1];
-        if (now.latest.at_ms && now.latest.at_ms !== last) {
+        if (now.latest.at_ms) {
           for (const [name, column] of Object.entries(kept)) {
+            if (now.latest.at_ms === last) column.pop(); // the same instant; other workers may have said more about it since
             column.push(now.latest[name]);
             if (column.length > SAMPLES) column.shift();
           }

@@ -87,10 +87,15 @@ class ReroutableDisposition(PendingDisposition):
             if self._arriving:
                 queue.arrived(self._arriving)
             super().done(None)
-        elif not self.connection.gone and isinstance(error, StoreUnavailable):
+        elif not self.connection.gone and isinstance(error, StoreUnavailable) and not self._may_move():
             self._go_elsewhere(queue)
         else:
             super().done(error)
+
+    def _may_move(self) -> bool:
+        """Whoever has the failed store next knows nothing of what was rerouted here: its sender tries again, or has duplicates detected."""
+        far = self.connection.context.namespace.far
+        return far is not None and far.stores_move()
 
     def _go_elsewhere(self, queue: PartitionedQueue) -> None:
         connection = self.connection

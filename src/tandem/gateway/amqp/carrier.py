@@ -12,12 +12,17 @@ from tandem.amqp.types import Symbol
 from tandem.broker.entities.partitioned import PARTITIONED, PartitionedQueue
 from tandem.cluster.ownership import Ownership
 from tandem.cluster.peers import RIGHTS_PROPERTY, ClusterNode, unfit_version
+from tandem.gateway.amqp.attach import SESSION_FILTER
 from tandem.gateway.amqp.carrying import CarriedConnection, CarriedLink, CarriedReceiving, CarriedRequests, CarriedSending
 from tandem.gateway.amqp.connection import PeerConnection
+from tandem.gateway.amqp.management import ManagementNode
 from tandem.gateway.amqp.moving import move
 from tandem.gateway.amqp.pump import TransportWriter
 from tandem.gateway.amqp.recording import Recording
 from tandem.gateway.amqp.spread import Spread
+from tandem.gateway.amqp.spread_receiving import SpreadReceiving
+from tandem.gateway.amqp.spread_requests import SpreadManagement
+from tandem.gateway.amqp.spread_sending import SpreadSending
 from tandem.gateway.fragment_owners import Ask
 from tandem.gateway.something_ready import answer_awaits
 from tandem.model.address import Address
@@ -125,6 +130,11 @@ class LinkCarrier:
         while not connection.gone and link.state == ATTACH_RECEIVED:
             changed = self._changed
             owner = self._ownership.owner(store)
+            front = self._context.namespace.front(address)
+            if front is not None and not is_of_session(link) and self._is_spread(front):
+                connection.turn.begin()
+                self.spread.attach(connection, link, address, right, front)
+                return
             if self._ownership.here(store):
                 connection.turn.begin()
                 self._attach_here(connection, link, address, right)
@@ -179,12 +189,13 @@ class LinkCarrier:
             opening = self._opening[key] = asyncio.ensure_future(self._open(connection, node))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
         try:
-            return await asyncio.shield(opening)
+            opened = await asyncio.shield(opening)
         except (OSError, BusError) as error:
             if self._told.get(node) != str(error):
                 self._told[node] = str(error)
                 self._context.log(f"node '{node}' cannot be reached: {error}")
             return None
+        return None if opened.engine.closed else opened  # it may have ended before its first user came to it
 
     async def _open(self, connection: PeerConnection, node: str) -> CarriedConnection:
         context = self._context
@@ -232,24 +243,64 @@ class LinkCarrier:
             raise StoreUnavailable(f"at {where}: {error.description if error is not None else 'it hung up'}")
 
     def _owner_changed(self, store: int) -> None:
-        """Whoever waits looks again; links that lead to a node that has the store no longer are detached."""
+        """Whoever waits looks again; links that lead where the store is no longer, or not alone, are detached and come again."""
         self._changed.set()
         self._changed = asyncio.Event()
-        owner = self._ownership.owner(store)
         moved = StoreUnavailable("The store of this entity has moved to another node. Attach the link again.")
         self._context.turn.begin()
         for connection in list(self._context.connections):
-            if isinstance(connection, PeerConnection) and connection.carried:
-                self._detach_moved(connection, store, owner, moved)
+            if isinstance(connection, PeerConnection) and connection.may_carry:
+                self._detach_moved(connection, store, moved)
 
-    def _detach_moved(self, connection: PeerConnection, store: int, owner: str | None, moved: BusError) -> None:
-        namespace = self._context.namespace
+    def _detach_moved(self, connection: PeerConnection, store: int, moved: BusError) -> None:
         for session in list(connection.engine.sessions.values()):
             for link in list(session.links.values()):
                 handler = link.handler
-                if isinstance(handler, CarriedLink) and handler.carried.node != owner and namespace.store_of(handler.address) == store:
-                    link.detach(connection.error_of(moved, handler.address.path))
-                    connection.touch()
+                if isinstance(handler, SpreadReceiving):
+                    self.spread.draw_from_all(connection, handler, *connection.links[link])
+                    continue
+                address = _address_of(connection, link)
+                if address is None or not link.attached or self._leads_right(link, address, store):
+                    continue
+                error = connection.error_of(moved, address.path)
+                link.detach(error)
+                if isinstance(handler, ManagementNode):
+                    for reply in connection.replies.of_node(handler.node):
+                        reply.detach(error)
+                connection.touch()
+
+    def _leads_right(self, link: Link, address: Address, store: int) -> bool:
+        """Whether a link is where it would be put if it was attached now; those to other stores than the one that has moved are."""
+        handler = link.handler
+        namespace = self._context.namespace
+        found = namespace.store_of(address)
+        front = namespace.front(address)
+        if found is None or isinstance(handler, (SpreadSending, SpreadManagement)) or is_of_session(link):
+            return not isinstance(handler, CarriedLink) or found != store or handler.carried.node == self._ownership.owner(store)
+        if found == PARTITIONED and front is not None:
+            if self._is_spread(front):
+                return False
+            found = store
+        elif found != store:
+            return True
+        owner = self._ownership.owner(found)
+        return handler.carried.node == owner if isinstance(handler, CarriedLink) else self._ownership.here(found)
+
+
+def is_of_session(link: Link) -> bool:
+    """It holds a session, or waits for one: whoever has its fragment tells it what becomes of that."""
+    return isinstance(link, SenderLink) and link.source is not None and SESSION_FILTER in link.source.filter
+
+
+def _address_of(connection: PeerConnection, link: Link) -> Address | None:
+    """The entity that a link leads to; None: to none."""
+    handler = link.handler
+    if isinstance(handler, CarriedLink):
+        return handler.address
+    if isinstance(handler, ManagementNode):
+        return handler.address
+    kept = connection.links.get(link)
+    return kept[0] if kept is not None else None
 
 
 class CarriedPump(asyncio.Protocol):

@@ -266,11 +266,13 @@ class CarriedSending(CarriedLink):
         self.reject(
             delivery_id, settled, MessageSizeExceeded(f"The message exceeds the limit of {link.max_message_size} bytes of '{path}'.")
         )
-        if self.far is not None:
-            link.grant(self.far.credit)  # the owner never saw it
 
     def reject(self, delivery_id: int, settled: bool, error: BusError) -> None:
+        """The owner never sees it, so the credit that it took is given again."""
         client = self.client
+        if self.far is not None:
+            self.near.grant(self.far.credit if self.far.credit > 0 else 0)
+            client.touch()
         if settled:
             client.log_presettled_refusal(error)
             return

@@ -105,6 +105,9 @@ class PeerConnection(ConnectionHandler, Flushed):
         self.engine: Connection = Connection(self, self.engine_config(context.limits, container_id), True)
         context.connections[self] = None
 
+    def is_of_a_client(self) -> bool:
+        return True
+
     def engine_config(self, limits: Limits, container_id: str) -> ConnectionConfig:
         return ConnectionConfig(
             container_id=container_id,

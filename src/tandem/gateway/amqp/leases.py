@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tandem.broker.queue.entity import Entity
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
+    from tandem.model.limits import Limits
     from tandem.model.message import Message
 
 _LONG: Final = 0x81
@@ -29,19 +30,21 @@ _SLICE_SECONDS: Final = 30.0
 _WORDS_CHARS_MAX: Final = 4_096
 
 
-def numbers(body: dict[object, object], name: str) -> list[int]:
-    """Sequence numbers as ranges ("1-5,9"), as an array or a list; absent is none."""
+def numbers(body: dict[object, object], name: str, limits: Limits) -> list[int]:
+    """Sequence numbers as ranges ("1-5,9"), as an array or a list, and no more than a lease holds; absent is none."""
     value = body.get(name)
     if value is None:
         return []
     if isinstance(value, str):
         try:
-            return unpack_ranges(value)
+            return unpack_ranges(value, limits.lease_messages_max)
         except ValueError as error:
             raise ArgumentRefused(f"'{name}': {error}.") from None
     values = value.values if isinstance(value, Array) else value
     if not isinstance(values, (list, tuple)) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
         raise ArgumentRefused(f"The request needs '{name}' as ranges or an array of sequence numbers.")
+    if len(values) > limits.lease_messages_max:
+        raise ArgumentRefused(f"'{name}': a lease holds at most {limits.lease_messages_max} messages.")
     return list(values)
 
 
@@ -92,15 +95,12 @@ class LeaseOperations:
         """
         limits = self._connection.context.limits
         duration_ms = need(body, "duration-ms", int)
-        if not 1_000 <= duration_ms <= limits.lease_ms_max:
-            raise ArgumentRefused(f"A lease lasts 1000 to {limits.lease_ms_max} milliseconds, asked for {duration_ms}.")
+        self._must_last(duration_ms, limits.lease_ms_max)
         lease_id = need(body, "lease-id", str)
         if not 0 < len(lease_id) <= limits.session_id_chars_max:
             raise ArgumentRefused(f"A lease id has 1 to {limits.session_id_chars_max} characters.")
         if "ranges" in body:
-            seqs = numbers(body, "ranges")
-            if len(seqs) > limits.lease_messages_max:
-                raise ArgumentRefused(f"A lease holds at most {limits.lease_messages_max} messages.")
+            seqs = numbers(body, "ranges", limits)
             lease: Lease | None = self._queue.leases.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now)
         else:
             lease = await self._next(lease_id, body, duration_ms)
@@ -110,6 +110,10 @@ class LeaseOperations:
         self._connection.context.claims.granted(queue.path, lease_id)
         await durable(queue)
         return 200, self._describe(queue, lease)
+
+    def _must_last(self, duration_ms: int, most: int) -> None:
+        if not 1_000 <= duration_ms <= most:
+            raise ArgumentRefused(f"A lease lasts 1000 to {most} milliseconds, asked for {duration_ms}.")
 
     async def _next(self, lease_id: str, body: dict[object, object], duration_ms: int) -> Lease | None:
         limits = self._connection.context.limits
@@ -228,7 +232,9 @@ class LeaseOperations:
     # -- the rest of its life ----------------------------------------------------------------
 
     async def renew(self, body: dict[object, object]) -> Reply:
-        duration_ms = min(need(body, "duration-ms", int), self._connection.context.limits.lease_ms_max)
+        most = self._connection.context.limits.lease_ms_max
+        duration_ms = min(need(body, "duration-ms", int), most)
+        self._must_last(duration_ms, most)
         lease = self._queue.leases.renew(need(body, "lease-id", str), duration_ms, self._connection.turn.now)
         return 200, {"expires-at": Timestamp(lease.expires_at), "remaining": Int(lease.remaining())}
 
@@ -268,7 +274,8 @@ class LeaseOperations:
         now = self._connection.turn.now
         lease_id = need(body, "lease-id", str)
         dead = self._dead_letters(body)
-        done, back = numbers(body, "completed"), numbers(body, "returned")
+        limits = self._connection.context.limits
+        done, back = numbers(body, "completed", limits), numbers(body, "returned", limits)
         completed = queue.leases.complete_part(lease_id, done, now)
         returned = queue.leases.return_part(lease_id, back, now)
         moves: list[Durable] = []

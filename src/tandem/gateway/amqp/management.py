@@ -29,6 +29,8 @@ TIMESTAMP: Final = 0x83
 NO_CONTENT: Final = 204
 
 Operation = Callable[[dict[object, object]], Awaitable[Reply]]
+Offered = tuple[Right, int | None, Operation]
+"""What it takes to be allowed to ask, as what it is metered, and who answers."""
 
 _LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
 """They carry messages: a client that asks and does not read must not have many of them kept for it."""
@@ -56,12 +58,12 @@ class ManagementNode(Requests):
 
     def __init__(self, connection: PeerConnection, address: Address, leases: LeaseOperations) -> None:
         super().__init__(connection, address.path.casefold())
-        self._address = address
+        self.address = address
         self._in_flight = 0
         self._sessions = SessionOperations(connection, address)
         rules = RuleOperations(connection, address)
         # What is None here is counted with the messages it is about, or not at all.
-        self._operations: dict[str, tuple[Right, int | None, Operation]] = {
+        self._operations: dict[str, Offered] = {
             "com.microsoft:peek-message": (Right.LISTEN, PEEK, self._peek),
             "com.microsoft:renew-lock": (Right.LISTEN, None, self._renew_lock),
             "com.microsoft:receive-by-sequence-number": (Right.LISTEN, None, self._receive_deferred),
@@ -92,7 +94,7 @@ class ManagementNode(Requests):
     @property
     def _queue(self) -> Entity:
         """Looked up for each request: a store that came back brings new queues."""
-        return self.connection.context.namespace.resolve(self._address)
+        return self.connection.context.namespace.resolve(self.address)
 
     def handle(self, request: NodeRequest) -> None:
         if self._in_flight >= self.connection.context.limits.management_requests_in_flight_max:
@@ -110,7 +112,7 @@ class ManagementNode(Requests):
             if known is None:
                 raise NotImplementedByBroker(f"The management operation {operation!r} is not known.")
             right, meter, method = known
-            self.connection.require(self._address, right)
+            self.connection.require(self.address, right)
             body = request.body
             if not isinstance(body, dict):
                 raise ArgumentRefused("The request needs a map as its body.")
@@ -148,7 +150,7 @@ class ManagementNode(Requests):
     def _answer_error(self, request: NodeRequest, error: BusError) -> None:
         context = self.connection.context
         tracking_id = context.tracker.new_id()
-        text = context.tracker.describe(error, self._address.path, self.connection.turn.now, tracking_id)
+        text = context.tracker.describe(error, self.address.path, self.connection.turn.now, tracking_id)
         self.reply(
             request,
             {
@@ -166,7 +168,7 @@ class ManagementNode(Requests):
         start = max(need(body, "from-sequence-number", int), 0)
         most = min(need(body, "message-count", int), self.connection.context.limits.peek_messages_max)
         session = self._sessions.looked_at(body)
-        found: list[object] = [{"message": one} for one in await verbs.peek(self.connection.context, self._address, start, most, session)]
+        found: list[object] = [{"message": one} for one in await verbs.peek(self.connection.context, self.address, start, most, session)]
         return (200, {"messages": found}) if found else (204, {})
 
     async def _receive_deferred(self, body: dict[object, object]) -> Reply:
@@ -218,13 +220,13 @@ class ManagementNode(Requests):
             if not isinstance(raw, bytes):
                 raise ArgumentRefused("Each entry of 'messages' needs 'message' as binary.")
             messages.append(self.connection.translator.message(raw))
-        queue = self.connection.context.namespace.resolve_sender(self._address)
+        queue = self.connection.context.namespace.resolve_sender(self.address)
         placed = verbs.send_all(queue, messages, self.connection.turn.now)
         await durable(queue)
         return 200, {"sequence-numbers": Array(LONG, [one.seq for one in placed])}
 
     async def _cancel_scheduled(self, body: dict[object, object]) -> Reply:
-        queue = self.connection.context.namespace.resolve_sender(self._address)
+        queue = self.connection.context.namespace.resolve_sender(self.address)
         queue.browsing.cancel_scheduled(many(body, "sequence-numbers", int), self.connection.turn.now)
         await durable(queue)
         return 200, {}
@@ -245,7 +247,7 @@ class ManagementNode(Requests):
             return 204, {"message-count": Int(0)}
         await durable(self._queue)
         connection = self.connection
-        connection.context.audited(PURGED, connection.holder(self._address), connection.peer, self._queue.path, f"{removed} messages")
+        connection.context.audited(PURGED, connection.holder(self.address), connection.peer, self._queue.path, f"{removed} messages")
         return 200, {"message-count": Int(removed)}
 
     async def _message_counts(self, body: dict[object, object]) -> Reply:

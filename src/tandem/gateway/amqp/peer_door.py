@@ -38,6 +38,9 @@ class CarriedClient(PeerConnection):
         super().__init__(context_of, attach, writer, peer, config.container_id)
         self.may_carry = False
 
+    def is_of_a_client(self) -> bool:
+        return False
+
     def engine_config(self, limits: Limits, container_id: str) -> ConnectionConfig:
         return self._config
 

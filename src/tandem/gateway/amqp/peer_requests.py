@@ -89,7 +89,8 @@ class NodeChannel(LinkHandler):
                     await self._connect()
                 properties, answer = await self._send(operation, body)
         except TimeoutError:
-            raise OperationTimeout(f"Node '{self.node}' did not answer within {seconds:g} s.") from None
+            told = f"Node '{self.node}' did not answer. One that hangs is given up, or started again, within half a minute: try again then."
+            raise OperationTimeout(told) from None
         except OSError as error:
             raise StoreUnavailable(f"Node '{self.node}' cannot be reached: {error}.") from error
         status = properties.get("status")
@@ -130,20 +131,24 @@ class NodeChannel(LinkHandler):
             raise StoreUnavailable(f"Nobody knows the address of node '{self.node}'.")
         loop = asyncio.get_running_loop()
         wire = _Wire(self._config(), self._lost)
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            if where.startswith("unix:"):
-                await loop.create_unix_connection(lambda: wire, where.removeprefix("unix:"))
-            else:
-                host, _, port = where.rpartition(":")
-                await loop.create_connection(lambda: wire, host.strip("[]"), int(port))
-            self._wire = wire
-            self._ready = loop.create_future()
-            session = wire.engine.begin()
-            replies = session.attach_receiver("answers", Terminus(PEER), Terminus(PEER), self, 1, 0, None, BYTES_MAX)
-            replies.auto_credit = _CREDIT
-            self._requests = session.attach_sender("requests", Terminus(PEER), Terminus(PEER), self, 1)
-            wire.flush()
-            await self._ready
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                if where.startswith("unix:"):
+                    await loop.create_unix_connection(lambda: wire, where.removeprefix("unix:"))
+                else:
+                    host, _, port = where.rpartition(":")
+                    await loop.create_connection(lambda: wire, host.strip("[]"), int(port))
+                self._wire = wire
+                self._ready = loop.create_future()
+                session = wire.engine.begin()
+                replies = session.attach_receiver("answers", Terminus(PEER), Terminus(PEER), self, 1, 0, None, BYTES_MAX)
+                replies.auto_credit = _CREDIT
+                self._requests = session.attach_sender("requests", Terminus(PEER), Terminus(PEER), self, 1)
+                wire.flush()
+                await self._ready
+        except (TimeoutError, asyncio.CancelledError):
+            wire.cut()  # now: a word from it later would be taken for one from the next
+            raise
 
     def _lost(self, error: AmqpError | None) -> None:
         lost = StoreUnavailable(f"Node '{self.node}' was lost: {error.description if error is not None else 'it hung up'}.")
@@ -229,6 +234,11 @@ class _Wire(asyncio.Protocol):
             self._transport.write(data)
         if self.engine.closed:
             self._transport.close()
+
+    def cut(self) -> None:
+        self.connection_lost(None)
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._beats is not None:

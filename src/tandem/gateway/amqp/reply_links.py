@@ -57,6 +57,9 @@ class ReplyLinks(LinkHandler):
         for key in keys:
             self._known.setdefault(key, _Latest()).add(link)
 
+    def of_node(self, node: str) -> list[SenderLink]:
+        return [link for link, keys in self._keys.items() if (node,) in keys]
+
     def find(self, node: str, session: Session, reply_to: str | None) -> SenderLink | None:
         """Clients write the same reply-to for every link, or the link's name: what is closest wins."""
         keys: list[tuple[object, ...]] = [(node, session, reply_to), (node, session), (node,)]

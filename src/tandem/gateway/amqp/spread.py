@@ -35,8 +35,9 @@ from tandem.gateway.amqp.carrying import CarriedConnection, CarriedReceiving
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.receiving import LinkConsumer
 from tandem.gateway.amqp.selectors import take_selector
+from tandem.gateway.amqp.spread_asking import Continued
 from tandem.gateway.amqp.spread_receiving import FarSource, SpreadConsumer, SpreadReceiving
-from tandem.gateway.amqp.spread_requests import Continued, SpreadManagement
+from tandem.gateway.amqp.spread_requests import SpreadManagement
 from tandem.gateway.amqp.spread_sending import FarSending, SpreadSending
 from tandem.gateway.fragment_owners import Ask, FragmentOwners
 from tandem.gateway.something_ready import first_with_something
@@ -51,6 +52,8 @@ _COPY: Final = "copy"
 _TRY_MS: Final = 100
 """A session that is there is had at once; one that somebody else took meanwhile is not waited for."""
 _AGAIN: Final = 0.01
+_LOOK_SECONDS: Final = 5.0
+"""For so long those are looked at that have fragments now."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
@@ -122,15 +125,26 @@ class Spread(FragmentOwners):
         serve_receiver(link, address, queue, consumer, None)
         receiving = link.handler
         assert isinstance(receiving, SpreadReceiving)
-        receiving.opening.update(self.others(front))
-        for node in self.others(front):
-            connection.context.spawn(self._keep_source(connection, receiving, node, address, right))
+        self.draw_from_all(connection, receiving, address, right)
+
+    def draw_from_all(self, connection: PeerConnection, receiving: SpreadReceiving, address: Address, right: Right) -> None:
+        """From everybody who has fragments now; again whenever a store has moved."""
+        front = self.context.namespace.front(address)
+        for node in self.others(front) if front is not None else []:
+            if node not in receiving.nodes:
+                receiving.nodes.add(node)
+                receiving.opening.add(node)
+                connection.context.spawn(self._keep_source(connection, receiving, node, address, right))
+
+    def _has_part(self, node: str, address: Address) -> bool:
+        front = self.context.namespace.front(address)
+        return front is not None and node in self.others(front)
 
     async def _keep_source(self, connection: PeerConnection, receiving: SpreadReceiving, node: str, address: Address, right: Right) -> None:
-        """As long as the client receives here it gets what that node has too, whenever the node is there."""
+        """As long as the client receives here, and that node has fragments, it gets what that node has too, whenever the node is there."""
         near = receiving.own.link
         pause = _FIRST_PAUSE
-        while near.attached and not connection.gone:
+        while near.attached and not connection.gone and self._has_part(node, address):
             carried = await self.continued(connection, node)
             if carried is not None and near.attached and not connection.gone:
                 connection.turn.begin()
@@ -146,6 +160,9 @@ class Spread(FragmentOwners):
                 receiving.opened(node)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
+        receiving.nodes.discard(node)
+        connection.turn.begin()
+        receiving.opened(node)
 
     # -- sessions ----------------------------------------------------------------------------
 
@@ -178,12 +195,14 @@ class Spread(FragmentOwners):
             front = self.context.namespace.front(address)
             owners = self.owners(front) if front is not None else []
             left = deadline - loop.time()
-            found = await first_with_something(self.context, address, owners, self.ask, left) if left > 0 else None
+            found = await first_with_something(self.context, address, owners, self.ask, min(left, _LOOK_SECONDS)) if left > 0 else None
             connection.turn.begin()
             if connection.gone or link.state != ATTACH_RECEIVED:
                 return
             try:
                 if found is None:
+                    if left > _LOOK_SECONDS:
+                        continue  # others may have fragments by now
                     raise OperationTimeout(f"There was no session with messages in '{address.path}' in the time given.")
                 had = await (
                     self._try_there(connection, link, address, right, found) if found else self._try_here(connection, link, address)

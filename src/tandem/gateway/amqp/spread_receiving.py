@@ -74,6 +74,8 @@ class SpreadReceiving(Receiving):
         self._turns: int = 0
         self._unasked: list[FarSource] | None = None
         """While the client drains: who has not been asked yet."""
+        self.nodes: set[str] = set()
+        """That are drawn from, or are to be as soon as they are reached."""
         self.opening: set[str] = set()
         """Nodes that were not reached yet, nor found to be away: a drain waits for them."""
         queue.receivers.watch(self._watch)
@@ -250,7 +252,9 @@ class FarSource(CarriedReceiving):
         return far.credit if far is not None and far.attached and far.credit > 0 else 0
 
     def wants(self) -> bool:
-        return (self.has or self.active) and self.attached and self.far is not None and not self.far.drain
+        """What it was asked to give back and has used up since is as good as given back: it may not say so."""
+        far = self.far
+        return (self.has or self.active) and far is not None and far.attached and (not far.drain or far.credit <= 0)
 
     def attach(self, properties: dict[object, object] | None) -> None:
         near = self.near
@@ -272,12 +276,13 @@ class FarSource(CarriedReceiving):
         if drain:
             far.ask_drain()
         else:
+            far.drain = False
             far.session.send_link_flow(far, False, False)
         self.carried.touch()
 
     def recall(self) -> None:
         far = self.far
-        if far is not None and far.attached and not far.drain and far.credit > 0:
+        if far is not None and far.attached and far.credit > 0 and not far.drain:
             far.ask_drain()
             self.carried.touch()
 
@@ -323,7 +328,8 @@ class FarSource(CarriedReceiving):
         far = self.far
         if far is None or not far.attached:
             return
-        self.has = far.available > 0
+        if not far.answers_drain:  # that says what became of the credit; what is there was said before, or will be
+            self.has = far.available > 0
         if not self.has:
             self.active = False
         self._receiving.balance()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tandem.model.message import Message
 
 _MS = 1_000_000
+_CONTEXTS_KEPT = 128
+"""So many are kept before anybody looks which of them are needed."""
 _OUTCOMES = {
     ACCEPTED_CODE: "complete",
     REJECTED_CODE: "dead-letter",
@@ -118,14 +120,15 @@ def _parents(payload: bytes, message_format: int) -> list[str]:
 class TracedConsumer(LinkConsumer):
     """`deliver`: from the instant a message was enqueued until it was sent to a receiver."""
 
-    __slots__ = ("contexts", "path", "tracing")
+    __slots__ = ("_tidy_at", "contexts", "path", "tracing")
 
     def __init__(self, connection: PeerConnection, link: SenderLink, peek_lock: bool, path: str, tracing: MessageSpans) -> None:
         super().__init__(connection, link, peek_lock)
         self.path = path
         self.tracing = tracing
-        self.contexts: dict[bytes, str] = {}
-        """Of what is in the receiver's hands, by lock token."""
+        self.contexts: dict[bytes, tuple[Lock, str]] = {}
+        """Of what is in the receiver's hands, by lock token; and of at most as much again that left them by another way than this link."""
+        self._tidy_at = _CONTEXTS_KEPT
 
     def deliver(self, message: Message, seq: int, enqueued_at: int, count: int, expires_at: int, lock: Lock | None) -> None:
         parent = trace_parent(application_properties_of(message.bare))
@@ -137,7 +140,19 @@ class TracedConsumer(LinkConsumer):
         span = self.tracing.start("deliver", parent, self.path, began, sequence_number=seq, delivery_count=count + 1)
         self.tracing.end(span, None, now * _MS)
         if lock is not None:
-            self.contexts[lock.token] = parent
+            if len(self.contexts) >= self._tidy_at:
+                self._tidy()
+            self.contexts[lock.token] = (lock, parent)
+
+    def _tidy(self) -> None:
+        """What was settled by a request, or whose lock ended, is nobody's any more."""
+        self.contexts = {token: held for token, held in self.contexts.items() if held[0].held}
+        self._tidy_at = max(_CONTEXTS_KEPT, 2 * len(self.contexts))
+
+    def context_of(self, lock: Lock) -> str:
+        """The one that the message carries, once; empty if it carries none."""
+        found = self.contexts.pop(lock.token, None)
+        return found[1] if found is not None else ""
 
 
 class TracedReceiving(Receiving):
@@ -152,7 +167,7 @@ class TracedReceiving(Receiving):
         spans: list[object] = []
         for delivery in deliveries:
             lock = delivery.context
-            parent = consumer.contexts.pop(lock.token, "") if isinstance(lock, Lock) else ""
+            parent = consumer.context_of(lock) if isinstance(lock, Lock) else ""
             if parent:
                 spans.append(consumer.tracing.start("settle", parent, self.queue.path, None, settlement=_OUTCOMES.get(outcome.code, "?")))
         super().on_disposition(link, deliveries, outcome, settled)

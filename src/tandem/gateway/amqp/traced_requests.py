@@ -81,7 +81,9 @@ class TracedLeases(LeaseOperations):
                 self._tracing.end(span, None, now * _MS)
 
     async def settle_part(self, body: dict[object, object]) -> Reply:
-        wanted = dict.fromkeys(numbers(body, "completed"), "complete") | dict.fromkeys(numbers(body, "returned"), "abandon")
+        limits = self._connection.context.limits
+        wanted = dict.fromkeys(numbers(body, "completed", limits), "complete")
+        wanted |= dict.fromkeys(numbers(body, "returned", limits), "abandon")
         wanted |= {seq: "dead-letter" for seq, _, _ in self._dead_letters(body)}
         spans = await _settling(self._tracing, self._connection, self._queue, wanted)
         return await _ended(self._tracing, spans, super().settle_part(body))

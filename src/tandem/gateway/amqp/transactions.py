@@ -154,6 +154,8 @@ class Transactions:
             if transaction.steps or transaction.loading:
                 raise _over_nodes(carried.node)
             transaction.carried = CarriedTransaction(carried, transaction.id)
+        elif transaction.carried.carried.engine.closed:
+            raise TransactionRolledBack("The node that has this transaction was lost. Nothing of it has happened. Try again.")
         elif transaction.carried.carried is not carried:
             raise _over_nodes(carried.node)
         return transaction.carried

@@ -55,6 +55,6 @@ def own_figures(server: OperatedBroker, number: int) -> dict[str, Any]:
         "commits": count,
         "commit_ms": sum(one.sum_ms for one in commits) / count if count else None,
         "carried_links": carried_links(context),
-        "connections": len(context.connections),
+        "connections": context.client_count(),
         "clock_ahead_ms": -node.skew_ms,
     }

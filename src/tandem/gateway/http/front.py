@@ -314,7 +314,9 @@ class _GuardedHandler(GuardedHandler):
         """Bytes that are no request, or a handler that broke. A stranger's nonsense must not fill the log."""
         if isinstance(exc, MemoryError):
             self._loop.call_exception_handler({"message": "out of memory in a request", "exception": exc})
-        if status >= 500:
+        if isinstance(exc, ConnectionError):
+            logger.warning("%s %s broke off: %s", request.method, request.path[:100], exc)
+        elif status >= 500:
             logger.error("%s %s failed", request.method, request.path[:100], exc_info=exc)
         else:
             logger.debug("refused what is no HTTP request: %s", message or exc)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 from aiohttp import web
 
+from tandem.broker.entities.joined import FRAGMENT_SHIFT, fragment_of_key
+from tandem.gateway.http.joined_figures import joined_stores
+from tandem.gateway.http.lock_pages import release_locks
 from tandem.gateway.http.onward import HEADER, Onward
 from tandem.gateway.http.operated_broker import OperatedBroker
 from tandem.gateway.http.pages import OperatorPages, as_json
 from tandem.gateway.http.types import PASSIVE
+from tandem.model.address import parse
 
-_ELSEWHERE = "elsewhere"
+if TYPE_CHECKING:
+    from tandem.broker.entities.partitioned import PartitionedQueue
+
 _WELL = ("up", "degraded")
 
 
@@ -39,16 +46,12 @@ class JoinedPages(OperatorPages):
         others = await self._others(request)
         well = True
         for place, namespace in enumerate(said["namespaces"]):
-            theirs = [other["namespaces"][place] for other in others.values() if "namespaces" in other]
-            namespace["connections"] += sum(one["connections"] for one in theirs)
-            for number, store in enumerate(namespace["stores"]):
-                if store["state"] == _ELSEWHERE:
-                    found = [one["stores"][number] for one in theirs if one["stores"][number]["state"] != _ELSEWHERE]
-                    gone = {"name": store["name"], "state": "down", "cause": "the worker that has it does not answer", "notes": []}
-                    store = namespace["stores"][number] = found[0] if found else gone
-                well = well and store["state"] in _WELL
+            theirs = {worker: other["namespaces"][place] for worker, other in others.items()}
+            namespace["connections"] += sum(one["connections"] for one in theirs.values())
+            namespace["stores"] = joined_stores(namespace["stores"], {worker: one["stores"] for worker, one in theirs.items()})
+            well = well and all(store["state"] in _WELL for store in namespace["stores"])
         said["status"] = "ok" if well else "degraded"
-        said["workers"] = {"asked": len(others) + 1}
+        said["workers"] = {"asked": len(self._onward.others) + 1, "silent": [one for one in self._onward.others if one not in others]}
         return as_json(said)
 
     async def metrics(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
@@ -61,8 +64,8 @@ class JoinedPages(OperatorPages):
         own, kind = exposition(self._server, await self._readable(request, []), "")
         if HEADER in request.headers:
             return web.Response(body=own, headers=PASSIVE | {"Content-Type": kind})
-        pages = {self._node: own, **await self._onward.others_write(request)}
-        page, kind = joined_exposition(pages, request.headers.get("Accept", ""))
+        pages = dict.fromkeys(sorted((self._node, *self._onward.others)), b"") | {self._node: own}
+        page, kind = joined_exposition(pages | await self._onward.others_write(request), request.headers.get("Accept", ""))
         return web.Response(body=page, headers=PASSIVE | {"Content-Type": kind})
 
     async def _events(self, request: web.BaseRequest) -> object:
@@ -87,8 +90,7 @@ class JoinedPages(OperatorPages):
 
     async def _connections(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
         if request.method == "DELETE":
-            others = await self._others(request)
-            found = [other for other in others.values() if "error" not in other]
+            found = list((await self._others(request)).values())
             return found[0] if found else await super()._connections(request, rest)
         mine: Any = await super()._connections(request, rest)
         for other in (await self._others(request)).values():
@@ -96,6 +98,44 @@ class JoinedPages(OperatorPages):
                 if isinstance(value, list):
                     mine[name] = [*mine.get(name, ()), *value]
         return mine
+
+    async def _locks(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
+        """Of a partitioned entity every worker has some; of another, the one that has it answers."""
+        number = self._server.namespace_of(request.headers.get("Host", ""))
+        front = self._server.contexts[number].namespace.front(parse("/".join(rest)))
+        if front is None or HEADER in request.headers:
+            return await super()._locks(request, rest)
+        query = request.query
+        if request.method == "DELETE" and ("seq" in query or "session" in query):
+            return await self._release(request, rest, number, front)
+        mine: Any = await super()._locks(request, rest)
+        for other in (await self._others(request)).values():
+            for name, value in other.items():
+                if name != "entity":
+                    mine[name] = mine[name] + value
+        if "locks" in mine:
+            mine["locks"].sort(key=lambda lock: int(lock["locked_until_ms"]))
+        return mine
+
+    async def _release(self, request: web.BaseRequest, rest: tuple[str, ...], number: int, front: PartitionedQueue) -> object:
+        """What is named, by whoever has it: all of a worker's, or nothing."""
+        query, count = request.query, len(front.fragments.queues)
+        shares: dict[str, list[tuple[str, str]]] = {}
+        if "session" in query:
+            owner = self._onward.owner_of_fragment(number, fragment_of_key(query["session"], count))
+            shares[owner] = [("session", query["session"])]
+        for seq in query.getall("seq", []):
+            fragment = int(seq) >> FRAGMENT_SHIFT if seq.isdecimal() else 0
+            shares.setdefault(self._onward.owner_of_fragment(number, min(fragment, count - 1)), []).append(("seq", seq))
+        context, path, released = self._server.contexts[number], "/".join(rest), 0
+        for owner, named in shares.items():
+            if owner:
+                what = f"DELETE /$tandem/locks/{quote(path)}?{urlencode(named)}"
+                told = await self._onward.says(owner, request, b"", what)
+            else:
+                told = release_locks(context, path, [seq for word, seq in named if word == "seq"], query.get("session"), False)
+            released += int(told["released"])
+        return {"entity": path, "released": released}
 
     async def _faults(self, request: web.BaseRequest, rest: tuple[str, ...]) -> object:
         """Injected everywhere, under the same number as long as they are injected here only."""

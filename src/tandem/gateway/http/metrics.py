@@ -55,6 +55,10 @@ class _Joined:
         self._pages = pages
 
     def collect(self) -> Iterator[Metric]:
+        answers = GaugeMetricFamily("tandem_worker_up", "1: the worker has answered.", labels=["worker"])
+        for worker, page in self._pages.items():
+            answers.add_metric([worker], int(bool(page)))
+        yield answers
         families: dict[str, Metric] = {}
         for worker, page in self._pages.items():
             for family in text_string_to_metric_families(page.decode()):
@@ -65,7 +69,7 @@ class _Joined:
 
 
 def joined_exposition(pages: Mapping[str, bytes], accept: str) -> tuple[bytes, str]:
-    """The pages of several processes, in the text format, as one; and its content type."""
+    """The pages of several processes, in the text format, as one, and its content type. An empty page: it has not answered."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Joined(pages))
     encode, content_type = choose_encoder(accept)
@@ -97,10 +101,10 @@ class _Collector:
         lag = HistogramMetricFamily("tandem_loop_lag_seconds", "How late the event loop came to what was due.", unit="seconds")
         _add(lag, [], self._server.loop_lag)
         yield lag
-        connections = GaugeMetricFamily("tandem_connections", "AMQP connections that are open.", labels=["namespace"])
+        connections = GaugeMetricFamily("tandem_connections", "AMQP connections of clients that are open.", labels=["namespace"])
         faults = GaugeMetricFamily("tandem_faults_active", "Faults on purpose that are in force.", labels=["namespace"])
         for _, context in self._contexts():
-            connections.add_metric([context.namespace.name], len(context.connections))
+            connections.add_metric([context.namespace.name], context.client_count())
             if context.fault_points is not None:
                 faults.add_metric([context.namespace.name], len(context.fault_points.faults.active))
         yield connections

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -14,9 +13,8 @@ from yarl import URL
 
 from tandem.broker.entities.partitioned import PARTITIONED
 from tandem.cluster.ownership import Ownership
-from tandem.gateway.http.types import PASSIVE
 from tandem.model import address as addresses
-from tandem.model.errors import StoreUnavailable
+from tandem.model.errors import BusError, StoreUnavailable
 from tandem.server.context import NamespaceContext
 
 HEADER: Final = "Tandem-Onward"
@@ -24,6 +22,15 @@ HEADER: Final = "Tandem-Onward"
 _NOT_PASSED: Final = frozenset({"connection", "transfer-encoding", "keep-alive", "content-length", "te", "trailer", "upgrade", "expect"})
 _CONNECT_SECONDS: Final = 2.0
 _ASK_SECONDS: Final = 5.0
+
+
+class RefusedOnward(BusError):
+    """What another node answered, passed on as it is."""
+
+    def __init__(self, status: int, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.status = status  # type: ignore[misc]
+        self.condition = condition  # type: ignore[misc]
 
 
 class Onward:
@@ -65,28 +72,31 @@ class Onward:
         store = store if store is not None and store != PARTITIONED else 0
         return None if ownership.here(store) else ownership.owner(store)
 
-    async def stream(self, node: str, request: web.BaseRequest) -> web.StreamResponse:
-        """What the node says for as long as it says something."""
-        try:
-            async with self._asked(node, request, b"", aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)) as response:
-                kind = response.headers.get("Content-Type", "")
-                passed = web.StreamResponse(status=response.status, headers=PASSIVE | {"Content-Type": kind, "Cache-Control": "no-store"})
-                await passed.prepare(request)
-                with contextlib.suppress(aiohttp.ClientError):  # it is gone: the reader asks again
-                    async for chunk in response.content.iter_any():
-                        await passed.write(chunk)
-                await passed.write_eof()
-                return passed
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise StoreUnavailable(f"Node '{node}', which serves the namespace, does not answer: {error}. Try again.") from error
+    def owner_of_fragment(self, number: int, fragment: int) -> str:
+        """The node that has this fragment of a partitioned entity; empty: this one."""
+        namespace = self._contexts[number].namespace
+        store = fragment % len(namespace.stores)
+        ownership = self._ownership_of(namespace.name)
+        owner = "" if ownership.here(store) else ownership.owner(store)
+        if owner is None:
+            raise StoreUnavailable(f"store-{store} of '{namespace.name}' is between two owners. Try again.")
+        return owner
 
-    async def answer(self, node: str, request: web.BaseRequest, body: bytes) -> web.Response:
-        """What the node answers, however long that takes it."""
+    async def answer(self, node: str, request: web.BaseRequest, body: bytes, what: str = "") -> web.Response:
+        """What the node answers, however long that takes it. `what`: method and path, if they are not those of the request."""
         patience = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
         try:
-            return await self._answer(self._asked(node, request, body, patience))
+            return await self._answer(self._asked(node, request, body, patience, what))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise StoreUnavailable(f"Node '{node}', which has this entity, does not answer: {error}. Try again.") from error
+
+    async def says(self, node: str, request: web.BaseRequest, body: bytes, what: str) -> dict[str, Any]:
+        """What the node answers, as JSON. Raises what it refused it with."""
+        answer = await self.answer(node, request, body, what)
+        told: dict[str, Any] = json.loads(answer.body if isinstance(answer.body, bytes) else b"{}")
+        if answer.status != 200:
+            raise RefusedOnward(answer.status, str(told.get("error")), str(told.get("description")))
+        return told
 
     async def _answer(self, asked: aiohttp.client._RequestContextManager) -> web.Response:
         async with asked as response:
@@ -98,27 +108,38 @@ class Onward:
                 passed.headers["Content-Type"] = response.headers["Content-Type"]
             return passed
 
-    async def others_say(self, request: web.BaseRequest, body: bytes = b"") -> dict[str, Any]:
-        """By node what every other one answers to the same request, as JSON; those that do not answer are left out."""
-        return {node: json.loads(text) for node, text in (await self.others_write(request, body)).items()}
+    @property
+    def others(self) -> Sequence[str]:
+        """Who is asked beside this node."""
+        return self._others()
 
-    async def others_write(self, request: web.BaseRequest, body: bytes = b"") -> dict[str, bytes]:
-        """The same, as it is written."""
+    async def others_say(
+        self, request: web.BaseRequest, body: bytes = b"", what: str = "", seconds: float = _ASK_SECONDS
+    ) -> dict[str, Any]:
+        """By node what every other one answers to the same request, as JSON; those that refuse or do not answer are left out."""
+        return {node: json.loads(text) for node, text in (await self.others_write(request, body, what, seconds)).items()}
+
+    async def others_write(
+        self, request: web.BaseRequest, body: bytes = b"", what: str = "", seconds: float = _ASK_SECONDS
+    ) -> dict[str, bytes]:
+        """The same, as it is written. `what`: method and path, if they are not those of the request."""
 
         async def ask(node: str) -> tuple[str, bytes]:
-            async with self._asked(node, request, body, aiohttp.ClientTimeout(total=_ASK_SECONDS)) as response:
+            async with self._asked(node, request, body, aiohttp.ClientTimeout(total=seconds), what) as response:
+                response.raise_for_status()
                 return node, await response.read()
 
         answers = await asyncio.gather(*(ask(node) for node in self._others()), return_exceptions=True)
         return dict(one for one in answers if not isinstance(one, BaseException))
 
     def _asked(
-        self, node: str, request: web.BaseRequest, body: bytes, timeout: aiohttp.ClientTimeout
+        self, node: str, request: web.BaseRequest, body: bytes, timeout: aiohttp.ClientTimeout, what: str = ""
     ) -> aiohttp.client._RequestContextManager:
         headers = [(name, value) for name, value in request.headers.items() if name.casefold() not in _NOT_PASSED]
         headers.append((HEADER, request.scheme))
+        method, _, path = what.partition(" ") if what else (request.method, "", request.raw_path)
         return self._session(node).request(
-            request.method, URL(request.raw_path, encoded=True), headers=headers, data=body or None, timeout=timeout, allow_redirects=False
+            method, URL(path, encoded=True), headers=headers, data=body or None, timeout=timeout, allow_redirects=False
         )
 
     def _session(self, node: str) -> aiohttp.ClientSession:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from tandem.broker.turn import Turn
 from tandem.cluster.node import Node
+from tandem.cluster.peers import ClusterNode
+from tandem.cluster.wishes import ClusterWishes
 from tandem.gateway.http.onward import Onward
 from tandem.model.histogram import Histogram
 from tandem.server.administration import NamespaceAdmin
@@ -16,6 +17,7 @@ from tandem.server.context import NamespaceContext
 from tandem.server.history import NamespaceHistory
 from tandem.server.meter_roller import MeterRoller
 from tandem.server.settings import ServerSettings
+from tandem.server.state_changes import StateChanges
 from tandem.server.store_supervisor import StoreSupervisor
 
 
@@ -24,6 +26,9 @@ class OperatedBroker(Protocol):
 
     settings: ServerSettings
     node: Node | None
+    cluster: ClusterNode | None
+    wishes: ClusterWishes | None
+    """None: nobody is told to move anything."""
     turn: Turn
     contexts: list[NamespaceContext]
     admins: list[NamespaceAdmin]
@@ -31,7 +36,7 @@ class OperatedBroker(Protocol):
     meters: list[MeterRoller]
     histories: list[NamespaceHistory]
     reports: list[ClientReports]
-    events: deque[dict[str, Any]]
+    events: StateChanges
     clock_jumps: int
     loop_lag: Histogram
     onward: Onward | None

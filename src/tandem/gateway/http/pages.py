@@ -79,7 +79,7 @@ class OperatorPages:
             if any(h.state not in _HEALTHY for h in supervisor.health()):
                 status = "degraded"
             faults = [f.describe() for f in context.fault_points.faults.active.values()] if context.fault_points is not None else []
-            namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": len(context.connections)})
+            namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": context.client_count()})
         return as_json({"status": status, "namespaces": namespaces, **self._cluster(readable)})
 
     def _cluster(self, readable: list[int]) -> dict[str, object]:
@@ -121,12 +121,13 @@ class OperatorPages:
         return answer
 
     async def events(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
-        """State changes so far, newest last; `?after=<number>` for what came since."""
+        """State changes of the namespace and of the whole broker so far, newest last; `?after=<number>` for what came since."""
         return await self._authorized(request, self._events, "GET")
 
     async def _events(self, request: web.BaseRequest) -> object:
         after = int(request.query.get("after", "0"))
-        return {"events": [event for event in self._server.events if event["number"] > after]}
+        name = self._server.contexts[self._server.namespace_of(request.headers.get("Host", ""))].namespace.name
+        return {"events": [event for event in self._server.events.of(name) if event["number"] > after]}
 
     async def meters(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         """Operations per minute, entity, operation, outcome and size unit of the last hour; `?minutes=5` for less."""

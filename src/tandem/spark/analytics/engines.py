@@ -28,7 +28,7 @@ def _reading() -> ModuleType:
         from tandem.stores import postgres_reading
     except ImportError as error:
         raise ConfigurationError(
-            "--engine: needs the PostgreSQL client here and on every executor: pip install 'tandem[postgres]'"
+            "--engine: needs the PostgreSQL client here and on every executor: pip install 'tandem-bus[postgres]'"
         ) from error
     return postgres_reading
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.amqp.message import decode_message
 from tandem.model.clock import SystemClock
 from tandem.spark.syphon.task import DestinationCount, SyphonTask
-from tandem.tracing import MessageSpans, exporting_provider, trace_parent
+from tandem.tracing import MessageSpans, exporting_provider, flush, trace_parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ class TracedSyphonTask(SyphonTask):
         try:
             return super().run(leases)
         finally:
-            self._provider.force_flush()  # Spark may end this process as soon as the task is done
+            flush(self._provider)  # Spark may end this process as soon as the task is done
 
     def _post(self, sender: BlockingSender, lane: Lane[DivertedMessage]) -> None:
         self._began[lane.path] = self._clock.now_ms() * _MS

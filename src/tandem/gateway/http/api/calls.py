@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from aiohttp import web
 
+from tandem.gateway.http.onward import HEADER
 from tandem.gateway.http.types import PASSIVE, note_refused
 from tandem.model.address import Address, parse
 from tandem.model.entity import Right
@@ -15,6 +16,9 @@ from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError,
 from tandem.server import sas
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tandem.gateway.http.onward import Onward
     from tandem.gateway.http.operated_broker import OperatedBroker
     from tandem.server.administration import NamespaceAdmin
     from tandem.server.context import NamespaceContext
@@ -23,6 +27,8 @@ NAMESPACE_HEADER: Final = "Tandem-Namespace"
 """Says which namespace is meant, where the name of the host does not."""
 SEQ_MAX: Final = (1 << 63) - 1
 _DIGITS_MAX: Final = 19
+_ASK_SECONDS: Final = 2.0
+"""So long another worker, or node, is waited for."""
 _T = TypeVar("_T")
 
 
@@ -110,6 +116,27 @@ class ApiCall:
         if not 0 < len(found) <= most or len(set(found)) != len(found):
             raise ArgumentRefused(f"'{name}' must have 1 to {most} different sequence numbers, found {len(found)}")
         return found
+
+    async def others_say(self, what: str = "", body: dict[str, Any] | None = None, seconds: float = _ASK_SECONDS) -> dict[str, Any]:
+        """By worker, or node, what every other one answers to a call, this one unless `what` names another; one that does not answer, or
+        refuses, is left out. Empty where there are no others, and when one of them asks."""
+        onward = self._onward()
+        if onward is None:
+            return {}
+        given = self.body if body is None else body
+        raw = json.dumps(given).encode() if given else b""
+        method, _, path = what.partition(" ")
+        return await onward.others_say(self.request, raw, f"{method} /$tandem/api/{path}" if what else "", seconds)
+
+    @property
+    def others(self) -> Sequence[str]:
+        """Whom `others_say` asks."""
+        onward = self._onward()
+        return onward.others if onward is not None else ()
+
+    def _onward(self) -> Onward | None:
+        """None: this answer is nobody else's."""
+        return None if HEADER in self.request.headers else self.server.onward
 
     def address(self, right: Right, name: str = "path") -> Address:
         """Where, and whether the caller may do it there: without the right nobody learns what exists."""

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.entities.topic import Subscription
+from tandem.gateway.http.api.entity_counts import (
+    DEAD_LETTERS,
+    MESSAGES,
+    add_others,
+    consumers_of,
+    counts_of,
+    entity_at,
+    held_by_others,
+    holds,
+)
 from tandem.gateway.http.relay_pages import described as described_relay
-from tandem.model.address import SubQueue
 from tandem.model.entity import (
     HybridConnectionDescription,
     QueueDescription,
@@ -20,12 +29,11 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.entity_json import EntityDescription, EntityKind, NotADescription, dump_entity, load_entity
-from tandem.model.errors import ArgumentRefused, EntityNotFound
+from tandem.model.errors import ArgumentRefused
 from tandem.relay.entity import HybridConnection
 
 if TYPE_CHECKING:
     from tandem.broker.entities.partitioned import AnyTopic
-    from tandem.broker.queue.entity import Entity
     from tandem.gateway.http.api.calls import ApiCall
 
 _ROWS_MAX: Final = 500
@@ -33,7 +41,7 @@ _OPEN_MAX: Final = 1_000
 _SEARCH_CHARS_MAX: Final = 260
 _KEPT_BY_BROKER: Final = frozenset({"name", "topic", "created_at_ms", "updated_at_ms", "partition_count", "authorization_rules"})
 """Not changed by a form: what names an entity, what the broker knows better, and keys."""
-_SHOWN: Final = ("all", "queues", "topics", "relays", "messages", "dead-letters")
+_SHOWN: Final = ("all", "queues", "topics", "relays", MESSAGES, DEAD_LETTERS)
 
 _Node = tuple[int, str, Any]
 """Level, path, and what stands there."""
@@ -47,15 +55,33 @@ async def rows(call: ApiCall) -> object:
     if shown not in _SHOWN:
         raise ArgumentRefused(f"'show' must be one of {', '.join(_SHOWN)}")
     opened = frozenset(str(path).casefold() for path in call.argument("open", list, [])[:_OPEN_MAX])
+    elsewhere = await held_by_others(call, shown)
     total, found = 0, []
-    for node in _nodes(call, search, shown, opened):
+    for node in _nodes(call, search, _ShownEntities(shown, elsewhere), opened):
         if skip <= total < skip + top:
             found.append(_row(node, opened))
         total += 1
+    await add_others(call, found)
     return {"total": total, "rows": found, "now_ms": call.context.connection_clock.now_ms()}
 
 
-def _nodes(call: ApiCall, search: str, shown: str, opened: frozenset[str]) -> Iterator[_Node]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ShownEntities:
+    """Which part of the tree somebody wants to see."""
+
+    kind: str
+    elsewhere: frozenset[str]
+    """Paths of what has messages of this kind with another worker."""
+
+    @property
+    def by_count(self) -> bool:
+        return self.kind in (MESSAGES, DEAD_LETTERS)
+
+    def wants(self, path: str, entity: QueueEntity | AnyTopic) -> bool:
+        return not self.by_count or path in self.elsewhere or holds(entity, self.kind)
+
+
+def _nodes(call: ApiCall, search: str, shown: _ShownEntities, opened: frozenset[str]) -> Iterator[_Node]:
     entities: dict[str, Any] = dict(call.context.namespace.entities)
     entities.update({name: relay for name, relay in call.context.relays.entities.items() if name not in entities})
     everywhere = call.caller.may("", Right.LISTEN)
@@ -64,12 +90,12 @@ def _nodes(call: ApiCall, search: str, shown: str, opened: frozenset[str]) -> It
         if not everywhere and not _reaches(call, name):
             continue
         if isinstance(entity, QueueEntity):
-            if shown not in ("topics", "relays") and search in name and _wanted(entity, shown):
+            if shown.kind not in ("topics", "relays") and search in name and shown.wants(name, entity):
                 yield 0, entity.description.name, entity
         elif hasattr(entity, "subscriptions"):
-            if shown not in ("queues", "relays"):
+            if shown.kind not in ("queues", "relays"):
                 yield from _topic_nodes(entity, name, search, shown, opened)
-        elif shown in ("all", "relays") and search in name:
+        elif shown.kind in ("all", "relays") and search in name:
             yield 0, entity.name, entity
 
 
@@ -80,18 +106,17 @@ def _reaches(call: ApiCall, name: str) -> bool:
     return any(grant.allows(Right.LISTEN) and grant.scope.startswith(name + "/") for grant in call.caller.grants)
 
 
-def _topic_nodes(topic: AnyTopic, name: str, search: str, shown: str, opened: frozenset[str]) -> Iterator[_Node]:
-    by_count = shown in ("messages", "dead-letters")
+def _topic_nodes(topic: AnyTopic, name: str, search: str, shown: _ShownEntities, opened: frozenset[str]) -> Iterator[_Node]:
     subscriptions = [
         (f"{name}/subscriptions/{key}", one)
         for key, one in sorted(topic.subscriptions.items())
-        if (search in name or search in f"{name}/subscriptions/{key}") and _wanted(one.entity, shown)
+        if (search in name or search in f"{name}/subscriptions/{key}") and shown.wants(f"{name}/subscriptions/{key}", one.entity)
     ]
-    if not subscriptions and (search not in name or (by_count and not _holds(topic, shown))):
+    if not subscriptions and (search not in name or not shown.wants(name, topic)):
         return
     path = topic.topic_description.name
     yield 0, path, topic
-    if name not in opened and not by_count and (not search or search in name):
+    if name not in opened and not shown.by_count and (not search or search in name):
         return
     for folded, one in subscriptions:
         yield 1, f"{path}/Subscriptions/{one.description.name}", one
@@ -100,71 +125,30 @@ def _topic_nodes(topic: AnyTopic, name: str, search: str, shown: str, opened: fr
                 yield 2, f"{path}/Subscriptions/{one.description.name}/Rules/{rule.name}", rule
 
 
-def _wanted(entity: QueueEntity, shown: str) -> bool:
-    if shown == "messages":
-        return _holds(entity.main, shown)
-    if shown == "dead-letters":
-        return any(_holds(entity.queues[part], shown) for part in (SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER))
-    return True
-
-
-def _holds(queue: Entity, shown: str) -> bool:
-    return queue.counts().total > 0
-
-
 def _row(node: _Node, opened: frozenset[str]) -> dict[str, Any]:
     level, path, entity = node
     row: dict[str, Any] = {"level": level, "path": path, "open": path.casefold() in opened}
     if isinstance(entity, QueueEntity):
-        return row | {"kind": "queue", "name": path, "status": entity.description.status.value, "counts": _counts(entity)}
+        return row | {"kind": "queue", "name": path, "status": entity.description.status.value, "counts": counts_of(entity)}
     if isinstance(entity, Subscription):
         kept = entity.description
         status, rules = kept.status.value, len(kept.rules)
-        return row | {"kind": "subscription", "name": kept.name, "status": status, "children": rules, "counts": _counts(entity.entity)}
+        return row | {"kind": "subscription", "name": kept.name, "status": status, "children": rules, "counts": counts_of(entity)}
     if isinstance(entity, RuleDescription):
         return row | {"kind": "rule", "name": entity.name}
     if hasattr(entity, "subscriptions"):
-        own = entity.counts()
-        counts = {"scheduled": own.scheduled, "size_bytes": own.size_bytes}
         status, children = entity.topic_description.status.value, len(entity.subscriptions)
-        return row | {"kind": "topic", "name": path, "status": status, "children": children, "counts": counts}
+        return row | {"kind": "topic", "name": path, "status": status, "children": children, "counts": counts_of(entity)}
     listeners, connections = len(entity.listeners), len(entity.connections)
     return row | {"kind": "relay", "name": path, "status": "Active", "counts": {"listeners": listeners, "connections": connections}}
-
-
-def _counts(entity: QueueEntity) -> dict[str, Any]:
-    main = entity.main.counts()
-    dead = entity.queues[SubQueue.DEAD_LETTER].counts()
-    stranded = entity.queues[SubQueue.TRANSFER_DEAD_LETTER].counts()
-    return {
-        "active": main.active,
-        "locked": main.locked,
-        "scheduled": main.scheduled,
-        "deferred": main.deferred,
-        "leased": main.leased,
-        "dead_letters": dead.total,
-        "transfer_dead_letters": stranded.total,
-        "size_bytes": main.size_bytes + dead.size_bytes + stranded.size_bytes,
-        "incomplete": main.incomplete,
-    }
 
 
 # --- one of them
 
 
 def _found(call: ApiCall, path: str) -> QueueEntity | AnyTopic | Subscription | HybridConnection:
-    namespace = call.context.namespace
-    found = namespace.find(path)
-    if found is not None:
-        return found
     relay = call.context.relays.find(path)
-    if relay is not None:
-        return relay
-    folded = path.casefold()
-    cut = folded.rfind("/subscriptions/")
-    if cut > 0:
-        return namespace.subscription(path[:cut], path[cut + 15 :])
-    raise EntityNotFound(f"The messaging entity '{namespace.name}:{path}' could not be found. It may have been deleted meanwhile.")
+    return relay if relay is not None and call.context.namespace.find(path) is None else entity_at(call, path)
 
 
 def _description(entity: QueueEntity | AnyTopic | Subscription) -> EntityDescription:
@@ -192,12 +176,9 @@ async def show(call: ApiCall) -> object:
         return row | {"description": described_relay(entity) | {"name": path}}
     description = _fields(_description(entity))
     parts = entity.main.parts() if isinstance(entity, QueueEntity) else []
-    return row | {"description": description, "fragments": len(parts), "consumers": _consumers(entity)}
-
-
-def _consumers(entity: QueueEntity | AnyTopic | Subscription) -> int:
-    queue = entity.main if isinstance(entity, QueueEntity) else entity.queue if isinstance(entity, Subscription) else None
-    return len(queue.receivers.consumers) if queue is not None else 0
+    row |= {"description": description, "fragments": len(parts), "consumers": consumers_of(entity)}
+    await add_others(call, [row])
+    return row
 
 
 async def put(call: ApiCall) -> object:

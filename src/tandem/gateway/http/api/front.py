@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from tandem.gateway.http.api import browsing, cluster, entities, faults, login, messages, outage, overview, rules, sessions
+from tandem.gateway.http.api import browsing, cluster, entities, entity_counts, faults, login, messages, outage, rules, sessions
 from tandem.gateway.http.api.calls import NAMESPACE_HEADER, ApiCall, Caller, answer, parse_body, read_body, refusal
+from tandem.gateway.http.api.overview import Overview
 from tandem.gateway.http.api.report import ReportTickets
+from tandem.gateway.http.api.spread_messages import shared_out
 from tandem.gateway.http.onward import HEADER
 from tandem.gateway.http.types import peer_of
 from tandem.model.errors import BusError, EntityNotFound
@@ -25,9 +28,9 @@ Handler = Callable[[ApiCall], Awaitable[Any]]
 logger: Final = logging.getLogger("tandem.http")
 
 _HANDLERS: Final[dict[str, Handler]] = {
-    "GET overview": overview.overview,
-    "GET live": overview.live,
     "POST entities": entities.rows,
+    "POST entities/counts": entity_counts.counts,
+    "POST entities/holding": entity_counts.holding,
     "POST entity": entities.show,
     "PUT entity": entities.put,
     "DELETE entity": entities.delete,
@@ -52,15 +55,14 @@ _HANDLERS: Final[dict[str, Handler]] = {
     "POST reports": outage.take_reports,
     "GET faults": faults.show,
     "GET cluster": cluster.show,
+    "POST cluster/move": cluster.move,
+    "POST cluster/drain": cluster.drain,
 }
 
 _OF_MESSAGES: Final = frozenset(
     name for name in _HANDLERS if name.partition(" ")[2].partition("/")[0] in ("messages", "message", "sessions", "session")
 ) | {"POST outage/destinations"}
 """Answered by the process that has the entity."""
-_OF_THE_NAMESPACE: Final = frozenset({"GET overview", "GET live", "POST entities", "POST entity", "GET outage"})
-"""Answered, in a cluster, by the node that serves the namespace."""
-
 _AUDITED: Final[dict[str, str]] = {
     "PUT entity": CHANGED,
     "DELETE entity": CHANGED,
@@ -72,6 +74,8 @@ _AUDITED: Final[dict[str, str]] = {
     "POST messages/cancel": PURGED,
     "POST messages/resubmit": CHANGED,
     "POST messages/dead-letter": CHANGED,
+    "POST cluster/move": CHANGED,
+    "POST cluster/drain": CHANGED,
 }
 
 
@@ -81,7 +85,9 @@ class ConsoleApi:
     def __init__(self, server: OperatedBroker) -> None:
         self._server = server
         self._tickets = ReportTickets(server)
-        self._handlers = _HANDLERS | {"POST report": self._tickets.issue}
+        watched = Overview(server)
+        own: dict[str, Handler] = {"GET overview": watched.show, "GET live": watched.live, "POST report": self._tickets.issue}
+        self._handlers = _HANDLERS | own
 
     def install(self, front: HttpFront) -> None:
         front.mount("api", self.serve)
@@ -105,12 +111,9 @@ class ConsoleApi:
     def _elsewhere(self, request: web.BaseRequest, number: int, what: str, path: str) -> tuple[Onward, str] | None:
         """Who has to answer this, if it is not for us."""
         onward = self._server.onward
-        if onward is None or HEADER in request.headers:
+        if onward is None or HEADER in request.headers or what not in _OF_MESSAGES:
             return None
-        if what in _OF_MESSAGES:
-            node = onward.owner_elsewhere(number, path)
-        else:
-            node = onward.owner_elsewhere(number, "") if what in _OF_THE_NAMESPACE and self._server.node is not None else None
+        node = onward.owner_elsewhere(number, path)
         return (onward, node) if node is not None else None
 
     async def serve(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
@@ -131,14 +134,19 @@ class ConsoleApi:
                 raise EntityNotFound(f"The console has no call '{what[:80]}'.")
             raw = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
             body = parse_body(raw)
-            elsewhere = self._elsewhere(request, number, what, str(body.get("path", "")))
+            call = ApiCall(self._server, number, request, caller, body)
+            shared = shared_out(call, what, handler) if what in _OF_MESSAGES else None
+            elsewhere = self._elsewhere(request, number, what, str(body.get("path", ""))) if shared is None else None
             if elsewhere is not None:
                 onward, node = elsewhere
-                return await (onward.stream(node, request) if what == "GET live" else onward.answer(node, request, raw))
+                answered = await onward.answer(node, request, raw)
+                if answered.status == 200 and what in _AUDITED:
+                    _note(call, what, json.loads(answered.body if isinstance(answered.body, bytes) else b"{}"))
+                return answered
             context.turn.begin()
-            call = ApiCall(self._server, number, request, caller, body)
-            found = await handler(call)
-            _note(call, what, found)
+            found = await (handler(call) if shared is None else shared)
+            if HEADER not in request.headers:  # else whoever asked us knows who asked them
+                _note(call, what, found)
             return found if isinstance(found, web.StreamResponse) else answer(found)
         except BusError as error:
             if error.status >= 500:
@@ -160,5 +168,7 @@ def _note(call: ApiCall, what: str, found: Any) -> None:
     done = found.get("done") if isinstance(found, dict) else None
     if action is None or done == 0:
         return
-    detail = f"console: {what}" + (f", {done} messages" if done is not None else "")
+    detail = f"console: {what}" + (
+        f", {done} messages" if done is not None else f", {found['said']}" if isinstance(found, dict) and "said" in found else ""
+    )
     call.context.audited(action, call.caller.name, peer_of(call.request), str(call.body.get("path", ""))[:200], detail)

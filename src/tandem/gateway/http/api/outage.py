@@ -46,11 +46,13 @@ async def show(call: ApiCall) -> object:
         for one in reversed(reports.reporters.values())
     ]
     directory = call.server.settings.data_dir
+    others = list((await call.others_say()).values())
+    events = [*list(reports.events)[-_EVENTS_SHOWN:], *(event for told in others for event in told["events"])]
     return {
         "now_ms": call.context.connection_clock.now_ms(),
-        "reporters": reporters,
-        "events": list(reports.events)[-_EVENTS_SHOWN:],
-        "backlog": _backlog(call),
+        "reporters": [*reporters, *(one for told in others for one in told["reporters"])],
+        "events": sorted(events, key=lambda event: float(event["at_ms"]))[-_EVENTS_SHOWN:],
+        "backlog": _joined([_backlog(call), *(told["backlog"] for told in others)]),
         "report": directory is not None and (directory / REPORT).is_file(),
     }
 
@@ -70,6 +72,18 @@ def _backlog(call: ApiCall) -> list[dict[str, Any]]:
         row = {"path": entity.description.name, "primary": primary, "messages": counts.total, "dead_letters": dead}
         found.append(row | {"oldest_ms": entity.main.oldest_ms(now), "receivers": len(entity.main.receivers.consumers)})
     return sorted(found, key=lambda row: str(row["path"]))
+
+
+def _joined(several: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Every worker tells of every queue, and counts what it has of it."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in (row for rows in several for row in rows):
+        known = found.setdefault(row["path"], row)
+        if known is not row:
+            for name in ("messages", "dead_letters", "receivers"):
+                known[name] += row[name]
+            known["oldest_ms"] = max(known["oldest_ms"] or 0, row["oldest_ms"] or 0) or None
+    return list(found.values())
 
 
 async def destinations(call: ApiCall) -> object:

@@ -26,9 +26,9 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.entity_json import dump_entity, dump_rule
-from tandem.model.errors import ArgumentRefused, EntityNotFound
+from tandem.model.errors import ArgumentRefused, EntityNotFound, Retry, Unavailable
 from tandem.model.limits import Limits
-from tandem.server.administration_port import AdminPort, Page, RelayPort
+from tandem.server.administration_port import AdminPort, Page, RelayPort, RuntimeProperties
 from tandem.server.name_locks import NameLocks
 from tandem.server.tracking import Entropy
 
@@ -345,16 +345,26 @@ class _AtomCall:
         body = self._writer.entry(*parts, self._author)
         return Reply(status=status, body=body, content_type=ENTRY_TYPE, headers={"ETag": _etag(tagged)})
 
+    async def _runtime(self, asked: Awaitable[RuntimeProperties]) -> RuntimeProperties:
+        """A change that is done is not refused because whoever has the entity cannot say just now what is in it."""
+        try:
+            return await asked
+        except (Retry, Unavailable):
+            if self.request.method == "GET":
+                raise
+            return RuntimeProperties(available=False)
+
     async def _queue_parts(self, queue: QueueDescription) -> tuple[str, str, str, int, int]:
-        content = self._writer.queue(queue, await self.admin.queue_runtime(queue.name))
+        content = self._writer.queue(queue, await self._runtime(self.admin.queue_runtime(queue.name)))
         return queue.name, queue.name, content, queue.created_at_ms, queue.updated_at_ms
 
     async def _topic_parts(self, topic: TopicDescription) -> tuple[str, str, str, int, int]:
-        content = self._writer.topic(topic, await self.admin.topic_runtime(topic.name))
+        content = self._writer.topic(topic, await self._runtime(self.admin.topic_runtime(topic.name)))
         return topic.name, topic.name, content, topic.created_at_ms, topic.updated_at_ms
 
     async def _subscription_parts(self, subscription: SubscriptionDescription) -> tuple[str, str, str, int, int]:
-        content = self._writer.subscription(subscription, await self.admin.subscription_runtime(subscription.topic, subscription.name))
+        runtime = await self._runtime(self.admin.subscription_runtime(subscription.topic, subscription.name))
+        content = self._writer.subscription(subscription, runtime)
         path = f"{subscription.topic}/Subscriptions/{subscription.name}"
         return path, subscription.name, content, subscription.created_at_ms, subscription.updated_at_ms
 
