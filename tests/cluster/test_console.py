@@ -64,7 +64,8 @@ def test_a_node_that_serves_nothing_shows_all_of_them_and_what_another_has(clust
     assert console("POST", "entity", path="q")["counts"]["active"] == 3
     until(lambda: console("GET", "overview")["latest"]["active"] == 3)
     seen = console("GET", "overview")
-    assert {one["state"] for one in seen["stores"]} == {"up"} and seen["alarms"] == [], "of all nodes together"
+    alarms = [one for one in seen["alarms"] if one["level"] == "bad"]  # the others are of this machine: its disk, and how busy it is
+    assert {one["state"] for one in seen["stores"]} == {"up"} and alarms == [], "of all nodes together"
     assert [(one["name"], one["answers"], one["active"]) for one in seen["workers"]] == [("a", True, 3), ("b", True, 0)]
     browser.open(f"http://localhost:{other.port}/$tandem/console/#/cluster")
     browser.sees("this one")

@@ -92,32 +92,35 @@ class Standing:
 
     serves: dict[str, int] = field(default_factory=dict)
     stores: int = 0
+    first_queue: str = ""
+    """Who serves the first queue."""
     engine_answers: bool = False
     longest_pause: float = 0.0
-    """Between two answers to sends, since it was last set to 0."""
-    last_sent: int = 0
-    since: float = field(default_factory=time.monotonic)
+    """Of any queue, between two answers to sends, since it was last set to 0: the other queues may be with nodes that live."""
+    sent_by: dict[str, int] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with every look."""
 
-    def answer(self, serves: dict[str, int], stores: int, engine_answers: bool) -> None:
+    def answer(self, owners: list[str], first_queue: str, engine_answers: bool) -> None:
         """What the engine said, if it did."""
-        self.serves, self.stores, self.engine_answers = serves, stores, engine_answers
+        self.serves, self.stores = dict(Counter(owner for owner in owners if owner)), len(owners)
+        self.first_queue, self.engine_answers = first_queue, engine_answers
 
     def complete_without(self, node: str) -> bool:
         """Every store is served, and none by this node."""
         return 0 < self.stores == sum(self.serves.values()) and node not in self.serves
 
-    def note(self, sent: int) -> None:
+    def note(self, sent_by: dict[str, int]) -> None:
         now = time.monotonic()
-        self.longest_pause = max(self.longest_pause, now - self.since)
-        if sent != self.last_sent:
-            self.last_sent, self.since = sent, now
-
+        for queue, sent in sent_by.items():
+            self.longest_pause = max(self.longest_pause, now - self.since.setdefault(queue, now))
+            if sent != self.sent_by.get(queue):
+                self.sent_by[queue], self.since[queue] = sent, now
         self.looked.set()
 
     def begin(self) -> None:
-        self.longest_pause, self.since = 0.0, time.monotonic()
+        self.longest_pause, self.since = 0.0, dict.fromkeys(QUEUES, time.monotonic())
 
     async def until(self, enough: Callable[[], bool]) -> None:
         async with asyncio.timeout(_AGAIN_SECONDS_MAX):
@@ -163,14 +166,15 @@ async def _deaths(
     plan: ClusterPlan, engine: PostgresEngine, nodes: dict[str, NodeProcess], traffic: Traffic, standing: Standing, view: ClusterView
 ) -> ClusterVerdict:
     traffic.start()
-    await standing.until(lambda: standing.complete_without("") and traffic.tally.sent > 0)
+    await standing.until(lambda: standing.complete_without("") and len(traffic.tally.sent_by) == len(QUEUES))
     view.phase(f"peace: {plan.rate:g} messages a second; every node takes every client, and carries to those that serve")
     await asyncio.sleep(plan.calm)
 
-    killed, count = max(standing.serves.items(), key=lambda one: one[1])
+    await standing.until(lambda: bool(standing.first_queue))
+    killed = standing.first_queue
     standing.begin()
     nodes[killed].kill()
-    view.phase(f"SIGKILL: node {killed}, which served {count} of {standing.stores} stores, is gone")
+    view.phase(f"SIGKILL: node {killed}, which served {standing.serves[killed]} of {standing.stores} stores, '{QUEUES[0]}' in one, is gone")
     await standing.until(lambda: standing.complete_without(killed))
     await _answered(traffic, standing)
     without_node = standing.longest_pause
@@ -205,9 +209,10 @@ async def _deaths(
 
 
 async def _answered(traffic: Traffic, standing: Standing) -> None:
-    """Until sends are answered again: more than those that were under way."""
-    before = traffic.tally.sent + 2 * len(QUEUES) * _SENDERS_PER_QUEUE
-    await standing.until(lambda: traffic.tally.sent > before)
+    """Until sends to every queue are answered again: more than those that were under way."""
+    sent_by = traffic.tally.sent_by
+    enough = {queue: sent_by[queue] + 2 * _SENDERS_PER_QUEUE for queue in QUEUES}
+    await standing.until(lambda: all(sent_by[queue] > enough[queue] for queue in QUEUES))
 
 
 @contextlib.asynccontextmanager
@@ -221,7 +226,7 @@ async def _watching(view: ClusterView, traffic: Traffic, engine: PostgresEngine,
 
     async def tell() -> None:
         while True:
-            standing.note(traffic.tally.sent)
+            standing.note(traffic.tally.sent_by)
             view.standing(traffic.tally, standing.serves, standing.engine_answers)
             await asyncio.sleep(_TICK_SECONDS)
 
@@ -234,16 +239,17 @@ async def _watching(view: ClusterView, traffic: Traffic, engine: PostgresEngine,
         await asyncio.wait(tasks)
 
 
-def _serves(engine: PostgresEngine) -> tuple[dict[str, int], int, bool]:
-    """Stores by node, how many there are, and whether the engine answers at all."""
+def _serves(engine: PostgresEngine) -> tuple[list[str], str, bool]:
+    """Who has each store, who the first queue's, and whether the engine answers at all."""
     import psycopg
 
     try:
         with psycopg.connect(engine.primary.dsn(), connect_timeout=2, autocommit=True) as connection:
-            owners = [row[0] for row in connection.execute("SELECT owner FROM tandem.store").fetchall()]
+            owners = dict(connection.execute("SELECT number, owner FROM tandem.store").fetchall())
+            [store] = connection.execute("SELECT store FROM tandem.entity WHERE path = %s AND NOT gone", QUEUES[:1]).fetchone() or [-1]
     except psycopg.Error:
-        return {}, 0, False
-    return dict(Counter(owner for owner in owners if owner)), len(owners), True
+        return [], "", False
+    return list(owners.values()), owners.get(store, ""), True
 
 
 def _tandem(*arguments: str) -> None:

@@ -17,7 +17,7 @@ class ClusterVerdict:
     failed: int = 0
     """Sends that the SDK gave up and the application made again, under the same id."""
     seconds_without_node: float = 0.0
-    """The longest time in which no send was answered, after the node had been killed."""
+    """The longest time in which no send to one of the queues was answered, after the node had been killed."""
     seconds_without_engine: float = 0.0
     lease: int = LEASE_SECONDS
     killed: str = ""

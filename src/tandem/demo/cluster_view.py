@@ -126,7 +126,8 @@ def show_cluster_verdict(verdict: ClusterVerdict) -> None:
     words = "Nothing was lost, nothing was delivered twice." if verdict.held else "It did not hold."
     console.print(f"\n[bold {'green' if verdict.held else 'red'}]{words}[/]")
     console.print(
-        f"No send was answered for {verdict.seconds_without_node:.1f} s after node {verdict.killed} was killed (lease {verdict.lease} s), "
-        f"and for {verdict.seconds_without_engine:.1f} s after PostgreSQL's primary was. The SDK made such sends again; the application "
+        f"After node {verdict.killed} was killed no send to its queue was answered for {verdict.seconds_without_node:.1f} s (lease "
+        f"{verdict.lease} s), after PostgreSQL's primary was for {verdict.seconds_without_engine:.1f} s. "
+        f"The SDK made such sends again; the application "
         f"had to do so {verdict.failed} times."
     )
