@@ -102,6 +102,23 @@ def test_a_detached_link_forgets_its_deliveries() -> None:
     assert link.session.unsettled == {}
 
 
+def test_a_handler_knows_what_was_unsettled_when_the_peer_detaches() -> None:
+    peer, link = sending_peer()
+    peer.send(link_flow(0, 10))
+    link.send(b"", b"t", False, "the first")
+    known: list[object] = []
+
+    class Asking(amqp.LinkHandler):
+        def on_detach(self, link: amqp.Link, error: amqp.AmqpError | None) -> None:
+            assert isinstance(link, amqp.SenderLink)
+            known.extend(delivery.context for delivery in link.unsettled())
+
+    link.handle_with(Asking())
+    peer.send(frame(0, performative(0x16, amqp.UInt(0), True)))
+    assert known == ["the first"], "it may have to say that nobody will answer"
+    assert link.session.unsettled == {}
+
+
 # -- credit of receivers -----------------------------------------------------------------------------------------------
 
 

@@ -188,11 +188,15 @@ class Link:
         )
 
     def _send_detach(self, closed: bool, error: AmqpError | None) -> None:
+        self.answer_detach(closed, error)
+        self.session.forget_deliveries(self)
+
+    def answer_detach(self, closed: bool, error: AmqpError | None) -> None:
+        """The frame; what the link has not settled is still known."""
         session = self.session
         session.connection.emit(session.channel, encode_detach(self.handle, closed, session.connection.fitting(error)))
         self.state = DETACH_SENT
         self.attached = False
-        session.forget_deliveries(self)
 
     def _ready(self) -> None:
         """Just attached, from either side."""

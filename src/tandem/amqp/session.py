@@ -260,9 +260,10 @@ class Session:
             # never accepted, so it must be answered with both frames
             link._send_attach(None, None, None)
         if link.state < DETACH_SENT:
-            link._send_detach(detach.closed, None)
+            link.answer_detach(detach.closed, None)
         self._remove(link)
-        link.gone(detach.error)
+        link.gone(detach.error)  # its handler may want to know what was unsettled
+        self.forget_deliveries(link)
 
     def hold_back(self, link: SenderLink) -> None:
         """`on_flow` of this link is called when the window has opened."""

@@ -12,6 +12,7 @@ import pytest
 
 from tandem import amqp
 from tandem.amqp.connection import Connection
+from tandem.amqp.link import Link
 from tandem.gateway.amqp import carrier
 from tandem.gateway.amqp.peer_door import CarriedClient
 from tests.cluster.carried import CarriedBroker
@@ -160,6 +161,44 @@ def test_links_leave_a_node_that_has_their_store_no_longer(pair: CarriedBroker) 
         client.until(lambda: sender.end.gone)
         assert sender.end.error is not None
         assert "has moved to another node" in (sender.end.error.description or "")
+
+
+def test_what_a_link_held_comes_again_at_once_when_the_link_is_taken_away(pair: CarriedBroker) -> None:
+    queue = pair.queue("plain")
+    with Raw(pair.port) as client:
+        client.feed(queue, "one")
+        receiver = client.receiver(queue)
+        receiver.receive()
+        _wait_for(pair, "it is locked", 1, queue)
+        pair.on_loop(lambda owner: pair.owners.move(None))
+        client.until(lambda: receiver.end.gone)
+        _wait_for(pair, "it is free: nobody has a link to settle it on", 0, queue)
+        pair.on_loop(lambda owner: pair.owners.move("b"))
+        (arrival,) = client.receiver(queue).receive()
+        assert (arrival.text, arrival.message.header.get("delivery-count")) == ("one", 1)
+
+
+def test_an_attach_that_its_owner_is_answering_when_the_store_moves_is_refused_and_leads_nowhere(
+    pair: CarriedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = pair.queue("plain")
+    held: list[tuple[CarriedClient, Link]] = []
+    on_attach = CarriedClient.on_attach
+    with Raw(pair.port) as client, Raw(pair.port) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(CarriedClient, "on_attach", lambda owner, link: held.append((owner, link)))
+            receiver = client.receiver(queue, wait=False)
+            deadline = time.monotonic() + 20
+            while not held:
+                assert time.monotonic() < deadline, "the attach reaches the owner"
+                client.quiet(0.01)
+            pair.on_loop(lambda owner: pair.owners.move(None))
+            client.until(lambda: receiver.end.gone)
+        assert receiver.end.error is not None and "Attach the link again" in (receiver.end.error.description or "")
+        pair.on_loop(lambda owner: on_attach(*held[0]))
+        pair.on_loop(lambda owner: pair.owners.move("b"))
+        other.feed(queue, "one")
+        assert [arrival.text for arrival in other.receiver(queue).receive()] == ["one"], "nobody who cannot take it has it"
 
 
 def test_a_client_that_waits_for_a_session_hears_of_the_cut_and_may_wait_again(pair: CarriedBroker) -> None:

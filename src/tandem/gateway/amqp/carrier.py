@@ -18,6 +18,7 @@ from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.management import ManagementNode
 from tandem.gateway.amqp.moving import move
 from tandem.gateway.amqp.pump import TransportWriter
+from tandem.gateway.amqp.receiving import Receiving
 from tandem.gateway.amqp.recording import Recording
 from tandem.gateway.amqp.spread import Spread
 from tandem.gateway.amqp.spread_receiving import SpreadReceiving
@@ -260,10 +261,15 @@ class LinkCarrier:
                     self.spread.draw_from_all(connection, handler, *connection.links[link])
                     continue
                 address = _address_of(connection, link)
-                if address is None or not link.attached or self._leads_right(link, address, store):
+                # An attach that is being answered by who had the store is refused as well: else it leads there from now on.
+                answered = link.attached or (isinstance(handler, CarriedLink) and link.state == ATTACH_RECEIVED)
+                if address is None or not answered or self._leads_right(link, address, store):
                     continue
                 error = connection.error_of(moved, address.path)
-                link.detach(error)
+                if isinstance(handler, (Receiving, CarriedReceiving)):
+                    handler.take_away(error)
+                else:
+                    link.detach(error)
                 if isinstance(handler, ManagementNode):
                     for reply in connection.replies.of_node(handler.node):
                         reply.detach(error)

@@ -194,10 +194,10 @@ class CarriedLink(LinkHandler):
         near.detach(error)
         client.touch()
 
-    def detach_far(self, far: Link) -> None:
-        """The client has let go of its end."""
+    def detach_far(self, far: Link, error: AmqpError | None = None) -> None:
+        """The client has let go of its end; with an error: its end was taken away."""
         if not self.carried.gone:
-            far.detach()
+            far.detach(error)
             self.carried.touch()
 
 
@@ -227,6 +227,8 @@ class CarriedSending(CarriedLink):
 
     def on_attached(self, link: Link) -> None:
         near = self.near
+        if near.state != ATTACH_RECEIVED:
+            return  # it was taken away meanwhile, or the client gave up
         near.offers = link.offered_capabilities
         self.client.keep_link(near, self.address, self.right)
         near.accept(link.source, link.target, link.properties or None, link.remote_max_message_size)
@@ -364,8 +366,16 @@ class CarriedReceiving(CarriedLink):
         )
         self.carried.touch()
 
+    def take_away(self, error: AmqpError) -> None:
+        """Its entity is elsewhere now, or not there alone: what the client had is given back."""
+        if self.far is not None:
+            self.detach_far(self.far, error)
+        self.near.detach(error)
+
     def on_attached(self, link: Link) -> None:
         near = self.near
+        if near.state != ATTACH_RECEIVED:
+            return  # it was taken away meanwhile, or the client gave up
         near.offers = link.offered_capabilities
         near.snd_settle_mode = link.remote_snd_settle_mode
         if not self.address.management:

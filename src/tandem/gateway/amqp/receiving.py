@@ -25,7 +25,7 @@ from tandem.broker.ports import Consumer, Effect
 from tandem.broker.queue.locks import Lock
 from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition, accept_when_durable
-from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
+from tandem.gateway.amqp.returning_locks import locks_end, locks_end_with, return_locks
 from tandem.gateway.amqp.settlements import counts_by_default, settlement_of
 from tandem.model.errors import BusError, Unavailable
 from tandem.model.message import Message
@@ -227,20 +227,33 @@ class Receiving(LinkHandler):
                 return_locks(connection.context, self.queue, [lock], counts)
             self._refuse(link, delivery, settled, error)
 
+    def take_away(self, error: AmqpError) -> None:
+        """Detach it because its entity is elsewhere now: a client has no link left to settle on, so its locks go as with a broken
+        connection."""
+        if self.consumer.session is None and locks_end(self.queue, self.connection.context):
+            self._return_unsettled()
+        self.consumer.link.detach(error)
+
+    def _return_unsettled(self) -> None:
+        held = [delivery.context for delivery in self.consumer.link.unsettled()]
+        return_locks(self.connection.context, self.queue, [lock for lock in held if isinstance(lock, Lock)])
+
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         """After a detach message locks stay: they belong to the entity and may be settled from elsewhere. A session is let go at once.
-        With a connection that broke both go, the delivery counted; or both stay, where locks outlive connections."""
+        With a connection that broke both go, the delivery counted; or both stay, where locks outlive connections. Another node says with
+        an error that it has taken the link away from its client."""
         session: MessageSession | None = self.consumer.session
         engine = link.session.connection
-        dropped = locks_end_with(engine, self.queue, self.connection.context)
+        context = self.connection.context
+        taken_away = error is not None and not self.connection.is_of_a_client() and locks_end(self.queue, context)
+        dropped = taken_away or locks_end_with(engine, self.queue, context)
         self._receive_ended()
         self.queue.remove_consumer(self.consumer)
         if session is not None:
             if dropped or not engine.broken:
                 self._let_go(session, dropped)
         elif dropped:
-            held = [delivery.context for delivery in self.consumer.link.unsettled()]
-            return_locks(self.connection.context, self.queue, [lock for lock in held if isinstance(lock, Lock)])
+            self._return_unsettled()
         self.connection.link_gone(link)
 
     def _let_go(self, session: MessageSession, failed: bool) -> None:

@@ -17,8 +17,11 @@ _SWEEP_AT_LEAST: Final = 64
 
 def locks_end_with(engine: Connection, queue: Entity, context: NamespaceContext) -> bool:
     """The connection is broken, and this entity's locks go with such."""
-    if not engine.broken:
-        return False
+    return engine.broken and locks_end(queue, context)
+
+
+def locks_end(queue: Entity, context: NamespaceContext) -> bool:
+    """Whether locks of this entity end with the way to their holder."""
     outlive = queue.description.locks_outlive_connections
     return not (context.namespace.locks_outlive_connections if outlive is None else outlive)
 
