@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tandem import amqp
 from tandem.simulator.amqp_client import AmqpClient, AmqpReceiver, Gone, Incoming, PeerRefused
@@ -317,9 +317,40 @@ async def run_stories(stories: list[Story], broker: CrashingBroker, kills: Kills
 
 
 async def _drained(stories: list[Story], broker: CrashingBroker, deadline: float) -> None:
-    client = await AmqpClient.connect(broker.port)
     for story in stories:
-        while not await story.is_empty(client) and time.monotonic() < deadline:
+        while time.monotonic() < deadline and not await _is_drained(story, broker, deadline):
             await asyncio.sleep(0.05)
-    with contextlib.suppress(Gone):
+    if time.monotonic() >= deadline:
+        print("not drained in time; everybody waits:", *(_waits(task) for task in asyncio.all_tasks()), sep="\n")
+
+
+async def _is_drained(story: Story, broker: CrashingBroker, deadline: float) -> bool:
+    """Stores may still move after the last kill: whoever is told to try again does."""
+    client: AmqpClient | None = None
+    try:
+        client = await AmqpClient.connect(broker.port)
+        while not await asyncio.wait_for(story.is_empty(client), 30):
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(0.05)
         await client.close()
+    except Gone:
+        return False
+    except PeerRefused as refused:
+        if not broker.asks_to_try_again(refused):
+            raise
+        return False
+    finally:
+        if client is not None:
+            client.abort()
+    return True
+
+
+def _waits(task: asyncio.Task[Any]) -> str:
+    """Where it is: file and line of each function that is on the way to what it waits for."""
+    places: list[str] = []
+    coroutine: Any = task.get_coro()
+    while coroutine is not None and getattr(coroutine, "cr_frame", None) is not None:
+        places.append(f"{coroutine.cr_code.co_qualname}:{coroutine.cr_frame.f_lineno}")
+        coroutine = coroutine.cr_await
+    return " > ".join(places)
