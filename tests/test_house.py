@@ -181,12 +181,57 @@ def test_sections_of_messages_are_found_in_one_place_only() -> None:
     assert readers == []
 
 
+def module_of(path: Path) -> str:
+    return ".".join(["tandem", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def loaded_by(path: Path, modules: set[str]) -> set[str]:
+    """Modules of ours that are loaded when this one is: those it names outside of functions, and the packages that they and it are in."""
+    found: set[str] = set()
+    body: list[ast.AST] = [*tree_of(path).body]
+    while body:
+        node = body.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        ):
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
+            start = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            module = ".".join(part for part in (start, node.module) if part)
+            found.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+        body += ast.iter_child_nodes(node)
+    found.add(module_of(path).rpartition(".")[0])
+    packages = {name[: at.start()] for name in found for at in re.finditer(r"\.", name)}
+    return (found | packages) & modules - {module_of(path)}
+
+
+def modules_in_circles() -> list[str]:
+    modules = {module_of(path) for path in FILES}
+    loads = {module_of(path): loaded_by(path, modules) for path in FILES}
+
+    def reaches_itself(module: str) -> bool:
+        seen, next_ones = set[str](), [*loads[module]]
+        while next_ones:
+            if (one := next_ones.pop()) not in seen:
+                seen.add(one)
+                next_ones += loads[one]
+        return module in seen
+
+    return sorted(filter(reaches_itself, modules))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_module_imports_alone() -> None:
-    """Each in a process of its own, forked before anything of ours is loaded: no module leans on another's being first. What others wrote
-    is loaded once, before the first fork."""
-    modules = [".".join(["tandem", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__") for path in FILES]
+    """No module leans on another's being first. One that does is in a circle of imports, or enters one: so those in circles are imported
+    each in a process of its own, forked before anything of ours is loaded, and all the others in two, in both orders. What others wrote is
+    loaded once, before the first fork."""
+    circles = modules_in_circles()
+    every = sorted(module_of(path) for path in FILES)
+    modules = [*([one] for one in circles), every, every[::-1]]
     others = sorted({module for path in FILES for _, module in imports_of(path) if module.split(".")[0] not in ("tandem", "__future__")})
     script = (
         "import contextlib, importlib, json, os, sys, traceback\n"
@@ -195,25 +240,25 @@ def test_every_module_imports_alone() -> None:
         "        importlib.import_module(module)\n"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'tandem']\n"
         "failed = {}\n"
-        "for module in json.loads(sys.argv[1]):\n"
+        "for modules in json.loads(sys.argv[1]):\n"
         "    reader, writer = os.pipe()\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        code = 0\n"
-        "        try:\n"
-        "            importlib.import_module(module)\n"
-        "        except ModuleNotFoundError as error:\n"
-        "            code = 0 if (error.name or '').split('.')[0] in ('pyspark', 'pyarrow', 'pandas') else 1\n"
-        "            os.write(writer, traceback.format_exc().encode()[-2000:])\n"
-        "        except BaseException:\n"
-        "            code = 1\n"
-        "            os.write(writer, traceback.format_exc().encode()[-2000:])\n"
+        "        for module in modules:\n"
+        "            try:\n"
+        "                importlib.import_module(module)\n"
+        "            except BaseException as error:\n"
+        "                lacks = error.name if isinstance(error, ModuleNotFoundError) else ''\n"
+        "                if (lacks or '').split('.')[0] not in ('pyspark', 'pyarrow', 'pandas'):\n"
+        "                    code = 1\n"
+        "                    os.write(writer, traceback.format_exc().encode()[-2000:])\n"
         "        os._exit(code)\n"
         "    os.close(writer)\n"
         "    said = os.read(reader, 4000).decode()\n"
         "    os.close(reader)\n"
         "    if os.waitpid(child, 0)[1]:\n"
-        "        failed[module] = said\n"
+        "        failed[modules[0]] = said\n"
         "print(json.dumps(failed))\n"
     )
     done = subprocess.run(
