@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem.broker.entities.namespace import Namespace
+from tandem.broker.entities.reopening import Reopening
 from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
@@ -150,9 +151,9 @@ class House:
 
     def reopen(self, store: int) -> None:
         """As whoever keeps the stores does it: fresh queues, replayed, swapped in."""
-        fresh = self.namespace.blank_tenant(store)
-        self.journals[store].replay(fresh)
-        self.namespace.swap(store, fresh)
+        reopening = Reopening(self.namespace, store)
+        self.journals[store].replay(reopening.tenant)
+        reopening.swap()
         self.turn.run()
 
     def settle(self) -> None:

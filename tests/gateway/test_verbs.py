@@ -33,7 +33,7 @@ def desk() -> Desk:
 def context_of(desk: Desk) -> NamespaceContext:
     namespace = desk.namespace
     tracker = Tracker("desk", "G0", lambda count: bytes(count))
-    return NamespaceContext(namespace, desk.turn, namespace.rewriter, tracker, Limits(), lambda line: None)  # type: ignore[arg-type]
+    return NamespaceContext(namespace, desk.turn, namespace.builder.rewriter, tracker, Limits(), lambda line: None)  # type: ignore[arg-type]
 
 
 def held(desk: Desk, *texts: str) -> list[Lock]:

@@ -97,7 +97,7 @@ class NamespaceContext:
     def use_limits(self, limits: Limits) -> None:
         """The configuration was read again."""
         self.limits = limits
-        self.namespace.limits = limits
+        self.namespace.builder.use_limits(limits)
 
     def distrust_clock_until(self, steady_ms: int) -> None:
         """It was set."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
+from tandem.broker.entities.reopening import Reopening
 from tandem.broker.ports import IN_SERVICE, StoreHealth, StoreState
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.model.errors import BusError, Corrupt, StoreMissing, StoreUnavailable
@@ -202,7 +203,8 @@ class StoreSupervisor:
         try:
             if self._keeper is not None:
                 await self._keeper.acquire(index)
-            fresh = namespace.blank_tenant(index)
+            reopening = Reopening(namespace, index)
+            fresh = reopening.tenant
             await asyncio.to_thread(old.journal.reopen, fresh)
         except (BusError, OSError) as error:
             damaged = isinstance(error, Corrupt)
@@ -217,7 +219,7 @@ class StoreSupervisor:
             if self._keeper is not None:
                 self._keeper.replayed(index, fresh.last_instant)
             self._context.turn.begin()
-            namespace.swap(index, fresh)
+            reopening.swap()
             self._refused.pop(index, None)
             self._up_since[index] = self._context.turn.now
             # At once: if it stops again before the next look, its new queues have to be taken out of service too.

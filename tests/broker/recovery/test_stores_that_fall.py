@@ -10,6 +10,7 @@ import pytest
 from tandem.broker.entities.joined import fragment_of_key
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.entities.partitioned import PartitionedQueue
+from tandem.broker.entities.reopening import Reopening
 from tandem.broker.ports import Tenant
 from tandem.broker.queue.index import MOVING
 from tandem.broker.queue.queue import Queue
@@ -99,10 +100,10 @@ class House:
         self.run()
 
     def rise(self, number: int) -> None:
-        fresh = self.namespace.blank_tenant(number)
-        self.stores[number].reopen(fresh)
+        reopening = Reopening(self.namespace, number)
+        self.stores[number].reopen(reopening.tenant)
         self.turn.begin()
-        self.namespace.swap(number, fresh)
+        reopening.swap()
         self.run()
 
 

@@ -38,7 +38,7 @@ class Connected:
         self.desk = Desk(*(descriptions or (QueueDescription(name="q"),)))
         self.log: list[str] = []
         namespace = self.desk.namespace
-        translator = namespace.rewriter
+        translator = namespace.builder.rewriter
         tracker = Tracker("desk", "G0", lambda count: bytes(count))
         self.context = NamespaceContext(namespace, self.desk.turn, translator, tracker, limits or Limits(), self.log.append)  # type: ignore[arg-type]
         self.writer = Written()

@@ -6,6 +6,7 @@ import pytest
 
 from tandem.amqp.message import DATA, VALUE, encode_message
 from tandem.amqp.outcomes import ACCEPTED_CODE, REJECTED_CODE
+from tandem.broker.entities.reopening import Reopening
 from tandem.gateway.amqp.sending import BATCH_FORMAT, split_batch
 from tandem.model.entity import QueueDescription
 from tandem.model.errors import DecodeFailed
@@ -96,9 +97,9 @@ def test_a_sender_to_a_queue_whose_store_was_reopened_goes_on_with_the_new_one()
     tenant = both.desk.namespace.stores[0]
     tenant.take_out_of_service()
     both.desk.store.fail("a test")
-    fresh = both.desk.namespace.blank_tenant(0)
-    both.desk.store.reopen(fresh)
-    both.desk.namespace.swap(0, fresh)
+    reopening = Reopening(both.desk.namespace, 0)
+    both.desk.store.reopen(reopening.tenant)
+    reopening.swap()
     link.send(payload("a"), b"a", False, None)
     both.settle()
     assert outcomes(notes) == [([0], ACCEPTED_CODE, "")]

@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
-from tandem.broker.entities.joined import FRAGMENT_SHIFT
+from tandem.broker.entities.builder import EntityBuilder
 from tandem.broker.entities.partitioned import PARTITIONED, AnyTopic, PartitionedQueue, PartitionedTopic
-from tandem.broker.entities.queue_entity import QueueEntity, sub_queue_description
-from tandem.broker.entities.topic import Subscription, Topic, compile_rules, queue_of_subscription
-from tandem.broker.facts import FRAGMENT_BITS
-from tandem.broker.forwarding import Forwarders
+from tandem.broker.entities.queue_entity import QueueEntity
+from tandem.broker.entities.topic import Subscription, Topic
 from tandem.broker.ports import Journal, Rewriter
 from tandem.broker.queue.entity import Entity
-from tandem.broker.queue.queue import Queue
-from tandem.broker.queue.terms import Terms
 from tandem.broker.recovery.entity_facts import Roll
 from tandem.broker.recovery.stores import Stores
 from tandem.broker.recovery.tenant import StoreTenant
 from tandem.broker.recovery.transactions import resolve
 from tandem.broker.recovery.transfers import settle_transfers, suspend_forwarding
 from tandem.broker.turn import Turn
-from tandem.model.address import Address, SubQueue
+from tandem.model.address import Address
 from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.model.message import Message
-
-
-class _Fresh:
-    """Entities that were made for a store that is being read again, and are not in service yet."""
-
-    def __init__(self, tenant: StoreTenant) -> None:
-        self.tenant = tenant
-        self.whole: dict[int, QueueEntity | Topic] = {}
-        self.fragments: list[tuple[int, int, dict[SubQueue, Queue]]] = []
-        """(entity id, fragment, its queues)."""
-        self.topics: list[tuple[int, Topic]] = []
-        """(fragment, topic)."""
-
-
-def _same_shape(fresh: QueueEntity | Topic, entity: QueueEntity | AnyTopic) -> bool:
-    if isinstance(fresh, Topic) and isinstance(entity, Topic):
-        return fresh.subscriptions.keys() == entity.subscriptions.keys()
-    return isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity)
 
 
 class Namespace(Stores):
@@ -53,8 +30,6 @@ class Namespace(Stores):
     def __init__(self, name: str, turn: Turn, limits: Limits, rewriter: Rewriter, new_nonce: Callable[[], int]) -> None:
         super().__init__(turn)
         self.name = name
-        self.limits = limits
-        self.rewriter = rewriter
         self.authorization_rules: dict[str, AuthorizationRule] = {}
         self.locks_outlive_connections: bool = False
         """For entities that do not say it themselves."""
@@ -62,14 +37,12 @@ class Namespace(Stores):
         self.roll = Roll()
         self._unread: set[int] = set()
         """Stores that nobody has been able to read since the start."""
-        self._new_nonce = new_nonce
-        self._fresh: dict[int, _Fresh] = {}
-        self._forwarders = Forwarders(self)
+        self.builder = EntityBuilder(self, limits, rewriter, new_nonce)
 
     # -- stores ------------------------------------------------------------------------------
 
     def attach_store(self, journal: Journal) -> StoreTenant:
-        tenant = StoreTenant(journal, self.limits.hot_bytes_max, self.turn.now, self.roll, len(self.stores))
+        tenant = self.builder.tenant(journal, self.roll, len(self.stores))
         self.stores.append(tenant)
         self.turn.add_journal(journal)
         return tenant
@@ -98,6 +71,19 @@ class Namespace(Stores):
             raise trouble
         self.settle_between()
 
+    def return_to_service(self, store: int, tenant: StoreTenant, renewed: dict[str, QueueEntity | AnyTopic]) -> None:
+        """The store was read again into this tenant; `renewed`: the entities that it holds alone, by key."""
+        self.entities.update(renewed)
+        missed_ms = self.stores[store].clock_missed_ms
+        self.stores[store] = tenant
+        if missed_ms:
+            tenant.clock_jumped(missed_ms, self.turn.now)
+        tenant.finish()
+        tenant.entities.tell_all(self.turn.now)
+        self._unread.discard(store)
+        suspend_forwarding(self, tenant, self._unread)
+        self.settle_between()
+
     def settle_between(self) -> None:
         """What concerned several stores when one of them stopped, or went to another node, is brought to its end."""
         settle_transfers(self)
@@ -118,106 +104,6 @@ class Namespace(Stores):
         for tenant in self.stores:
             tenant.clock_jumped(by_ms, self.turn.now)
 
-    def blank_tenant(self, store: int) -> StoreTenant:
-        """Empty queues for everything the store holds, to replay its journal into while the old ones are out of service."""
-        tenant = StoreTenant(self.stores[store].journal, self.limits.hot_bytes_max, self.turn.now, self.roll, store)
-        fresh = self._fresh[store] = _Fresh(tenant)
-        for entity in self.entities.values():
-            if entity.store == store:
-                self._renew(fresh, entity)
-            elif isinstance(entity, PartitionedTopic):
-                for number in range(store, len(entity.topics), len(self.stores)):
-                    self._renew_topic_fragment(fresh, entity, number)
-            elif entity.store == PARTITIONED and isinstance(entity, QueueEntity):
-                for number in range(store, entity.description.partition_count, len(self.stores)):
-                    queues = self.build_queues(tenant, entity.id, entity.description.name, entity.description, number)
-                    fresh.fragments.append((entity.id, number, queues))
-        return tenant
-
-    def _renew_topic_fragment(self, fresh: _Fresh, whole: PartitionedTopic, number: int) -> None:
-        topic = self._build_topic(fresh.tenant, whole.id, PARTITIONED, whole.topic_description, number)
-        for subscription in whole.subscriptions.values():
-            self._add_part(fresh, topic, subscription, number)
-        fresh.topics.append((number, topic))
-
-    def _add_part(self, fresh: _Fresh, topic: Topic, subscription: Subscription, number: int) -> None:
-        as_queue = subscription.entity.description
-        queues = self.build_queues(fresh.tenant, subscription.entity.id, as_queue.name, as_queue, number)
-        fresh.fragments.append((subscription.entity.id, number, queues))
-        entity = QueueEntity(subscription.entity.id, PARTITIONED, as_queue, queues)
-        topic.add_subscription(Subscription(subscription.description, entity, subscription.rules))
-
-    def _renew(self, fresh: _Fresh, entity: QueueEntity | AnyTopic) -> None:
-        tenant = fresh.tenant
-        if isinstance(entity, QueueEntity):
-            fresh.whole[entity.id] = self._build(tenant, entity.id, entity.store, entity.description.name, entity.description)
-            return
-        if isinstance(entity, PartitionedTopic):
-            return
-        topic = self._build_topic(tenant, entity.id, entity.store, entity.topic_description)
-        fresh.whole[entity.id] = topic
-        for subscription in entity.subscriptions.values():
-            self._build_subscription(tenant, topic, subscription.entity.id, subscription.description)
-
-    def swap(self, store: int, tenant: StoreTenant) -> None:
-        """Put the replayed queues in service. What was administered meanwhile is caught up with."""
-        made = self._fresh.pop(store)
-        assert made.tenant is tenant, "made for another replay of the store"
-        for key, entity in list(self.entities.items()):
-            if entity.store != store:
-                continue
-            fresh = made.whole.pop(entity.id, None)
-            if fresh is None or not _same_shape(fresh, entity):
-                # created while the store was down, or subscriptions came and went: empty, or replayed with the next reopening
-                self._renew(made, entity)
-                fresh = made.whole.pop(entity.id)
-            elif isinstance(fresh, QueueEntity) and isinstance(entity, QueueEntity):
-                fresh.configure(entity.description)
-            elif isinstance(fresh, Topic) and isinstance(entity, Topic):
-                fresh.reconfigure(entity.topic_description)
-            self.entities[key] = fresh
-        for gone in made.whole.values():
-            if isinstance(gone, QueueEntity):
-                for queue in gone.queues.values():
-                    for part in queue.parts():
-                        tenant.discard(part)
-                    queue.close()
-        self._swap_fragments(made)
-        missed_ms = self.stores[store].clock_missed_ms
-        self.stores[store] = tenant
-        if missed_ms:
-            tenant.clock_jumped(missed_ms, self.turn.now)
-        tenant.finish()
-        tenant.entities.tell_all(self.turn.now)
-        self._unread.discard(store)
-        suspend_forwarding(self, tenant, self._unread)
-        self.settle_between()
-
-    def _swap_fragments(self, made: _Fresh) -> None:
-        by_id: dict[int, QueueEntity | AnyTopic] = {entity.id: entity for entity in self.entities.values()}
-        for entity in self.entities.values():
-            if isinstance(entity, PartitionedTopic):
-                by_id.update({one.entity.id: one.entity for one in entity.subscriptions.values()})
-        for number, topic in made.topics:
-            whole = by_id.get(topic.id)
-            if isinstance(whole, PartitionedTopic):
-                for key in [key for key in topic.subscriptions if key not in whole.subscriptions]:
-                    topic.remove_subscription(key)
-                for key, subscription in whole.subscriptions.items():
-                    if key not in topic.subscriptions:  # made while the store was down
-                        self._add_part(made, topic, subscription, number)
-                whole.replace_topic(number, topic)
-            else:
-                made.tenant.discard(topic)
-        for id_, number, queues in made.fragments:
-            whole = by_id.get(id_)
-            for sub_queue, queue in queues.items():
-                front = whole.queues[sub_queue] if isinstance(whole, QueueEntity) else None
-                if isinstance(front, PartitionedQueue):
-                    front.replace(number, queue)
-                else:
-                    made.tenant.discard(queue)
-
     # -- entities ----------------------------------------------------------------------------
 
     def enter(self, id_: int, store: int, description: EntityDescription) -> None:
@@ -237,67 +123,21 @@ class Namespace(Stores):
 
     def add_queue(self, id_: int, store: int, description: QueueDescription) -> QueueEntity:
         if description.partition_count > 1:
-            entity = self._build_partitioned(id_, description.name, description)
+            entity = self.builder.partitioned_queue(id_, description)
         else:
-            entity = self._build(self.stores[store], id_, store, description.name, description)
+            entity = self.builder.queue(self.stores[store], id_, store, description)
         self.enter(id_, entity.store, description)
         self.entities[description.name.casefold()] = entity
         return entity
 
-    def _build_partitioned(self, id_: int, path: str, description: QueueDescription) -> QueueEntity:
-        """Fragments over all stores, each with dead-letter fragments beside it in the same store."""
-        parts: dict[SubQueue, list[Queue]] = {sub_queue: [] for sub_queue in SubQueue}
-        for number in range(description.partition_count):
-            fragment = self.build_queues(self.stores[number % len(self.stores)], id_, path, description, number)
-            for sub_queue, queue in fragment.items():
-                parts[sub_queue].append(queue)
-        queues = {
-            sub_queue: PartitionedQueue(self, parts[sub_queue], _terms_of(path, sub_queue, description, self.limits))
-            for sub_queue in SubQueue
-        }
-        return QueueEntity(id_, PARTITIONED, description, queues)
-
-    def _build(self, tenant: StoreTenant, id_: int, store: int, path: str, description: QueueDescription) -> QueueEntity:
-        return QueueEntity(id_, store, description, self.build_queues(tenant, id_, path, description, 0))
-
-    def build_queues(self, tenant: StoreTenant, id_: int, path: str, description: QueueDescription, fragment: int) -> dict[SubQueue, Queue]:
-        """A queue with its sub-queues, or one fragment of each."""
-        queues: dict[SubQueue, Queue] = {}
-        for sub_queue in SubQueue:
-            number = fragment << FRAGMENT_BITS | 4 * id_ + sub_queue.value
-            terms = _terms_of(path, sub_queue, description, self.limits)
-            meter = tenant.meters.meter(number, terms.path, self.turn)
-            base = fragment << FRAGMENT_SHIFT
-            queue = Queue(number, terms, tenant.backing, meter, self.turn, self.rewriter, self._forwarders, self._new_nonce(), base)
-            queues[sub_queue] = queue
-            tenant.add(queue)
-        transfers = queues[SubQueue.TRANSFER_DEAD_LETTER]
-        queues[SubQueue.MAIN].set_aside_into(queues[SubQueue.DEAD_LETTER], transfers)
-        queues[SubQueue.DEAD_LETTER].set_aside_into(None, transfers)
-        return queues
-
     def add_topic(self, id_: int, store: int, description: TopicDescription) -> AnyTopic:
         topic: AnyTopic
         if description.partition_count > 1:
-            stores = self.stores
-            topics = [
-                self._build_topic(stores[number % len(stores)], id_, PARTITIONED, description, number)
-                for number in range(description.partition_count)
-            ]
-            topic = PartitionedTopic(self, id_, topics, description)
+            topic = self.builder.partitioned_topic(id_, description)
         else:
-            topic = self._build_topic(self.stores[store], id_, store, description)
+            topic = self.builder.topic(self.stores[store], id_, store, description)
         self.enter(id_, topic.store, description)
         self.entities[description.name.casefold()] = topic
-        return topic
-
-    def _build_topic(self, tenant: StoreTenant, id_: int, store: int, description: TopicDescription, fragment: int = 0) -> Topic:
-        limit = description.max_message_bytes or self.limits.message_bytes_max
-        number = fragment << FRAGMENT_BITS | 4 * id_
-        meter = tenant.meters.meter(number, description.name, self.turn)
-        base = fragment << FRAGMENT_SHIFT
-        topic = Topic(number, id_, store, description, tenant.backing, meter, self.turn, self.rewriter, self._new_nonce(), base, limit)
-        tenant.add(topic)
         return topic
 
     def add_subscription(self, id_: int, description: SubscriptionDescription) -> Subscription:
@@ -305,23 +145,8 @@ class Namespace(Stores):
         topic = self.topic(description.topic)
         self.enter(id_, topic.store, description)
         if isinstance(topic, Topic):
-            return self._build_subscription(self.stores[topic.store], topic, id_, description)
-        as_queue = dataclasses.replace(queue_of_subscription(description), partition_count=len(topic.topics))
-        entity = self._build_partitioned(id_, as_queue.name, as_queue)
-        whole = Subscription(description, entity, compile_rules(description, self.limits))
-        parts: list[Subscription] = []
-        for number in range(len(topic.topics)):
-            queues = {sub_queue: queue.parts()[number] for sub_queue, queue in entity.queues.items()}
-            parts.append(Subscription(description, QueueEntity(id_, PARTITIONED, as_queue, queues), whole.rules))
-        topic.add_subscription(whole, parts)
-        return whole
-
-    def _build_subscription(self, tenant: StoreTenant, topic: Topic, id_: int, description: SubscriptionDescription) -> Subscription:
-        as_queue = queue_of_subscription(description)
-        entity = self._build(tenant, id_, topic.store, as_queue.name, as_queue)
-        subscription = Subscription(description, entity, compile_rules(description, self.limits))
-        topic.add_subscription(subscription)
-        return subscription
+            return self.builder.subscription(self.stores[topic.store], topic, id_, description)
+        return self.builder.partitioned_subscription(topic, id_, description)
 
     def forward_target(self, name: str) -> Entity | None:
         """The queue or topic that takes what is forwarded to this name."""
@@ -461,12 +286,6 @@ class Namespace(Stores):
 
     def not_found(self, path: str) -> BusError:
         return EntityNotFound(f"The messaging entity '{self.name}:{path}' could not be found. Create it, or check its name.")
-
-
-def _terms_of(path: str, sub_queue: SubQueue, description: QueueDescription, limits: Limits) -> Terms:
-    as_queue = description if sub_queue is SubQueue.MAIN else sub_queue_description(description, sub_queue)
-    limit = description.max_message_bytes or limits.message_bytes_max
-    return Terms(Address(path, sub_queue).path, path, sub_queue is not SubQueue.MAIN, as_queue, limit)
 
 
 def _must_be_available(stores: list[StoreTenant], store: int) -> None:
