@@ -76,6 +76,7 @@ HOT_MODULES = (
     "broker/forwarding.py",
     "broker/entities/topic.py",
     "broker/entities/joined.py",
+    "broker/entities/rerouting.py",
     "broker/entities/partitioned.py",
     "broker/recovery/cross_store.py",
     "broker/recovery/operations.py",

@@ -22,7 +22,7 @@ from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.stores.memory import MemoryStore, Shelf
 from tandem.stores.settings import LogSettings
-from tests.broker.desk import Done, Hand, message
+from tests.broker.desk import Hand, message
 from tests.stores.harness import Loop, ManualClock
 
 STORES = 2
@@ -183,31 +183,6 @@ def test_a_second_fall_of_a_store_detaches_no_receiver_of_a_partitioned_queue(ho
         front.enqueue(message(str(number)), house.now)
         house.run()
     assert sorted(text for text, _ in hand.got) == ["0", "1", "2", "3"]
-
-
-def test_a_rerouted_message_leaves_the_store_it_came_from_but_not_the_next_owner_of_its_number(house: House) -> None:
-    front = house.spread()
-    part = front.fragments.queues[1]
-    kept = part.enqueue(message("kept by the failed store"), house.now).seq
-    rows = [(part.entity_id, kept, house.now), (part.entity_id, kept + 1, house.now)]
-    house.run()
-    house.fall(1)
-    part_used, placed, left = front.reroute([message("kept by the failed store"), message("not kept")], list(rows), house.now)
-    done = Done()
-    part_used.when_durable(done)
-    house.run()
-    assert done.errors == [None]
-    assert left == rows
-    assert {row[0] for row in placed} == {front.fragments.queues[0].entity_id}
-    house.clock.now += 500
-    house.rise(1)
-    number = front.fragments.queues[1].enqueue(message("a later one"), house.now).seq
-    house.run()
-    assert number == kept + 1
-    front.arrived(left)
-    house.run()
-    hand = house.receive(front, 10)
-    assert sorted(text for text, _ in hand.got) == ["a later one", "kept by the failed store", "not kept"]
 
 
 def test_what_was_sent_on_is_not_settled_in_a_source_that_has_stopped_unnoticed(house: House) -> None:

@@ -21,6 +21,15 @@ FRAGMENT_SHIFT: Final = 48
 """The upper 16 bits of a sequence number name the fragment, as in the service."""
 
 
+def key_of(message: Message, detects_duplicates: bool) -> str | bytes | None:
+    """What ties a message to a fragment: session id, else partition key, else message id where duplicates are detected."""
+    if message.session_id is not None:
+        return message.session_id
+    if message.partition_key is not None:
+        return message.partition_key
+    return message.message_id if detects_duplicates else None
+
+
 def fragment_of_key(key: str | bytes, count: int) -> int:
     """Where a key belongs: the same for ever, in every process."""
     return zlib.crc32(key.encode() if isinstance(key, str) else key) % count

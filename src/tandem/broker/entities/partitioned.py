@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tandem.broker.entities.joined import FRAGMENT_SHIFT, AllOf, Fragments, JoinedBrowsing, JoinedLeases, JoinedSessions, fragment_of_key
+from tandem.broker.entities.joined import (
+    FRAGMENT_SHIFT,
+    AllOf,
+    Fragments,
+    JoinedBrowsing,
+    JoinedLeases,
+    JoinedSessions,
+    fragment_of_key,
+    key_of,
+)
+from tandem.broker.entities.rerouting import Rerouting
 from tandem.broker.entities.topic import Subscription, Topic, queue_of_topic
 from tandem.broker.ports import Effect
 from tandem.broker.queue.entity import Entity, Placement
@@ -13,11 +23,10 @@ from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.rows import StateCounts
 from tandem.broker.queue.selective import add_seeker
 from tandem.broker.queue.terms import Terms
-from tandem.broker.recovery.transfers import settle_transfers
 from tandem.model.errors import BusError, StoreFull, StoreUnavailable
 
 if TYPE_CHECKING:
-    from tandem.broker.ports import Consumer, RowId
+    from tandem.broker.ports import Consumer
     from tandem.broker.queue.locks import Lock
     from tandem.broker.recovery.stores import Stores
     from tandem.model.entity import QueueDescription, TopicDescription
@@ -31,22 +40,13 @@ def _takes_messages(part: Queue) -> bool:
     return not part.terms.out_of_service and not part.rows.backing.short_of_room
 
 
-def _key_of(message: Message, detects_duplicates: bool) -> str | bytes | None:
-    """What ties a message to a fragment: session id, else partition key, else message id where duplicates are detected."""
-    if message.session_id is not None:
-        return message.session_id
-    if message.partition_key is not None:
-        return message.partition_key
-    return message.message_id if detects_duplicates else None
-
-
 class PartitionedQueue(Entity):
     """A front for fragments. It holds no messages of its own; what concerns one message goes to its fragment."""
 
     def __init__(self, namespace: Stores, fragments: list[Queue], terms: Terms) -> None:
         super().__init__(namespace.turn, terms)
         self.fragments: Fragments = Fragments(terms.path, fragments)
-        self._namespace: Stores = namespace
+        self.rerouting: Rerouting = Rerouting(self, namespace)
         self._sessions: JoinedSessions = JoinedSessions(self.fragments)
         self._leases: JoinedLeases = JoinedLeases(self.fragments)
         self._browsing: JoinedBrowsing = JoinedBrowsing(self.fragments)
@@ -95,7 +95,7 @@ class PartitionedQueue(Entity):
 
     def fragment_of(self, message: Message) -> int:
         """The number of the fragment that its key leads to; -1: it has none, and may go anywhere."""
-        key = _key_of(message, self.description.requires_duplicate_detection)
+        key = key_of(message, self.description.requires_duplicate_detection)
         return -1 if key is None else fragment_of_key(key, len(self.fragments.queues))
 
     def takes_here(self) -> bool:
@@ -107,7 +107,7 @@ class PartitionedQueue(Entity):
 
     def destination(self, message: Message) -> Queue:
         """One without a key goes anywhere that works; all of a turn go the same way."""
-        key = _key_of(message, self.description.requires_duplicate_detection)
+        key = key_of(message, self.description.requires_duplicate_detection)
         if key is not None:
             chosen = self.fragments.of_key(key)
             if chosen.terms.out_of_service:
@@ -146,48 +146,10 @@ class PartitionedQueue(Entity):
                 raise  # it holds the message's key: those that do not matter were not chosen
             except StoreUnavailable:
                 part.terms.leave_service(False)  # found out before whoever watches the stores did
-                if _key_of(message, self.description.requires_duplicate_detection) is not None:
+                if key_of(message, self.description.requires_duplicate_detection) is not None:
                     raise
                 continue
             return Placement(part, number, part.intake.rows_of(number, now))
-
-    def reroute(self, messages: list[Message], rows: list[RowId], now: int) -> tuple[Queue, list[RowId], list[RowId]]:
-        """The store that took these failed, and may or may not have kept them: another fragment takes them all, and notes which rows
-        the failed store must give up if it has them. Returns that fragment, their rows in it, and all rows they may have left behind.
-        Messages with a key have nowhere else to go."""
-        for message in messages:
-            if _key_of(message, self.description.requires_duplicate_detection) is not None:
-                raise StoreUnavailable(f"The store of '{self.path}' that was to keep this message is down. Try again.")
-        left = list(rows)
-        while True:
-            part = self.destination(messages[0])
-            placed: list[RowId] = []
-            try:
-                for message in messages:
-                    own = part.intake.rows_of(part.intake.enqueue(message, now), now)
-                    if own is None:
-                        raise StoreFull(f"'{self.path}' could not keep all copies of this message in one store. Try again.")
-                    placed.extend(own)
-                tenant = self._namespace.tenant_of(part)
-                if tenant is None:
-                    raise StoreUnavailable(f"The fragment of '{self.path}' is out of service.")
-                for row in left:
-                    tenant.note_reroute(row, part.entity_id, now)
-            except StoreFull:
-                raise
-            except StoreUnavailable:
-                part.terms.leave_service(False)
-                left.extend(placed)
-                continue
-            return part, placed, left
-
-    def arrived(self, rows: list[RowId]) -> None:
-        """What was rerouted is on the disk of another store: the rows it left behind are nobody's."""
-        ids = [(entity_id, seq) for entity_id, seq, _ in rows]
-        for tenant in self._namespace.stores:
-            if tenant.available:
-                tenant.transfers_arrived(ids)
-        settle_transfers(self._namespace)
 
     def when_durable(self, effect: Effect) -> None:
         """Whatever any fragment appended so far."""

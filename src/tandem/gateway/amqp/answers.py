@@ -85,7 +85,7 @@ class ReroutableDisposition(PendingDisposition):
             super().done(error)
         elif error is None:
             if self._arriving:
-                queue.arrived(self._arriving)
+                queue.rerouting.arrived(self._arriving)
             super().done(None)
         elif not self.connection.gone and isinstance(error, StoreUnavailable) and not self._may_move():
             self._go_elsewhere(queue)
@@ -106,7 +106,7 @@ class ReroutableDisposition(PendingDisposition):
         for messages, rows in self.items:
             delivery_id += 1
             try:
-                part, placed, left = queue.reroute(messages, rows, now)
+                part, placed, left = queue.rerouting.reroute(messages, rows, now)
             except BusError as refusal:
                 again = None
                 state = encode_rejected(connection.error_of(refusal, self.part.path))
