@@ -95,7 +95,7 @@ def administer(bus: Bus, name: str, **changes: object) -> None:
 
 def runtime(bus: Bus, name: str) -> Any:
     bus.advance(0)
-    return bus._call(bus._running().admins[0].queue_runtime(name))
+    return bus._call(bus._running().admins[0].runtime.queue(name))
 
 
 def test_topics_and_subscriptions_forward_too(bus: Bus, raw: Raw) -> None:

@@ -10,15 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from tandem.broker.entities import administration
-from tandem.broker.entities.namespace import Namespace
 from tandem.broker.entities.queue_entity import QueueEntity
 from tandem.broker.entities.topic import Subscription
 from tandem.broker.rules.rules import compile_rule
-from tandem.model.address import SubQueue
 from tandem.model.catalog import Snapshot, StoredEntity
 from tandem.model.entity import (
     AuthorizationRule,
-    CorrelationFilter,
     HybridConnectionDescription,
     QueueDescription,
     Right,
@@ -29,11 +26,12 @@ from tandem.model.entity import (
 from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import CatalogBehind, EntityAlreadyExists, EntityNotFound
 from tandem.model.limits import Limits
-from tandem.server.administration_port import NamespaceInfo, Page, RuntimeProperties
+from tandem.server.administration_port import NamespaceInfo, Page, RuntimePort
 from tandem.server.catalog_follower import CatalogFollower
 from tandem.server.context import NamespaceContext
 from tandem.server.name_locks import NameLocks
 from tandem.server.relays import RelayAdministration
+from tandem.server.runtime import RuntimeHere
 from tandem.server.settings import NamespaceSettings
 
 _T = TypeVar("_T")
@@ -95,6 +93,7 @@ class NamespaceAdmin:
         self.relays = RelayAdministration(
             context.relays, catalog, self._locks.hold, functools.partial(_must_be_new, context), context.limits, context.turn.begin
         )
+        self.runtime: RuntimePort = RuntimeHere(context.namespace)
         self._opened_at = context.turn.now
         self.follower: CatalogFollower | None = None
         """None: nobody else changes the catalog."""
@@ -218,7 +217,7 @@ class NamespaceAdmin:
     @_seeing_all
     async def update_queue(self, description: QueueDescription) -> QueueDescription:
         async with self._changing(description.name):
-            entity = queue_of(self._namespace, description.name)
+            entity = self._namespace.queue(description.name)
             now = self._context.turn.begin()
             wanted = dataclasses.replace(description, name=entity.description.name, partition_count=entity.description.partition_count)
             kept = administration.validate_queue(wanted, entity.description, self._limits, now=now, find=self._lookup)
@@ -230,9 +229,6 @@ class NamespaceAdmin:
     async def list_queues(self, page: Page) -> list[QueueDescription]:
         queues = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, QueueEntity)}
         return [queue.description for queue in page.part_of(queues)]
-
-    async def queue_runtime(self, name: str) -> RuntimeProperties:
-        return _runtime(queue_of(self._namespace, name))
 
     @_seeing_all
     async def create_topic(self, description: TopicDescription) -> TopicDescription:
@@ -262,20 +258,6 @@ class NamespaceAdmin:
     async def list_topics(self, page: Page) -> list[TopicDescription]:
         topics = {key: entity for key, entity in self._namespace.entities.items() if not isinstance(entity, QueueEntity)}
         return [topic.topic_description for topic in page.part_of(topics)]
-
-    async def topic_runtime(self, name: str) -> RuntimeProperties:
-        topic = self._namespace.topic(name)
-        own = topic.counts()
-        filters = [rule.filter for s in topic.subscriptions.values() for rule in s.description.rules]
-        correlation = sum(isinstance(f, CorrelationFilter) for f in filters)
-        return RuntimeProperties(
-            scheduled=own.scheduled,
-            size_bytes=own.size_bytes + sum(s.queue.counts().size_bytes for s in topic.subscriptions.values()),
-            accessed_at_ms=topic.accessed_at,
-            subscription_count=len(topic.subscriptions),
-            sql_filter_count=len(filters) - correlation,
-            correlation_filter_count=correlation,
-        )
 
     # -- subscriptions and rules -------------------------------------------------------------
 
@@ -325,12 +307,6 @@ class NamespaceAdmin:
     async def list_subscriptions(self, topic: str, page: Page) -> list[SubscriptionDescription]:
         return [subscription.description for subscription in page.part_of(self._namespace.topic(topic).subscriptions)]
 
-    async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
-        found = self._namespace.subscription(topic, name)
-        runtime = _runtime(found.entity)
-        # The service shows no date for a queue or topic that nobody used, and its creation for a subscription.
-        return runtime if runtime.accessed_at_ms else dataclasses.replace(runtime, accessed_at_ms=found.description.created_at_ms)
-
     @_seeing_all
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
         async with self._changing(topic):
@@ -379,13 +355,6 @@ async def _created(shared: bool, creation: Coroutine[Any, Any, object]) -> None:
             raise
 
 
-def queue_of(namespace: Namespace, name: str) -> QueueEntity:
-    entity = namespace.find(name)
-    if not isinstance(entity, QueueEntity):
-        raise namespace.not_found(name)
-    return entity
-
-
 def _must_be_new(context: NamespaceContext, name: str) -> None:
     if context.namespace.find(name) is not None or context.relays.find(name) is not None:
         raise EntityAlreadyExists(f"The messaging entity '{context.namespace.name}:{name}' already exists.")
@@ -403,19 +372,3 @@ def _rule_of(subscription: Subscription, name: str) -> RuleDescription:
     if found is None:
         raise EntityNotFound(f"The rule '{name}' could not be found on '{subscription.queue.path}'.")
     return found
-
-
-def _runtime(entity: QueueEntity) -> RuntimeProperties:
-    main = entity.main.counts()
-    dead = entity.dead_letters.counts()
-    stranded = entity.queues[SubQueue.TRANSFER_DEAD_LETTER].counts()
-    transfer = main.active if entity.main.terms.forwards else 0
-    return RuntimeProperties(
-        active=main.active + main.deferred + main.leased - transfer,
-        dead_lettered=dead.total,
-        scheduled=main.scheduled,
-        transfer=transfer,
-        transfer_dead_lettered=stranded.total,
-        size_bytes=main.size_bytes + dead.size_bytes + stranded.size_bytes,
-        accessed_at_ms=entity.main.accessed_at,
-    )

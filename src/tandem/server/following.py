@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tandem.broker.entities.partitioned import PARTITIONED
 from tandem.model.catalog import Changes
 from tandem.model.entity import RuleDescription
 from tandem.model.entity_json import dump_rule, load_rule
 from tandem.model.errors import BusError, NotAllowed
-from tandem.server.administration import Catalog, NamespaceAdmin, queue_of
-from tandem.server.administration_port import RuntimeProperties
+from tandem.server.administration import Catalog, NamespaceAdmin
 from tandem.server.catalog_follower import CatalogFollower
-from tandem.server.far_stores import PeerStores, StoreEpochs
+from tandem.server.far_stores import Ask, PeerStores, StoreEpochs
+from tandem.server.runtime import RuntimeOfAll
 
 if TYPE_CHECKING:
     from tandem.cluster.node import NamespaceOwnership
@@ -25,24 +23,8 @@ if TYPE_CHECKING:
     from tandem.server.context import NamespaceContext
     from tandem.server.settings import NamespaceSettings
 
-Ask = Callable[[str, str, dict[object, object]], Awaitable[dict[object, object]]]
-"""(node, request, body) -> the answer's body."""
 _TELL_SECONDS: Final = 2.0
 """A follower that does not hear of a change within this reads it when it does, or when it is started again."""
-
-
-def runtime_of(told: dict[object, object]) -> RuntimeProperties:
-    return RuntimeProperties(**{field.name: told.get(field.name, 0) for field in dataclasses.fields(RuntimeProperties)})  # type: ignore[arg-type]
-
-
-def added_up(parts: list[RuntimeProperties]) -> RuntimeProperties:
-    """Of a partitioned entity whose fragments are on several nodes."""
-    whole: dict[str, Any] = dataclasses.asdict(parts[0])
-    for part in parts[1:]:
-        for name in ("active", "dead_lettered", "scheduled", "transfer", "transfer_dead_lettered", "size_bytes"):
-            whole[name] += getattr(part, name)
-        whole["accessed_at_ms"] = max(whole["accessed_at_ms"], part.accessed_at_ms)
-    return RuntimeProperties(**whole)
 
 
 class SharedAdmin(NamespaceAdmin):
@@ -60,52 +42,15 @@ class SharedAdmin(NamespaceAdmin):
     ) -> None:
         super().__init__(context, catalog, fragments)
         self._cluster = cluster
-        self._ownership = ownership
         self._ask = ask
-        context.peer_operations["runtime"] = self._answer_runtime
+        self.runtime = runtime = RuntimeOfAll(context.namespace, ownership, ask)
+        context.peer_operations["runtime"] = runtime.answer
         context.namespace.reach(PeerStores(context, ownership, ask, epochs))
-
-    async def queue_runtime(self, name: str) -> RuntimeProperties:
-        return await self._joined(queue_of(self._namespace, name).store, super().queue_runtime(name), {"queue": name})
-
-    async def topic_runtime(self, name: str) -> RuntimeProperties:
-        return await self._joined(self._namespace.topic(name).store, super().topic_runtime(name), {"topic": name})
-
-    async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
-        mine = super().subscription_runtime(topic, name)
-        return await self._joined(self._namespace.topic(topic).store, mine, {"topic": topic, "subscription": name})
-
-    async def _joined(self, store: int, mine: Awaitable[RuntimeProperties], what: dict[object, object]) -> RuntimeProperties:
-        local = await mine
-        if store != PARTITIONED:
-            owner = self._ownership.owner(store)
-            if owner is None or self._ownership.here(store):
-                return local
-            return runtime_of(await self._ask(owner, "runtime", what))
-        stores = range(len(self._namespace.stores))
-        owners = {self._ownership.owner(number) for number in stores if not self._ownership.here(number)}
-        others = [self._ask(owner, "runtime", what) for owner in sorted(owner for owner in owners if owner is not None)]
-        told = await asyncio.gather(*others, return_exceptions=True)
-        found = added_up([local, *(runtime_of(one) for one in told if not isinstance(one, BaseException))])
-        away = [one for one in told if isinstance(one, BaseException)]
-        for error in away:
-            if not isinstance(error, BusError):
-                raise error
-        return dataclasses.replace(found, available=False) if away else found
 
     async def _followed(self, body: dict[object, object]) -> dict[object, object]:
         """Another node has changed something, and answers when it is known here."""
         await self.follow()
         return {}
-
-    async def _answer_runtime(self, body: dict[object, object]) -> dict[object, object]:
-        if "subscription" in body:
-            found = await super().subscription_runtime(str(body["topic"]), str(body["subscription"]))
-        elif "topic" in body:
-            found = await super().topic_runtime(str(body["topic"]))
-        else:
-            found = await super().queue_runtime(str(body["queue"]))
-        return dict(dataclasses.asdict(found).items())
 
 
 class TellingAdmin(SharedAdmin):

@@ -39,6 +39,30 @@ from tandem.server.tracking import Entropy, Tracker
 _T = TypeVar("_T")
 
 
+class MemoryRuntime:
+    """Implements `RuntimePort`."""
+
+    def __init__(self, namespace: MemoryNamespace) -> None:
+        self.namespace = namespace
+
+    async def queue(self, name: str) -> RuntimeProperties:
+        await self.namespace.get_entity(name)
+        return self.namespace.runtimes.get(name.casefold(), RuntimeProperties())
+
+    async def topic(self, name: str) -> RuntimeProperties:
+        await self.namespace.get_entity(name)
+        own = [s for (topic, _), s in self.namespace.subscriptions.items() if topic == name.casefold()]
+        rules = [rule for subscription in own for rule in subscription.rules]
+        correlated = sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
+        runtime = self.namespace.runtimes.get(name.casefold(), RuntimeProperties())
+        sql_count = len(rules) - correlated
+        return replace(runtime, subscription_count=len(own), sql_filter_count=sql_count, correlation_filter_count=correlated)
+
+    async def subscription(self, topic: str, name: str) -> RuntimeProperties:
+        await self.namespace.get_subscription(topic, name)
+        return self.namespace.runtimes.get(f"{topic}/subscriptions/{name}".casefold(), RuntimeProperties())
+
+
 class MemoryNamespace:
     """Both ports. Changes give way to the loop between looking and doing, so that races show."""
 
@@ -51,6 +75,7 @@ class MemoryNamespace:
         self.entities: dict[str, QueueDescription | TopicDescription] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionDescription] = {}
         self.runtimes: dict[str, RuntimeProperties] = {}
+        self.runtime = MemoryRuntime(self)
         self.messages: dict[str, list[ReceivedMessage]] = {}
         self.arrived = asyncio.Event()
         self.lock_ms = 60_000
@@ -135,19 +160,6 @@ class MemoryNamespace:
     async def list_topics(self, page: Page) -> list[TopicDescription]:
         return _paged([e for e in self.entities.values() if isinstance(e, TopicDescription)], page, lambda e: e.name)
 
-    async def queue_runtime(self, name: str) -> RuntimeProperties:
-        await self.get_entity(name)
-        return self.runtimes.get(name.casefold(), RuntimeProperties())
-
-    async def topic_runtime(self, name: str) -> RuntimeProperties:
-        await self.get_entity(name)
-        own = [s for (topic, _), s in self.subscriptions.items() if topic == name.casefold()]
-        rules = [rule for subscription in own for rule in subscription.rules]
-        correlated = sum(isinstance(rule.filter, CorrelationFilter) for rule in rules)
-        runtime = self.runtimes.get(name.casefold(), RuntimeProperties())
-        sql_count = len(rules) - correlated
-        return replace(runtime, subscription_count=len(own), sql_filter_count=sql_count, correlation_filter_count=correlated)
-
     async def create_subscription(self, description: SubscriptionDescription) -> SubscriptionDescription:
         now = self.clock.now_ms()
         subscription = validate_subscription(description, None, self.limits, now=now, find=self._find)
@@ -181,10 +193,6 @@ class MemoryNamespace:
         if not isinstance(self._find(topic), TopicDescription):
             raise EntityNotFound(f"The messaging entity '{topic}' could not be found.")
         return _paged([s for (owner, _), s in self.subscriptions.items() if owner == topic.casefold()], page, lambda s: s.name)
-
-    async def subscription_runtime(self, topic: str, name: str) -> RuntimeProperties:
-        await self.get_subscription(topic, name)
-        return self.runtimes.get(f"{topic}/subscriptions/{name}".casefold(), RuntimeProperties())
 
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
         owner = await self.get_subscription(topic, subscription)

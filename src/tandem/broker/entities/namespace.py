@@ -171,6 +171,12 @@ class Namespace(Stores):
     def find(self, name: str) -> QueueEntity | AnyTopic | None:
         return self.entities.get(name.casefold())
 
+    def queue(self, name: str) -> QueueEntity:
+        queue = self.entities.get(name.casefold())
+        if not isinstance(queue, QueueEntity):
+            raise self.not_found(name)
+        return queue
+
     def topic(self, name: str) -> AnyTopic:
         topic = self.entities.get(name.casefold())
         if topic is None or isinstance(topic, QueueEntity):

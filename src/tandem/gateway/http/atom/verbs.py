@@ -355,15 +355,15 @@ class _AtomCall:
             return RuntimeProperties(available=False)
 
     async def _queue_parts(self, queue: QueueDescription) -> tuple[str, str, str, int, int]:
-        content = self._writer.queue(queue, await self._runtime(self.admin.queue_runtime(queue.name)))
+        content = self._writer.queue(queue, await self._runtime(self.admin.runtime.queue(queue.name)))
         return queue.name, queue.name, content, queue.created_at_ms, queue.updated_at_ms
 
     async def _topic_parts(self, topic: TopicDescription) -> tuple[str, str, str, int, int]:
-        content = self._writer.topic(topic, await self._runtime(self.admin.topic_runtime(topic.name)))
+        content = self._writer.topic(topic, await self._runtime(self.admin.runtime.topic(topic.name)))
         return topic.name, topic.name, content, topic.created_at_ms, topic.updated_at_ms
 
     async def _subscription_parts(self, subscription: SubscriptionDescription) -> tuple[str, str, str, int, int]:
-        runtime = await self._runtime(self.admin.subscription_runtime(subscription.topic, subscription.name))
+        runtime = await self._runtime(self.admin.runtime.subscription(subscription.topic, subscription.name))
         content = self._writer.subscription(subscription, runtime)
         path = f"{subscription.topic}/Subscriptions/{subscription.name}"
         return path, subscription.name, content, subscription.created_at_ms, subscription.updated_at_ms
