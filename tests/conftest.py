@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import tandem
 
@@ -22,7 +23,12 @@ SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark that lives for a minute spends half of it on making itself faster."""
 
 
+# On a busy machine examples are drawn slowly; that says nothing about what is tested with them.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("busy")
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
         os.environ.setdefault(name, SHORT_LIVED_JAVA)
     if INSTALLED and FOUND == SOURCE:
@@ -53,7 +59,19 @@ def module_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-LONG = ("spark/test_cluster", "docs/", "acceptance/test_crash", "cli/test_demo", "spark/syphon/", "spark/", "acceptance/", "test_house")
+LONG = (
+    "spark/test_cluster",
+    "docs/",
+    "acceptance/test_crash",
+    "cluster/test_stores_apart",
+    "cli/test_demo",
+    "spark/syphon/",
+    "spark/",
+    "simulator/test_seeds",
+    "acceptance/",
+    "cluster/",
+    "test_house",
+)
 """Those that take longest begin first, so that nobody waits for one at the end while others have nothing to do."""
 
 
