@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.engine_wishes import EngineWishes, must_know, opened, place_of
+from tandem.cli.engine_wishes import EngineWishes, must_know, opened, place_of, reached, told_where_they_live
+from tandem.cli.more_engines import Engines
 from tandem.cli.second_region import follow, promote
-from tandem.model.errors import ConfigurationError
+from tandem.model.errors import ConfigurationError, EngineAway
 
 if TYPE_CHECKING:
+    from tandem.server.settings import ClusterSettings
     from tandem.stores.postgres_nodes import PostgresNodes
+    from tandem.stores.postgres_schema import Schema
 
 application = typer.Typer(no_args_is_help=True, help="Nodes that serve the same namespaces, with their journals in one PostgreSQL.")
 Engine = Annotated[
@@ -29,36 +33,69 @@ application.command()(promote)
 
 @application.command()
 def init(
-    engine: Engine,
-    secret_file: Annotated[Path, typer.Option(help="What all nodes know; made if it is not there.", metavar="FILE")],
-    durability: Annotated[str, typer.Option(help="quorum, or assumed: do not look how the engine replicates.")] = "quorum",
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", envvar="TANDEM_CLUSTER", help="Connection string of PostgreSQL, with all its hosts.", metavar="DSN"),
+    ] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="What all nodes know; made if it is not there.", metavar="FILE")] = None,
+    durability: Annotated[str | None, typer.Option(help="quorum, or assumed: do not look how the engine replicates.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The file of the nodes: engine, secret and all further engines.", metavar="FILE")
+    ] = None,
 ) -> None:
     """Make a cluster in a PostgreSQL, once: its schema, its secret, and a check of the engine's settings with what to change.
 
+    With --config all engines of that file are prepared. Again, after an engine was added to it, that one is.
+
     Example: tandem cluster init --engine postgresql://tandem@pg1,pg2/tandem --secret-file cluster.key
     """
-    import time
+    from tandem.cli.more_engines import make_engines, now_ms
 
-    from tandem.cli.cluster_node import SECRET_BYTES_MIN
-
+    cluster = _configured(config, engine, secret_file)
+    durability = durability or cluster.durability
     if durability not in ("quorum", "assumed"):
         raise ConfigurationError(f'--durability: found "{durability}"; allowed is quorum or assumed')
-    with opened(engine) as (schema, _):
-        schema.must_be_durable(durability, lambda: time.time_ns() // 1_000_000)
-        if not secret_file.exists():
-            descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(secrets.token_urlsafe(32) + "\n")
-        secret = secret_file.read_bytes().strip()
-        if len(secret) < SECRET_BYTES_MIN:
-            raise ConfigurationError(f"--secret-file: {secret_file} has {len(secret)} bytes; allowed are {SECRET_BYTES_MIN} or more")
+    with opened(cluster.engine) as (schema, nodes):
+        schema.must_be_durable(durability, now_ms)
+        secret = _made_secret(cluster.secret_file)
         made = schema.initialize(secret)
+        said = make_engines(cluster, schema, nodes.registry, secret, durability) if cluster.more_engines else []
     typer.echo("the cluster is made" if made else "the cluster was there already, and is as it should be")
-    typer.echo(f"on each machine: tandem serve --cluster … --secret-file {secret_file.name} --node <name>")
+    for line in said:
+        typer.echo(line)
+    typer.echo(f"on each machine: tandem serve --cluster … --secret-file {cluster.secret_file.name} --node <name>")
+
+
+def _configured(config: Path | None, engine: str | None, secret_file: Path | None) -> ClusterSettings:
+    from tandem.cli.configuration.settings import Flags, load
+    from tandem.server.settings import ClusterSettings
+
+    if config is not None:
+        found = load(Flags(config=config, cluster=engine, secret_file=secret_file), os.environ, Path.cwd()).server.cluster
+        if found is None:
+            raise ConfigurationError(f"--config: {config} has no cluster.engine; give it there, or as --engine")
+        return found
+    if engine is None or secret_file is None:
+        raise ConfigurationError(f"{'--secret-file' if engine else '--engine'} is missing; give --engine and --secret-file, or --config")
+    return ClusterSettings(engine=engine, node="", secret_file=secret_file)
+
+
+def _made_secret(file: Path) -> bytes:
+    from tandem.cli.cluster_node import SECRET_BYTES_MIN
+
+    if not file.exists():
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as opened_file:
+            opened_file.write(secrets.token_urlsafe(32) + "\n")
+    secret = file.read_bytes().strip()
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigurationError(f"--secret-file: {file} has {len(secret)} bytes; allowed are {SECRET_BYTES_MIN} or more")
+    return secret
 
 
 def _status(nodes: PostgresNodes) -> dict[str, Any]:
     rows, stores, revisions, _, spread = nodes.look()
+    engines = Engines(nodes, stores)
     return {
         "nodes": [
             {"name": name, "incarnation": incarnation, "beat": beat, "address": address, "version": version, "draining": draining}
@@ -71,14 +108,19 @@ def _status(nodes: PostgresNodes) -> dict[str, Any]:
                 "revision": revision,
                 "spread": namespace in spread,
                 "stores": [
-                    {"store": row.number, "owner": row.owner, "epoch": row.epoch, "wanted": row.wanted}
-                    for row in stores
+                    {"store": row.number, "owner": row.owner, "epoch": row.epoch, "wanted": row.wanted, **engines.of(row)}
+                    for row in engines.stores
                     if row.namespace == namespace
                 ],
             }
             for namespace, revision in sorted(revisions.items())
         ],
+        **engines.state(),
     }
+
+
+def _beats(nodes: PostgresNodes) -> dict[str, int]:
+    return {row[0]: row[2] for row in nodes.look()[0]}
 
 
 @application.command()
@@ -90,7 +132,7 @@ def status(
 
     with opened(engine) as (schema, nodes):
         schema.check(None)
-        before = {node["name"]: node["beat"] for node in _status(nodes)["nodes"]}
+        before = _beats(nodes)
         if before:
             time.sleep(seconds)
         found = _status(nodes)
@@ -103,12 +145,18 @@ def status(
         state = "beats" if node["beats"] else "silent"
         address = f", peers at {node['address']}" if node["address"] else ""
         typer.echo(f"node {node['name']}: {state}, version {node['version']}{address}{', draining' if node['draining'] else ''}")
+    for one in found.get("engines", ()):
+        typer.echo(f"engine {one['name']}: {'answers' if one['answers'] else 'does not answer: ' + one['cause']}")
     for namespace in found["namespaces"]:
         for store in namespace["stores"]:
+            if not store.get("answers", True):
+                typer.echo(f"{namespace['name']} store-{store['store']}: not known, engine {store['engine']} does not answer")
+                continue
+            where = f", in engine {store['engine']}" if "engine" in store else ""
             owner = f"node {store['owner']}" if store["owner"] else "nobody"
             placed = store["wanted"] and store["wanted"] == store["owner"]
             wanted = ", put there by hand" if placed else f", wanted by {store['wanted']}" if store["wanted"] else ""
-            typer.echo(f"{namespace['name']} store-{store['store']}: {owner}, epoch {store['epoch']}{wanted}")
+            typer.echo(f"{namespace['name']} store-{store['store']}: {owner}, epoch {store['epoch']}{wanted}{where}")
     for follower in found["followers"]:
         silent = f", silent for {follower['silent_seconds']:.0f} s" if follower["silent_seconds"] > _SILENT_SECONDS else ""
         typer.echo(f"follower {follower['name']}: {follower['lag_seconds']:.1f} s and {follower['lag_messages']} messages behind{silent}")
@@ -129,7 +177,8 @@ def take(engine: Engine, stores: Stores, node: str) -> None:
     with opened(engine) as (schema, nodes):
         schema.check(None)
         must_know(nodes, node)
-        nodes.depose(*place_of(nodes, stores), node)
+        place = place_of(nodes, stores)
+        told_where_they_live(nodes, place, lambda there: there.depose(*place, node))
     typer.echo(f"{stores} was taken from its owner, for node {node}")
 
 
@@ -141,7 +190,7 @@ def spread(engine: Engine, stores: Stores) -> None:
         namespace, number = place_of(nodes, stores)
         if number is None:
             nodes.spread(namespace)
-        nodes.want(namespace, number, "")
+        told_where_they_live(nodes, (namespace, number), lambda there: there.want(namespace, number, ""))
     typer.echo(f"{stores} is spread over the nodes that listen for each other")
 
 
@@ -180,7 +229,7 @@ def upgrade(
 
     with opened(engine) as (schema, nodes):
         schema.check(None)
-        before = {node["name"]: node["beat"] for node in _status(nodes)["nodes"]}
+        before = _beats(nodes)
         time.sleep(seconds if before else 0)
         known = _status(nodes)["nodes"]
         for node in known:
@@ -191,10 +240,19 @@ def upgrade(
                 raise ConfigurationError(f"node {node['name']} is silent, and was version {node['version']}: {what}")
             what = f"tandem cluster drain {node['name']}, stop it, start version {__version__}, then drain --end"
             raise ConfigurationError(f"node {node['name']} runs version {node['version']}, this command is {__version__}: {what}")
-        done = not check and schema.upgrade()
+        done = not check and _upgraded(schema, nodes)
     typer.echo(f"all nodes run version {__version__}: {', '.join(node['name'] for node in known) or 'there are none'}")
     if not check:
         typer.echo("older versions cannot join any more" if done else "nothing has to be changed")
+
+
+def _upgraded(schema: Schema, nodes: PostgresNodes) -> bool:
+    """The first engine last: it says that all are."""
+    changed = False
+    for name, dsn in nodes.registry.engines().items():
+        with reached(name, dsn) as (there, _):
+            changed |= there.upgrade()
+    return schema.upgrade() or changed
 
 
 @application.command()
@@ -204,4 +262,7 @@ def forget(engine: Engine, node: str) -> None:
         schema.check(None)
         must_know(nodes, node)
         nodes.forget(node)
+        for name, dsn in nodes.registry.engines().items():
+            with contextlib.suppress(EngineAway), reached(name, dsn) as (_, there):  # what it had there it has to beat for
+                there.forget(node)
     typer.echo(f"node {node} is forgotten")

@@ -39,6 +39,7 @@ def check_engine(settings: ServerSettings, now_ms: Callable[[], int], say: Calla
         from tandem.stores.postgres_schema import Schema
     except ImportError as error:
         raise engine_missing() from error
+    from tandem.cli.more_engines import must_have_engines, places_of
     from tandem.model.clock import SystemClock
     from tandem.stores.postgres_connection import EngineConnection, Hosts
 
@@ -52,8 +53,10 @@ def check_engine(settings: ServerSettings, now_ms: Callable[[], int], say: Calla
         state = schema.must_be_durable(cluster.durability, now_ms)
         for problem in state.problems:
             say(f"the engine may lose what it acknowledged: {problem}")
+        must_have_engines(settings, connection)
         for namespace in settings.namespaces:
-            schema.ensure_stores(namespace.name, settings.stores.count)
+            elsewhere = [place[1] for place in places_of(settings) if place[0] == namespace.name and cluster.engine_of(*place)]
+            schema.ensure_stores(namespace.name, settings.stores.count, elsewhere)
     finally:
         connection.close()
 
@@ -79,6 +82,7 @@ def share_keys(settings: ServerSettings, ring: KeyRing) -> None:
 def make_node_server(settings: ServerSettings, log: Callable[[str], None], **rest: Any) -> Any:
     """The composition root of a node: who it is, what it may open, and the server around it."""
     from tandem import __version__
+    from tandem.cli.more_engines import other_engines
     from tandem.cluster.node import Node
     from tandem.cluster.owners_clock import OwnersClock
     from tandem.cluster.peers import ClusterNode
@@ -97,7 +101,18 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     nodes = PostgresNodes(EngineConnection(hosts, f"tandem beats {cluster.node}", clock))
     try:
         incarnation = nodes.join(cluster.node, cluster.advertise or cluster.listen, __version__)
-        node = Node(cluster.node, incarnation, nodes, clock, cluster.lease_ms, log)
+        others = other_engines(settings, (cluster.node, incarnation, __version__), read_secret(cluster), clock, log)
+        node = Node(
+            cluster.node,
+            incarnation,
+            nodes,
+            clock,
+            cluster.lease_ms,
+            log,
+            others=others,
+            engine_of=cluster.engine_of,
+            stall_ms=cluster.stall_deadline_ms,
+        )
         node.first_look()
     except EngineAway as error:
         raise ConfigurationError(f"cluster.engine: {error.description}; is PostgreSQL up?") from error
@@ -106,7 +121,8 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
         audit_retention_ms=settings.stores.audit_retention_ms,
         engine_bytes_max=cluster.engine_bytes_max,
     )
-    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take)
+    by_name = {other.name: other.hosts for other in others}
+    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take, by_name, cluster.engine_of)
 
     def must_stop(why: str) -> None:
         log(why)

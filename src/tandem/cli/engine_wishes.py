@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tandem.model.errors import ConfigurationError, EngineAway
 
 if TYPE_CHECKING:
     from tandem.stores.postgres_nodes import PostgresNodes
     from tandem.stores.postgres_schema import Schema
+
+
+_PATIENCE_SECONDS: Final = 10.0
+"""So long a command waits for an engine beside the first."""
 
 
 def engine_missing() -> ConfigurationError:
@@ -36,6 +41,39 @@ def opened(dsn: str) -> Iterator[tuple[Schema, PostgresNodes]]:
         connection.close()
 
 
+@contextmanager
+def reached(name: str, dsn: str) -> Iterator[tuple[Schema, PostgresNodes]]:
+    """An engine beside the first. EngineAway if it does not answer."""
+    from tandem.model.clock import SystemClock
+    from tandem.stores.postgres_connection import EngineConnection, Hosts
+    from tandem.stores.postgres_engines import key_of, label_of
+    from tandem.stores.postgres_nodes import PostgresNodes
+    from tandem.stores.postgres_schema import Schema
+
+    connection = EngineConnection(Hosts(dsn, label=label_of(name)), "tandem cluster", SystemClock())
+    patience = threading.Timer(_PATIENCE_SECONDS, connection.shut)
+    patience.daemon = True
+    patience.start()
+    try:
+        yield Schema(dsn, connection, key_of(name)), PostgresNodes(connection)
+    finally:
+        patience.cancel()
+        connection.close()
+
+
+def told_where_they_live(nodes: PostgresNodes, place: tuple[str, int | None], tell: Callable[[PostgresNodes], object]) -> None:
+    """The engine of each of these stores is told."""
+    namespace, number = place
+    tell(nodes)
+    dsns = nodes.registry.engines()
+    for name in sorted({name for one, name in nodes.registry.placed().items() if one[0] == namespace and number in (None, one[1])}):
+        try:
+            with reached(name, dsns[name]) as (_, there):
+                tell(there)
+        except EngineAway as error:
+            raise ConfigurationError(f"{error.description}; stores that live elsewhere were told. Try again when it answers") from error
+
+
 def must_know(nodes: PostgresNodes, node: str) -> None:
     known = [row[0] for row in nodes.look()[0]]
     if node not in known and node not in (row.name for row in nodes.followers()):
@@ -45,10 +83,11 @@ def must_know(nodes: PostgresNodes, node: str) -> None:
 def place_of(nodes: PostgresNodes, what: str) -> tuple[str, int | None]:
     """A namespace, and the store that is meant; None: all of them."""
     rows, stores, _, _, spread = nodes.look()
-    if any(row.namespace == what for row in stores):
+    places = {*((row.namespace, row.number) for row in stores), *nodes.registry.placed()}
+    if any(place[0] == what for place in places):
         return what, None
     namespace, _, number = what.rpartition("/")
-    if not any(row.namespace == namespace and str(row.number) == number for row in stores):
+    if not any(place[0] == namespace and str(place[1]) == number for place in places):
         raise ConfigurationError(f"the cluster has no namespace or store {what!r}; see tandem cluster status")
     if namespace not in spread:
         raise ConfigurationError(f"the stores of {namespace} go together: name the namespace, or tandem cluster spread {namespace} first")
@@ -67,7 +106,8 @@ class EngineWishes:
         with opened(self._engine) as (schema, nodes):
             schema.check(None)
             must_know(nodes, node)
-            nodes.want(*place_of(nodes, stores), node)
+            place = place_of(nodes, stores)
+            told_where_they_live(nodes, place, lambda there: there.want(*place, node))
         return f"{stores} moves to node {node}"
 
     def drain(self, node: str, end: bool) -> str:

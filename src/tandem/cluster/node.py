@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
+from tandem.cluster.engine_watch import EngineWatch, OtherEngine
 from tandem.cluster.membership import BEATS_PER_LEASE, Membership, NodeRow, View
 from tandem.model.clock import Clock, boot_ms
 from tandem.model.errors import EngineAway
 from tandem.model.follower_row import FollowerRow
-from tandem.model.store_row import StoreRow
+from tandem.model.store_row import FIRST_ENGINE, StoreRow
 
 _SKEW_MS_MAX: Final = 1_000
 """Clocks of node and engine further apart than this are worth a word."""
@@ -48,6 +50,8 @@ class HeldStore(Protocol):
 
     def move_away(self, why: str) -> None: ...
 
+    def engine_is_away(self, why: str) -> None: ...
+
 
 class Node:
     """Methods are called on the loop; one thread beats."""
@@ -61,7 +65,12 @@ class Node:
         lease_ms: int,
         log: Callable[[str], None],
         boot_ms: Callable[[], int] = boot_ms,
+        others: Sequence[OtherEngine] = (),
+        engine_of: Callable[[str, int], str] = lambda namespace, store: "",
+        stall_ms: int = 15_000,
     ) -> None:
+        """`others`: engines beside the first; `engine_of`: the name of the one that a store lives in; `stall_ms`: stores in one that has
+        not answered for so long are down."""
         self.name = name
         self.incarnation = incarnation
         self.membership = Membership(name)
@@ -77,6 +86,12 @@ class Node:
         self._loop_call: Callable[[Callable[[], None]], None] = lambda function: None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._engine_of = engine_of
+        self._stall_ms = stall_ms
+        self.watches = [EngineWatch(other, self._interval_ms, boot_ms, log) for other in others]
+        self._late_engines: frozenset[str] = frozenset()
+        self._given_up: set[str] = set()
+        """Engines that have been away for so long that their stores are down."""
         self._late = False
         self._last_beat = 0
         """When the last beat that the engine has was begun, on a clock that goes on while the machine sleeps."""
@@ -106,6 +121,10 @@ class Node:
         begun = self._boot_ms()
         if not self._nodes.beat(self.name, self.incarnation):
             raise EngineAway(f"another process runs as node {self.name}")
+        for watch in self.watches:
+            watch.start()
+        for watch in self.watches:
+            watch.first_look()
         self._take(self._view(), begun)
 
     def start(self, loop_call: Callable[[Callable[[], None]], None]) -> None:
@@ -115,6 +134,8 @@ class Node:
 
     def stop(self) -> None:
         self._ending.set()
+        for watch in self.watches:
+            watch.stop()
         if self._thread is not None:
             self._thread.join(5)
 
@@ -185,6 +206,7 @@ class Node:
         if skew and not self._told_skew:
             self._log(skew)
         self._told_skew = bool(skew)
+        view = self._with_others(view)
         self.membership.beat(view)
         for row in view.stores:
             if row.owner != self.name:  # a beat may show what we have just acquired before we heard that we have
@@ -203,17 +225,42 @@ class Node:
         for tell in self.on_beat:
             tell()
 
+    def _with_others(self, view: View) -> View:
+        """And what the engines beside the first have shown last."""
+        if not self.watches:
+            return view
+        engines = {watch.name: watch.view for watch in self.watches}
+        stores = [*view.stores, *(row for seen in engines.values() for row in seen.stores)]
+        return replace(view, stores=tuple(sorted(stores, key=lambda row: (row.namespace, row.number))), engines=engines)
+
     def check(self) -> None:
         """At the start of a turn: a node that was stopped, or cut off, may have been declared dead. It hands out nothing until it knows."""
         late = self._boot_ms() - self._last_beat > self._hold_after_ms
         if late:
             self._nodes.give_up_after(self.lease_ms)
-        if late == self._late:
+        engines = self._check_others() if self.watches else self._late_engines
+        if late == self._late and engines == self._late_engines:
             return
-        self._late = late
-        why = f"node {self.name} could not reach the engine for {self._hold_after_ms} ms: others may have taken over" if late else ""
-        for store in self.stores.values():
-            store.hold(why)
+        self._late, self._late_engines = late, engines
+        for (namespace, number), store in self.stores.items():
+            engine = self._engine_of(namespace, number)
+            which = "the engine" if late else f"engine {engine}" if engine in engines else ""
+            store.hold(
+                f"node {self.name} could not reach {which} for {self._hold_after_ms} ms: others may have taken over" if which else ""
+            )
+
+    def _check_others(self) -> frozenset[str]:
+        """Those that are late. Stores in one that stays away are down, so that partitioned entities go on without them."""
+        late = [watch for watch in self.watches if watch.is_late(self._hold_after_ms)]
+        self._given_up &= {watch.name for watch in late}
+        for watch in late:
+            watch.give_up_after(self.lease_ms)
+            if watch.name not in self._given_up and watch.is_late(self._stall_ms):
+                self._given_up.add(watch.name)
+                for (namespace, number), store in self.stores.items():
+                    if store.epoch and self._engine_of(namespace, number) == watch.name:
+                        store.engine_is_away(f"engine {watch.name} has not answered for more than {self._stall_ms} ms: {watch.away}")
+        return frozenset(watch.name for watch in late)
 
     # -- stores ------------------------------------------------------------------------------
 
@@ -243,14 +290,27 @@ class Node:
             "beats": not self._late,
             "beat_ms": self.beat_ms,
             "clock_ahead_ms": -self.skew_ms,
-            "notes": [note] if (note := self.clock_note()) else [],
+            "notes": self._notes(),
             "takeovers": self.takeovers,
             "followers": [row.as_dict() for row in self.followers],
             "nodes": [
                 {"name": row.name, "lives": row.name in living, "draining": row.draining, "version": row.version}
                 for row in self.membership.view.nodes
             ],
+            **({"engines": engines} if (engines := self.engines()) else {}),
         }
+
+    def _notes(self) -> list[str]:
+        away = [f"engine {watch.name} does not answer: {watch.away}" for watch in self.watches if watch.away]
+        return [note for note in (self.clock_note(), *away) if note]
+
+    def engines(self) -> list[dict[str, object]]:
+        """Where there are several: which of them answer, and how long that took the last time."""
+        if not self.watches:
+            return []
+        first = {"name": FIRST_ENGINE, "answers": not self._told_away, "cause": self._told_away, "beat_ms": self.beat_ms}
+        others = [{"name": one.name, "answers": not one.away, "cause": one.away, "beat_ms": one.beat_ms} for one in self.watches]
+        return [first, *others]
 
     def ownership(self, namespace: str) -> NamespaceOwnership:
         return NamespaceOwnership(self, namespace)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+FIRST_ENGINE: Final = "first"
+"""What people call the engine that has the metadata; rows of its stores name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +33,5 @@ class StoreRow:
     begins_at: int = 0
     """Sequence numbers below are not given any more to entities up to `entity_max`: messages that had them may have been lost."""
     entity_max: int = 0
+    engine: str = ""
+    """The name of the engine that it lives in; empty: the first."""

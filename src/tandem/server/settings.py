@@ -58,6 +58,20 @@ class StoresSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One more PostgreSQL of a cluster, with the stores that live there for good."""
+
+    name: str
+    """What it is called in logs, health and metrics."""
+    engine: str
+    """Its connection string, with all its hosts."""
+    stores: tuple[int, ...]
+    """Numbers of the stores that live there, of every namespace; all others are in the first engine."""
+    namespaces: tuple[str, ...] = ()
+    """Only of these namespaces; empty: of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """Several nodes that serve the same namespaces, with their journals in one PostgreSQL."""
 
@@ -78,7 +92,13 @@ class ClusterSettings:
     stall_deadline_ms: int = 15_000
     """An engine that has not answered for so long takes the stores down; until then they are suspended."""
     engine_bytes_max: int = 0
-    """With a database larger than this no new messages are taken; 0: no limit."""
+    """With a database larger than this no new messages are taken; 0: no limit. Of several engines each has this limit."""
+    more_engines: tuple[EngineSettings, ...] = ()
+    """Beside the first, which has the metadata."""
+
+    def engine_of(self, namespace: str, store: int) -> str:
+        """The name of the engine that a store lives in; empty: the first."""
+        return next((one.name for one in self.more_engines if store in one.stores and namespace in (one.namespaces or (namespace,))), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

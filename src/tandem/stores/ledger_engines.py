@@ -19,8 +19,21 @@ LoopCall = Callable[[Callable[[], None]], None]
 class LedgerEngines:
     """Of one node of one cluster; `may_take` says which stores it may open."""
 
-    def __init__(self, hosts: Hosts, settings: LogSettings, clock: Clock, node: str, incarnation: int, may_take: MayTake) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        settings: LogSettings,
+        clock: Clock,
+        node: str,
+        incarnation: int,
+        may_take: MayTake,
+        others: dict[str, Hosts] | None = None,
+        engine_of: Callable[[str, int], str] = lambda namespace, store: "",
+    ) -> None:
+        """`hosts` is the first engine, which has the catalog; `engine_of` names the one of the `others` that a store lives in."""
         self._hosts = hosts
+        self._others = others or {}
+        self._engine_of = engine_of
         self._settings = settings
         self._clock = clock
         self._node = node
@@ -34,7 +47,10 @@ class LedgerEngines:
 
     def open_journal(self, namespace: str, index: int, loop_call: LoopCall) -> LedgerStore:
         keep_ms = self._settings.audit_retention_ms
-        ledger = PostgresLedger(self._hosts, self._clock, (namespace, index), self._node, self._incarnation, self._may_take, keep_ms)
+        engine = self._engine_of(namespace, index)
+        hosts = self._others[engine] if engine else self._hosts
+        place = (namespace, index)
+        ledger = PostgresLedger(hosts, self._clock, place, self._node, self._incarnation, self._may_take, keep_ms, engine)
         self._ledgers[namespace, index] = ledger
         store = LedgerStore(ledger, f"store-{index}", loop_call, self._settings, self._clock)
         self.stores[namespace, index] = store

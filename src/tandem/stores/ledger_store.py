@@ -60,6 +60,11 @@ class LedgerStore(GroupCommitStore):
         self.fail(why)
         self._ledger_log.abandon()
 
+    def engine_is_away(self, why: str) -> None:
+        """It does not answer, and nobody waits for it any longer. The store is opened again when it does."""
+        self.fail(why)
+        self._ledger_log.abandon()
+
     def move_away(self, why: str) -> None:
         """The store will be somebody else's: what was appended is finished first, and whoever waited is told that it is kept."""
         self.close()

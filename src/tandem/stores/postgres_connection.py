@@ -54,9 +54,11 @@ def first_line(error: BaseException) -> str:
 class Hosts:
     """The hosts of a DSN, in the order in which they are tried. One that hangs goes to the end. Callable from every thread."""
 
-    def __init__(self, dsn: str, session: str = "") -> None:
+    def __init__(self, dsn: str, session: str = "", label: str = "the engine") -> None:
         """`session`: what kind of server is wanted, if not one that can be written; as libpq's `target_session_attrs`."""
         found = parameters_of(dsn)
+        self.label = label
+        """What it is called in errors."""
         if session:
             found.setdefault("target_session_attrs", session)
         names = str(found["host"]).split(",")
@@ -112,7 +114,7 @@ class EngineConnection:
             cursor = connection.execute(sql) if text else connection.execute(sql, values, prepare=prepare, binary=True)
         except psycopg.Error as error:
             self.close()
-            raise engine_away(error) from error
+            raise engine_away(error, self._hosts.label) from error
         finally:
             self._since = 0
         self._must_be_silent()
@@ -133,7 +135,7 @@ class EngineConnection:
             rows = _succeeded(wire.exec_prepared(name, values, [1] * len(values), 1))
         except psycopg.Error as error:
             self.close()
-            raise engine_away(error) from error
+            raise engine_away(error, self._hosts.label) from error
         finally:
             self._since = 0
         self._must_be_silent()
@@ -143,7 +145,7 @@ class EngineConnection:
         if self._notices:
             said = "; ".join(self._notices)
             self.close()
-            raise EngineAway(f"the engine has a reservation: {said}")
+            raise EngineAway(f"{self._hosts.label} has a reservation: {said}")
 
     def notices_of(self, channel: str, seconds: float) -> list[str]:
         """Waits so long for the first one. A channel that was lost with its connection is listened to again."""
@@ -155,7 +157,7 @@ class EngineConnection:
             return [notice.payload for notice in connection.notifies(timeout=seconds, stop_after=1)]
         except psycopg.Error as error:
             self.close()
-            raise engine_away(error) from error
+            raise engine_away(error, self._hosts.label) from error
 
     def _opened(self) -> psycopg.Connection[tuple[Any, ...]]:
         connection = self._connection
@@ -204,8 +206,8 @@ def _succeeded(result: Any) -> int:
     return int(result.command_tuples or 0)
 
 
-def engine_away(error: psycopg.Error) -> EngineAway:
-    away = EngineAway(f"the engine: {first_line(error)}")
+def engine_away(error: psycopg.Error, label: str = "the engine") -> EngineAway:
+    away = EngineAway(f"{label}: {first_line(error)}")
     away.__cause__ = error
     return away
 

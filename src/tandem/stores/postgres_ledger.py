@@ -43,10 +43,13 @@ class PostgresLedger:
         incarnation: int,
         may_take: MayTake,
         audit_retention_ms: int = 0,
+        engine: str = "",
     ) -> None:
+        """`engine`: what the one is called that the store lives in; empty: it is the first."""
         self.hosts = hosts
         self._namespace, self._store_number = store
-        self.where = f"{self._namespace} store-{self._store_number} in the engine"
+        self._engine = engine
+        self.where = f"{self._namespace} store-{self._store_number} in {hosts.label}"
         self._node = node
         self._incarnation = incarnation
         self._may_take = may_take
@@ -99,7 +102,7 @@ class PostgresLedger:
                 continue
             if taken is not None:
                 begins_at, entity_max = self._numbers(seen.id)
-                row = replace(StoreRow(*taken), begins_at=begins_at, entity_max=entity_max)
+                row = replace(StoreRow(*taken), begins_at=begins_at, entity_max=entity_max, engine=self._engine)
                 self._id, self._epoch, self._retired_below = row.id, row.epoch, 0
                 return row
         raise NotOurs("others were faster")
@@ -115,7 +118,7 @@ class PostgresLedger:
         ).fetchone()
         if found is None:
             raise Corrupt(f"{self.where}: its row is gone from the engine; restore the database from a backup")
-        return StoreRow(*found)
+        return replace(StoreRow(*found), engine=self._engine)
 
     def read_entries(self, segment: int, after: int, most: int) -> list[Entry]:
         sql = f"SELECT number, epoch, at, entry FROM {self._table(segment)} WHERE number > %s ORDER BY number LIMIT %s"

@@ -9,6 +9,7 @@ from tandem.model.follower_row import FollowerRow
 from tandem.model.store_row import StoreRow
 from tandem.stores.postgres_catalog import CHANNEL
 from tandem.stores.postgres_connection import EngineConnection, sqlstate_of
+from tandem.stores.postgres_engines import EngineRegistry
 from tandem.stores.postgres_ledger import STORE_COLUMNS, UNDEFINED_TABLE
 
 SPREAD_VERSION: Final = 2
@@ -23,6 +24,8 @@ class PostgresNodes:
 
     def __init__(self, connection: EngineConnection) -> None:
         self._connection = connection
+        self.registry = EngineRegistry(connection)
+        """The engines beside this one."""
 
     def join(self, node: str, address: str, version: str) -> int:
         """The incarnation of this process: whoever ran under this name before is told at its next beat."""

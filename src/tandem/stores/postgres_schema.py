@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,8 @@ from tandem.stores.postgres_ledger import FORMAT
 
 SCHEMA_VERSION: Final = 2
 """2: the stores of a namespace may be with several nodes, each with its own."""
+ENGINES_VERSION: Final = 3
+"""Of clusters with several engines only: nodes that do not know of them would make the stores of the others a second time."""
 CLOCK_MS_MAX: Final = 60_000
 """A node whose clock is further from the engine's than this does not start: times to live and tokens would mean nothing."""
 _TABLES: Final = (
@@ -58,16 +60,24 @@ _ADDED: Final = {
         "CREATE TABLE tandem.retired (store int NOT NULL, segment int NOT NULL, at_ms bigint NOT NULL, PRIMARY KEY (store, segment))",
     ),
     "tandem.gathered": ("CREATE TABLE tandem.gathered (namespace text PRIMARY KEY)",),
+    "tandem.engine": ("CREATE TABLE tandem.engine (name text PRIMARY KEY, dsn text NOT NULL)",),
+    "tandem.this_engine": ("CREATE TABLE tandem.this_engine (name text NOT NULL)",),
+    "tandem.placed": (
+        "CREATE TABLE tandem.placed (namespace text NOT NULL, number int NOT NULL, engine text NOT NULL, journal bytea NOT NULL, "
+        "made boolean NOT NULL DEFAULT false, PRIMARY KEY (namespace, number))",
+    ),
     "tandem.numbers": ("CREATE TABLE tandem.numbers (store int PRIMARY KEY, begins_at bigint NOT NULL, entity_max bigint NOT NULL)",),
 }
 """Tables that came later, each with what makes it: older nodes do not miss them, newer ones make them.
 
 `follower`: who follows from another region; `gathered`: namespaces whose stores go together;
-`numbers`: where sequence numbers go on after a promotion that may have lost messages."""
+`numbers`: where sequence numbers go on after a promotion that may have lost messages; `engine` and `placed`, in the first engine: the
+others, and the stores that live there; `this_engine`, in each of those: what it is called."""
 
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _UNDEFINED: Final = ("42P01", "3F000")
 _LABEL: Final = b"tandem cluster"
+_FIRST_KEY: Final = "cluster.engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +90,15 @@ class EngineState:
     """By how much its clock is ahead of ours."""
 
 
-def _refused(error: EngineAway, dsn: str) -> ConfigurationError:
+def _refused(error: EngineAway, dsn: str, key: str) -> ConfigurationError:
     state = sqlstate_of(error)
     where = without_password(dsn)
     if state == _INSUFFICIENT_PRIVILEGE:
         return ConfigurationError(
-            f"cluster.engine: {where}: {error.description}; the user needs to own the schema: "
+            f"{key}: {where}: {error.description}; the user needs to own the schema: "
             "GRANT CREATE ON DATABASE <database> TO <user>, or run `tandem cluster init` as its owner"
         )
-    return ConfigurationError(f"cluster.engine: {where} cannot be used: {error.description}; is PostgreSQL up, and the user let in there?")
+    return ConfigurationError(f"{key}: {where} cannot be used: {error.description}; is PostgreSQL up, and the user let in there?")
 
 
 def fingerprint(secret: bytes) -> bytes:
@@ -99,8 +109,10 @@ def fingerprint(secret: bytes) -> bytes:
 class Schema:
     """Asked before anything is started, and by commands. Errors are ConfigurationErrors that say what to do."""
 
-    def __init__(self, dsn: str, connection: EngineConnection) -> None:
+    def __init__(self, dsn: str, connection: EngineConnection, key: str = _FIRST_KEY) -> None:
+        """`key`: how its settings are called in refusals."""
         self._dsn = dsn
+        self._key = key
         self._connection = connection
 
     def initialize(self, secret: bytes) -> bool:
@@ -116,7 +128,7 @@ class Schema:
             self._connection.execute(made, (SCHEMA_VERSION, fingerprint(secret)))
             self.complete()
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
         return True
 
     def complete(self) -> None:
@@ -126,7 +138,7 @@ class Schema:
                 if not self._has(table):
                     self._make(table, statements)
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
 
     def _has(self, table: str) -> bool:
         found = self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
@@ -145,24 +157,26 @@ class Schema:
         try:
             found = self._version()
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
         if found is None:
             raise ConfigurationError(
-                f"cluster.engine: {without_password(self._dsn)} has no cluster yet; make one: tandem cluster init --engine …"
+                f"{self._key}: {without_password(self._dsn)} has no cluster yet; make one: tandem cluster init --engine …"
             )
         version, kept = found
-        if version > SCHEMA_VERSION:
+        if version > ENGINES_VERSION:
             raise ConfigurationError(
-                f"cluster.engine: its schema has version {version}, made by a newer Tandem; this one knows versions up to "
-                f"{SCHEMA_VERSION}. Start that version"
+                f"{self._key}: its schema has version {version}, made by a newer Tandem; this one knows versions up to "
+                f"{ENGINES_VERSION}. Start that version"
             )
         newest = self._newest_format()
         if newest > FORMAT:
             raise ConfigurationError(
-                f"cluster.engine: its stores are written in format {newest} since `tandem cluster upgrade`; this Tandem writes "
+                f"{self._key}: its stores are written in format {newest} since `tandem cluster upgrade`; this Tandem writes "
                 f"format {FORMAT}. Start the newer version, which all other nodes run"
             )
         if secret is not None and not hmac.compare_digest(kept, fingerprint(secret)):
+            if self._key != _FIRST_KEY:
+                raise ConfigurationError(f"{self._key}: {without_password(self._dsn)} belongs to a cluster with another secret")
             raise ConfigurationError(
                 "cluster.secret_file: it is not the secret of this cluster; copy the file that `tandem cluster init` was given"
             )
@@ -172,8 +186,19 @@ class Schema:
         try:
             found = self._connection.execute("SELECT coalesce(max(format), 0) FROM tandem.store").fetchone()
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
         return int(found[0]) if found is not None else 0
+
+    def has_several_engines(self) -> None:
+        """Older versions, which do not know that, are refused from now on."""
+        sql = "UPDATE tandem.cluster SET version = %s WHERE version < %s"
+        self._connection.execute(sql, (ENGINES_VERSION, ENGINES_VERSION))
+
+    def must_be_upgraded(self) -> None:
+        """Before it gets more engines: nodes of older versions would not know what that means."""
+        found = self._version()
+        if found is not None and found[0] < SCHEMA_VERSION:
+            raise ConfigurationError("cluster.more_engines: the cluster was made by an older version: first, tandem cluster upgrade")
 
     def upgrade(self) -> bool:
         """Stores are written in our format from their next opening on, and nodes that do not know it are refused. False: they were."""
@@ -184,7 +209,7 @@ class Schema:
                 "UPDATE tandem.cluster SET version = %s WHERE version < %s", (SCHEMA_VERSION, SCHEMA_VERSION)
             ).rowcount
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
         return bool(changed or raised)
 
     def _version(self) -> tuple[int, bytes] | None:
@@ -208,7 +233,7 @@ class Schema:
             found = self._connection.execute(sql).fetchone()
             after = now_ms()
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
         assert found is not None
         commit, standbys, fsync, full_pages, synchronous, theirs = found
         problems = []
@@ -228,7 +253,7 @@ class Schema:
         state = self.state(now_ms)
         if state.problems and durability == "quorum":
             raise ConfigurationError(
-                f"cluster.engine: {without_password(self._dsn)} does not commit on two machines: {'; '.join(state.problems)}. "
+                f"{self._key}: {without_password(self._dsn)} does not commit on two machines: {'; '.join(state.problems)}. "
                 'A service that does not show how it replicates: durability = "assumed"'
             )
         if abs(state.clock_ahead_ms) > CLOCK_MS_MAX:
@@ -236,8 +261,9 @@ class Schema:
             raise ConfigurationError(f"the clock of this machine is {off} the engine's: set both by NTP, then start again")
         return state
 
-    def ensure_stores(self, namespace: str, count: int) -> None:
-        """The namespace and its stores are there; ConfigurationError if it was made with another number of them."""
+    def ensure_stores(self, namespace: str, count: int, elsewhere: Collection[int] = ()) -> None:
+        """The namespace and its stores are there; ConfigurationError if it was made with another number of them. `elsewhere`: numbers of
+        those that live in other engines."""
         connection = self._connection
         try:
             connection.execute("INSERT INTO tandem.namespace (name, stores) VALUES (%s, %s) ON CONFLICT DO NOTHING", (namespace, count))
@@ -245,7 +271,7 @@ class Schema:
             there = found[0] if found is not None else count
             if there != count:
                 raise ConfigurationError(f"stores.count: found {count}; namespace {namespace} has {there} stores in this cluster, for good")
-            for number in range(count):
+            for number in (one for one in range(count) if one not in elsewhere):
                 connection.execute(
                     # in the format of the others, which all nodes know until somebody says that all are new
                     "INSERT INTO tandem.store (namespace, number, journal, format) "
@@ -253,7 +279,7 @@ class Schema:
                     (namespace, number, secrets.token_bytes(16), FORMAT),
                 )
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
 
     def shared_keys(self, namespace: str, ours: str) -> str:
         """The keys that were made for this namespace by whichever node came first: ours, if nobody has any."""
@@ -261,5 +287,5 @@ class Schema:
             self._connection.execute("UPDATE tandem.namespace SET keys = %s WHERE name = %s AND keys = '{}'", (ours, namespace))
             found = self._connection.execute("SELECT keys FROM tandem.namespace WHERE name = %s", (namespace,)).fetchone()
         except EngineAway as error:
-            raise _refused(error, self._dsn) from error
+            raise _refused(error, self._dsn, self._key) from error
         return str(found[0]) if found is not None else ours

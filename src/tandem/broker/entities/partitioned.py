@@ -122,12 +122,22 @@ class PartitionedQueue(Entity):
         return queues[self._sticky]
 
     def _advance(self) -> None:
+        """One whose store is suspended has to wait: only if there is no other."""
         queues = self.fragments.queues
+        waiting = -1
         for _ in range(len(queues)):
             self._next = (self._next + 1) % len(queues)
-            if _takes_messages(queues[self._next]):
+            part = queues[self._next]
+            if not _takes_messages(part):
+                continue
+            if not part.rows.backing.suspended:
                 self._sticky = self._next
                 return
+            if waiting < 0:
+                waiting = self._next
+        if waiting >= 0:
+            self._sticky = self._next = waiting
+            return
         for part in self.fragments.some_usable():
             cause = part.rows.backing.short_of_room
             raise StoreFull(f"No store that holds '{self.path}' takes messages: {cause}. Receive messages, or try again later.")
@@ -190,8 +200,10 @@ class PartitionedQueue(Entity):
 
     def pump(self, now: int) -> None:
         for part in self.fragments.queues:
-            if part.rows.backing.suspended:
-                return
+            if not part.rows.backing.suspended:
+                break
+        else:
+            return
         if self.terms.may_receive and not self.terms.deleted and not self.terms.has_sessions:
             self.receivers.pump(now)
             if self.receivers.watchers:

@@ -209,6 +209,8 @@ class MessageDelivery:
         self.receivers = receivers
 
     def has_ready(self) -> bool:
+        if self.rows.backing.suspended:
+            return False
         return self.rows.index.by_state[READY] > 0 and self.terms.may_receive and not self.terms.out_of_service
 
     def deliver(self, consumer: Consumer, line: Line, session: MessageSession | None, room: int, room_bytes: int, now: int) -> int:

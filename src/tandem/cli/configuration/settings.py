@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from tandem.cli.configuration.documents import Document, Section, read, show
 from tandem.cli.configuration.entities import read_emulator, read_namespaces
+from tandem.cli.configuration.more_engines import read_more_engines
 from tandem.cli.configuration.own_issuer import OwnIssuer, read_own_issuer
 from tandem.cli.configuration.setting_types import (
     DAY_MS,
@@ -236,7 +237,7 @@ def load(flags: Flags, environ: Mapping[str, str], directory: Path) -> Configura
         drain_seconds=cast(int, layers.value("", "drain_seconds")),
         node=cast(str, layers.value("", "node")),
         trusted_issuers=trusted,
-        cluster=_cluster(layers),
+        cluster=_cluster(layers, tuple(namespace.name for namespace in namespaces)),
     )
     named = [host for namespace in namespaces for host in namespace.hosts]
     return Configuration(
@@ -315,6 +316,8 @@ class _Layers:
         self._file_directory = document.file.parent if document else directory
         self.root = document.section() if document and not _is_emulator(document) else None
         self._tables: dict[str, Section | None] = {"": self.root}
+        self.more_engines: list[Section] = []
+        """Tables of `cluster.more_engines`."""
         for name in ("listen", "log", "tls", "stores", "cluster", "limits"):
             self._tables[name] = self.root.table(name) if self.root else None
         for name, table in self._tables.items():
@@ -323,6 +326,8 @@ class _Layers:
             for setting in ALL:
                 if setting.section == name:
                     table.has(setting.key)
+            if name == "cluster":
+                self.more_engines = table.tables("more_engines")
             if name:
                 table.finish()
 
@@ -435,10 +440,11 @@ def _stores(layers: _Layers) -> StoresSettings:
     return StoresSettings(**values)
 
 
-def _cluster(layers: _Layers) -> ClusterSettings | None:
+def _cluster(layers: _Layers, namespaces: tuple[str, ...]) -> ClusterSettings | None:
     engine, place = cast("tuple[str | None, str]", layers.found("cluster", "engine"))
     if engine is None:
         said = [layers.found("cluster", key)[1] for key in ("node", "secret_file", "listen", "advertise")]
+        said += [section.place() for section in layers.more_engines]
         if any(said):
             raise ConfigurationError(f"{next(filter(None, said))}: needs cluster.engine (--cluster) as well")
         return None
@@ -453,6 +459,7 @@ def _cluster(layers: _Layers) -> ClusterSettings | None:
 
         node = socket.gethostname().partition(".")[0][:60]
     rest: dict[str, Any] = {key: layers.value("cluster", key) for key in ("listen", "advertise", "durability", "engine_bytes_max")}
+    rest["more_engines"] = read_more_engines(layers.more_engines, engine, cast(int, layers.value("stores", "count")), namespaces)
     lease_ms, stall_ms = cast(int, layers.value("cluster", "lease")), cast(int, layers.value("cluster", "stall_deadline"))
     return ClusterSettings(engine=engine, node=node, secret_file=secret_file, lease_ms=lease_ms, stall_deadline_ms=stall_ms, **rest)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from tandem.model.store_row import FIRST_ENGINE
+
 if TYPE_CHECKING:
     from tandem.cluster.node import Node
     from tandem.gateway.http.operated_broker import OperatedBroker
@@ -37,6 +39,7 @@ def stores_of(node: Node, namespace: str) -> list[dict[str, Any]]:
             "served": node.membership.owner(row.namespace, row.number) is not None,
             "epoch": row.epoch,
             "wanted": row.wanted,
+            **({"engine": row.engine or FIRST_ENGINE} if node.watches else {}),
         }
         for row in sorted(node.membership.view.stores, key=lambda row: (row.namespace, row.number))
         if row.namespace == namespace

@@ -136,6 +136,12 @@ class _Collector:
         yield doubts
         yield CounterMetricFamily("tandem_cluster_takeovers", "Stores taken over from nodes that died.", value=node.takeovers)
         yield GaugeMetricFamily("tandem_cluster_beat_seconds", "How long the last beat took the engine.", value=node.beat_ms / 1000)
+        engines = node.engines()
+        if engines:
+            answers = GaugeMetricFamily("tandem_cluster_engine_up", "1: this node reaches the engine.", labels=["engine"])
+            for engine in engines:
+                answers.add_metric([str(engine["name"])], int(bool(engine["answers"])))
+            yield answers
         yield GaugeMetricFamily("tandem_cluster_clock_ahead_seconds", "Of this machine, over the engine's.", value=-node.skew_ms / 1000)
 
         seconds = GaugeMetricFamily("tandem_cluster_follower_lag_seconds", "Of a standby in another region.", labels=["follower"])
