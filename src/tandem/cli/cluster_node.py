@@ -122,7 +122,7 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
         engine_bytes_max=cluster.engine_bytes_max,
     )
     by_name = {other.name: other.hosts for other in others}
-    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take, by_name, cluster.engine_of)
+    engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take, by_name, cluster.engine_of, node.why_away)
 
     def must_stop(why: str) -> None:
         log(why)

@@ -14,6 +14,7 @@ from tandem.stores.blocks import seed_of
 from tandem.stores.ledger_engines import always
 from tandem.stores.ledger_entries import LedgerRecovery
 from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of, without_password
+from tandem.stores.postgres_engines import EngineRegistry, must_have_one_engine
 from tandem.stores.postgres_ledger import PostgresLedger
 from tandem.stores.postgres_nodes import PostgresNodes
 from tandem.stores.postgres_reading import EnginePlace, EngineReader, entities_in_engine
@@ -103,6 +104,7 @@ class Promotion:
         connection = EngineConnection(Hosts(self._dsn, "any"), "tandem promote", SystemClock())
         try:
             Schema(self._dsn, connection).check(None)
+            must_have_one_engine(EngineRegistry(connection))
             self._make_primary(connection, force)
         finally:
             connection.close()

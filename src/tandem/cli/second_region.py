@@ -103,6 +103,7 @@ def follow(
     """
     try:
         from tandem.stores.postgres_connection import EngineConnection, Hosts
+        from tandem.stores.postgres_engines import EngineRegistry, must_have_one_engine
         from tandem.stores.postgres_follower import Follower
         from tandem.stores.postgres_schema import Schema
     except ImportError as error:
@@ -112,6 +113,7 @@ def follow(
     clock = SystemClock()
     there = EngineConnection(Hosts(standby, "any"), "tandem follower", clock)
     Schema(standby, there).check(None)
+    must_have_one_engine(EngineRegistry(there))
     shown = _Shown(name or socket.gethostname())
     followed = EngineConnection(Hosts(engine), "tandem follower", clock)
     with contextlib.suppress(ConfigurationError):  # it may be away just now, which is what this command is for

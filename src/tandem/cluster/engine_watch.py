@@ -77,8 +77,11 @@ class EngineWatch:
     def is_late(self, milliseconds: int) -> bool:
         return self._boot_ms() - self.last_beat > milliseconds
 
-    def give_up_after(self, milliseconds: int) -> None:
-        self._engine.give_up_after(milliseconds)
+    def hangs(self, after_ms: int, give_up_ms: int) -> None:
+        """On the loop: nothing was heard of it for so long. A call that takes longer than `give_up_ms` fails."""
+        self._engine.give_up_after(give_up_ms)
+        if self.view.answers:
+            self._cannot(f"no answer for more than {after_ms} ms")
 
     def _run(self) -> None:
         while not self._ending.is_set():

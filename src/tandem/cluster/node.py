@@ -254,11 +254,11 @@ class Node:
         late = [watch for watch in self.watches if watch.is_late(self._hold_after_ms)]
         self._given_up &= {watch.name for watch in late}
         for watch in late:
-            watch.give_up_after(self.lease_ms)
+            watch.hangs(self._hold_after_ms, self.lease_ms)
             if watch.name not in self._given_up and watch.is_late(self._stall_ms):
                 self._given_up.add(watch.name)
                 for (namespace, number), store in self.stores.items():
-                    if store.epoch and self._engine_of(namespace, number) == watch.name:
+                    if self._engine_of(namespace, number) == watch.name:  # one that is being opened is given up too
                         store.engine_is_away(f"engine {watch.name} has not answered for more than {self._stall_ms} ms: {watch.away}")
         return frozenset(watch.name for watch in late)
 
@@ -303,6 +303,10 @@ class Node:
     def _notes(self) -> list[str]:
         away = [f"engine {watch.name} does not answer: {watch.away}" for watch in self.watches if watch.away]
         return [note for note in (self.clock_note(), *away) if note]
+
+    def why_away(self, engine: str) -> str:
+        """On any thread; empty: it answers, or is the first."""
+        return next((watch.away for watch in self.watches if watch.name == engine), "")
 
     def engines(self) -> list[dict[str, object]]:
         """Where there are several: which of them answer, and how long that took the last time."""

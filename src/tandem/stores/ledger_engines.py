@@ -29,11 +29,14 @@ class LedgerEngines:
         may_take: MayTake,
         others: dict[str, Hosts] | None = None,
         engine_of: Callable[[str, int], str] = lambda namespace, store: "",
+        away: Callable[[str], str] = lambda engine: "",
     ) -> None:
-        """`hosts` is the first engine, which has the catalog; `engine_of` names the one of the `others` that a store lives in."""
+        """`hosts` is the first engine, which has the catalog; `engine_of` names the one of the `others` that a store lives in, `away` says
+        why that one does not answer."""
         self._hosts = hosts
         self._others = others or {}
         self._engine_of = engine_of
+        self._away = away
         self._settings = settings
         self._clock = clock
         self._node = node
@@ -49,8 +52,17 @@ class LedgerEngines:
         keep_ms = self._settings.audit_retention_ms
         engine = self._engine_of(namespace, index)
         hosts = self._others[engine] if engine else self._hosts
-        place = (namespace, index)
-        ledger = PostgresLedger(hosts, self._clock, place, self._node, self._incarnation, self._may_take, keep_ms, engine)
+        ledger = PostgresLedger(
+            hosts,
+            self._clock,
+            (namespace, index),
+            self._node,
+            self._incarnation,
+            self._may_take,
+            keep_ms,
+            engine,
+            lambda: self._away(engine),
+        )
         self._ledgers[namespace, index] = ledger
         store = LedgerStore(ledger, f"store-{index}", loop_call, self._settings, self._clock)
         self.stores[namespace, index] = store

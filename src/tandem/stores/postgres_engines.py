@@ -69,6 +69,10 @@ class EngineRegistry:
         """By name: the connection string, without passwords."""
         return {row[0]: row[1] for row in self._rows("SELECT name, dsn FROM tandem.engine ORDER BY name")}
 
+    def called(self) -> str:
+        """What this one is called, if it is not the first."""
+        return "".join(row[0] for row in self._rows("SELECT name FROM tandem.this_engine LIMIT 1"))
+
     def placed(self) -> dict[Place, str]:
         """The engine of every store that is not in the first."""
         return {(row[0], row[1]): row[2] for row in self._rows("SELECT namespace, number, engine FROM tandem.placed ORDER BY 1, 2")}
@@ -130,6 +134,14 @@ class EngineRegistry:
         self._connection.execute("UPDATE tandem.placed SET made = true WHERE namespace = %s AND number = %s AND NOT made", place)
 
 
+def must_have_one_engine(registry: EngineRegistry) -> None:
+    """For what is not known to be right over several: standbys of two engines end at two moments."""
+    if registry.engines() or registry.called():
+        raise ConfigurationError(
+            "--engine: this cluster has several engines (cluster.more_engines); only one with a single engine has a second region"
+        )
+
+
 def _lives_elsewhere(place: Place, where: str, key: str, what: str) -> ConfigurationError:
     return ConfigurationError(f"{key}: store-{place[1]} of namespace {place[0]} lives in {where}, for good: {what}")
 
@@ -140,6 +152,7 @@ class EngineParts:
     def __init__(self, name: str, dsn: str, connection: EngineConnection) -> None:
         self._name = name
         self._connection = connection
+        self._registry = EngineRegistry(connection)
         self._key = key_of(name)
         self.schema = Schema(dsn, connection, self._key)
 
@@ -148,19 +161,15 @@ class EngineParts:
         made = self.schema.initialize(secret)
         if self._connection.execute("SELECT 1 FROM tandem.engine LIMIT 1").fetchone() is not None:
             raise ConfigurationError(f"{self._key}: is the first engine of a cluster (cluster.engine); allowed is another database")
-        if not self._called():
+        if not self._registry.called():
             if self._connection.execute("SELECT 1 FROM tandem.namespace LIMIT 1").fetchone() is not None:
                 raise ConfigurationError(f"{self._key}: holds a cluster of its own; allowed is a database without one")
             self._connection.execute("INSERT INTO tandem.this_engine (name) VALUES (%s)", (self._name,))
         self._must_be_ours()
         return made
 
-    def _called(self) -> str:
-        found = self._connection.execute("SELECT name FROM tandem.this_engine").fetchone()
-        return str(found[0]) if found is not None else ""
-
     def _must_be_ours(self) -> None:
-        called = self._called()
+        called = self._registry.called()
         if called != self._name:
             what = f"is the engine {called} of its cluster" if called else "is no engine that was prepared under a name"
             raise ConfigurationError(

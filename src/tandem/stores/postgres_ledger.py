@@ -6,13 +6,14 @@ takeover waits for it or refuses it; a confirmation is a write first and a read 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from struct import Struct
 from typing import Final
 
 from tandem.model.clock import Clock
-from tandem.model.errors import Corrupt, EngineAway
+from tandem.model.errors import Corrupt, EngineAway, StoreMissing
 from tandem.model.store_row import StoreRow
 from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NotOurs, Part
 from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of
@@ -21,6 +22,7 @@ STORE_COLUMNS: Final = "id, namespace, number, journal, format, epoch, owner, in
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 UNDEFINED_TABLE: Final = "42P01"
 _ACQUIRE_TRIES: Final = 5
+_RELEASE_SECONDS: Final = 2.0
 FORMAT: Final = 2
 """Of blocks and entries: that of segments in files."""
 
@@ -44,11 +46,14 @@ class PostgresLedger:
         may_take: MayTake,
         audit_retention_ms: int = 0,
         engine: str = "",
+        away: Callable[[], str] = lambda: "",
     ) -> None:
-        """`engine`: what the one is called that the store lives in; empty: it is the first."""
+        """`engine`: what the one is called that the store lives in; empty: it is the first. `away`: why that one does not answer, as is
+        known without asking; empty: it does."""
         self.hosts = hosts
         self._namespace, self._store_number = store
         self._engine = engine
+        self._away = away
         self.where = f"{self._namespace} store-{self._store_number} in {hosts.label}"
         self._node = node
         self._incarnation = incarnation
@@ -74,6 +79,8 @@ class PostgresLedger:
 
     def acquire(self) -> StoreRow:
         committing = self._committing
+        if why := self._away():
+            raise StoreMissing(f"{self.hosts.label} does not answer: {why}")
         for _ in range(_ACQUIRE_TRIES):
             seen = self._look()
             if seen.format > FORMAT:
@@ -134,12 +141,20 @@ class PostgresLedger:
             raise
 
     def release(self) -> None:
+        if self._away():
+            return  # nobody waits for it; others find out by our beats
+        patience = threading.Timer(_RELEASE_SECONDS, self._committing.shut)
+        patience.daemon = True
+        if self._engine:  # those of other engines are waited for
+            patience.start()
         try:
             self._committing.execute(
                 "UPDATE tandem.store SET owner = '', incarnation = 0 WHERE id = %s AND epoch = %s", (self._id, self._epoch)
             )
         except EngineAway:
             return  # others find out by our beats
+        finally:
+            patience.cancel()
 
     def close(self) -> None:
         for connection in (self._committing, self._reading, self._maintaining):

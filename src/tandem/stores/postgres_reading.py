@@ -127,6 +127,23 @@ def look_at(dsn: str) -> EnginePlace:
     return EnginePlace(dsn, str(found[0]) if found is not None else "")
 
 
+def engines_beside(dsn: str) -> tuple[bytes, str, dict[str, str]]:
+    """Of which cluster it is, what it is called there (the first engine has no name), and by name the others if it is the first."""
+    reader = EngineReader(EnginePlace(dsn, ""))
+    try:
+        ((secret,),) = reader.rows("SELECT secret FROM tandem.cluster", tries=1)
+        try:
+            named = reader.rows("SELECT name FROM tandem.this_engine")
+            others = reader.rows("SELECT name, dsn FROM tandem.engine ORDER BY name")
+        except EngineAway as error:
+            if sqlstate_of(error) != UNDEFINED_TABLE:
+                raise
+            named, others = [], []  # of an older version
+    finally:
+        reader.close()
+    return bytes(secret), str(named[0][0]) if named else "", {str(name): str(there) for name, there in others}
+
+
 def stores_in_engine(reader: EngineReader) -> list[StoreRow]:
     return [StoreRow(*row) for row in reader.rows(f"SELECT {STORE_COLUMNS} FROM tandem.store ORDER BY namespace, number")]
 

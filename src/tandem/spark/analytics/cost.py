@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from tandem.spark.analytics.bill import Cost, Counted, Month, Operations, bill
-from tandem.spark.analytics.engines import counted_in, is_engine
+from tandem.spark.analytics.engines import counted_in, every_engine, is_engine
 from tandem.spark.analytics.meter_files import NAMES, Totals, add_up_files, merged
 from tandem.spark.analytics.prices import Prices, load_prices
 
@@ -27,7 +27,7 @@ def add_up(spark: SparkSession, meters: list[str] | DataFrame) -> Totals:
     local = [path for path in meters if "://" not in path]
     elsewhere = [path for path in meters if "://" in path and not is_engine(path)]
     tables = [add_up_files(spark, local)] if local else []
-    tables += [counted_in(path) for path in meters if is_engine(path)]
+    tables += [counted_in(path) for path in every_engine([one for one in meters if is_engine(one)])]
     if elsewhere:
         tables.append(_grouped(spark.read.parquet(*elsewhere)))
     return merged(tables)

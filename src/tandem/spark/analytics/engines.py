@@ -41,9 +41,28 @@ def _refused(dsn: str, error: EngineAway) -> ConfigurationError:
     )
 
 
+def every_engine(given: list[str]) -> list[str]:
+    """And those that stores of the same clusters live in, unless they were given too."""
+    found = list(given)
+    reading = _reading() if given else None
+    named: set[tuple[bytes, str]] = set()
+    known: list[tuple[bytes, dict[str, str]]] = []
+    for dsn in given:
+        assert reading is not None
+        try:
+            secret, name, others = reading.engines_beside(dsn)
+        except EngineAway as error:
+            raise _refused(dsn, error) from error
+        named.add((secret, name))
+        known.append((secret, others))
+    for secret, others in known:
+        found += [dsn for name, dsn in others.items() if (secret, name) not in named]
+    return found
+
+
 def must_answer(engines: list[str]) -> None:
     """ConfigurationError for one that does not, or has no cluster."""
-    for dsn in engines:
+    for dsn in every_engine(engines):
         reading = _reading()
         reader = reading.EngineReader(reading.EnginePlace(dsn, ""))
         try:
@@ -61,7 +80,7 @@ def find_ranges(engines: list[str]) -> Iterator[tuple[BlockRange, dict[int, str]
     reading = _reading()
     ranges: list[BlockRange] = []
     entities: dict[str, dict[int, str]] = {}
-    for dsn in engines:
+    for dsn in every_engine(engines):
         place = reading.look_at(dsn)
         reader = reading.EngineReader(place)
         try:
