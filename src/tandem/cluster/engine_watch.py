@@ -92,7 +92,9 @@ class EngineWatch:
                 self._cannot(error.description)
             except ConfigurationError as error:
                 self.refused = error
-                self._cannot(str(error))
+                if self._looked.is_set():  # else whoever starts hears it
+                    self._cannot(str(error))
+                self.away = str(error)
             self._looked.set()
             self._ending.wait(max(0, begun + self._interval_ms - self._boot_ms()) / 1000)
         self._engine.close()
