@@ -14,6 +14,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "configur
 sys.path.insert(0, str(PAGE.parents[2] / "src"))
 
 from tandem.cli.configuration.entities import PROPERTIES  # noqa: E402 - the path comes first
+from tandem.cli.configuration.more_engines import KEYS as ENGINE_KEYS  # noqa: E402
 from tandem.cli.configuration.own_issuer import KEYS as OWN_KEYS  # noqa: E402
 from tandem.cli.configuration.own_issuer import OwnIssuer  # noqa: E402
 from tandem.cli.configuration.setting_types import SettingType, show_duration  # noqa: E402
@@ -21,7 +22,7 @@ from tandem.cli.configuration.settings import BASIC, CLUSTER, LIMITS, STORES, Se
 from tandem.cli.configuration.trusted_issuers import KEYS  # noqa: E402
 from tandem.model.entity import QueueDescription, SubscriptionDescription, TopicDescription  # noqa: E402
 from tandem.model.limits import Limits  # noqa: E402
-from tandem.server.settings import ClusterSettings, StoresSettings  # noqa: E402
+from tandem.server.settings import ClusterSettings, EngineSettings, StoresSettings  # noqa: E402
 from tandem.tokens.trust import TrustedIssuer  # noqa: E402
 
 HEAD = """# Configuration
@@ -119,6 +120,28 @@ empty `[issuer]` will do; it is read when the broker starts. A `[[issuer.grant]]
 """
 
 
+ENGINES = """
+## `[[cluster.more_engines]]`
+
+More databases that stores of a cluster live in: see [several engines](../guide/cluster.md#several-engines). `name`, `engine` and `stores`
+are needed. Each is prepared once: `tandem cluster init --config tandem.toml`.
+
+```toml
+[cluster]
+engine = "postgresql://tandem@pg1,pg2,pg3/tandem"
+secret_file = "cluster.key"
+
+[[cluster.more_engines]]
+name = "second"
+engine = "postgresql://tandem@pg4,pg5,pg6/tandem"
+stores = [2, 3]
+```
+
+| key | allowed | default | |
+|---|---|---|---|
+"""
+
+
 def page() -> str:
     parts = [HEAD, "\n## General\n\n", _table([s for s in BASIC if not s.section], {})]
     for section, about in (
@@ -132,6 +155,7 @@ def page() -> str:
         f"\n## `[cluster]`\n\n{_summary(ClusterSettings)} See [clusters](../guide/cluster.md).\n\n"
         f"{_table(CLUSTER, _field_docs(ClusterSettings))}"
     )
+    parts.append(ENGINES + _issuers(EngineSettings, ENGINE_KEYS))
     parts.append(f"\n## `[limits]`\n\n{_summary(Limits)}\n\n{_table(LIMITS, _field_docs(Limits))}")
     parts.append(ENTITIES + _properties())
     parts.append(ISSUERS + _issuers(TrustedIssuer, KEYS))

@@ -73,7 +73,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Several nodes that serve the same namespaces, with their journals in one PostgreSQL."""
+    """Several nodes that serve the same namespaces, with their journals in PostgreSQL."""
 
     engine: str
     """Connection string of PostgreSQL, with all its hosts."""

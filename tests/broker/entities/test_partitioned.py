@@ -174,6 +174,34 @@ def test_with_one_store_down_messages_without_a_key_go_elsewhere_and_the_others_
     assert sorted(got)[-4:] == list("defg") and len(got) == 6
 
 
+@pytest.mark.compiled_too
+def test_with_one_store_suspended_messages_without_a_key_go_elsewhere_and_the_others_are_delivered() -> None:
+    """Its engine does not answer just now: nothing of it may be handed out, and nothing else waits for it."""
+    spread = Spread()
+    spread.send(*"abc")
+    held = spread.parts[1].rows.backing
+    held.suspended = True
+    assert 1 not in spread.send(*"defg")
+    got = [text for text, _ in spread.receive(10).got]
+    assert len(got) == 6
+    held.suspended = False
+    spread.parts[1].slot.touch()
+    assert sorted([*got, *(text for text, _ in spread.receive(10).got)]) == list("abcdefg")
+
+
+@pytest.mark.compiled_too
+def test_with_every_store_suspended_messages_wait_and_nothing_is_delivered() -> None:
+    spread = Spread()
+    spread.send("a")
+    for part in spread.parts:
+        part.rows.backing.suspended = True
+    spread.send("b")
+    assert spread.receive(10).got == []
+    for part in spread.parts:
+        part.rows.backing.suspended = False
+    assert sorted(text for text, _ in spread.receive(10).got) == ["a", "b"]
+
+
 def test_a_message_whose_fragment_is_down_is_refused_in_words() -> None:
     spread = Spread(QueueDescription(name="q", enable_partitioning=True, partition_count=STORES, requires_session=True))
     (home,) = spread.send("1", session="s")

@@ -66,6 +66,7 @@ export function Cluster({ beat }) {
   }, [Math.floor(beat / 2)]);
   if (!told) return html`<p class="quiet">…</p>`;
   const alone = told.stores.filter((one) => !one.served);
+  const several = told.stores.some((one) => one.engine);
   return html`<section aria-labelledby="cluster-title">
     <h1 id="cluster-title">Cluster</h1>
     <ul class="alarms" aria-label="Alarms">
@@ -82,8 +83,8 @@ export function Cluster({ beat }) {
     <${Moving} told=${told} />
     ${moving && html`<${MoveForm} told=${told} onClose=${() => setMoving(false)} />`}
     <div class="table" tabindex="0" role="region" aria-label="Stores"><table>
-      <thead><tr><th>Store</th><th>Served by</th><th class="number">Epoch</th><th>Moving to</th></tr></thead>
-      <tbody>${told.stores.map((one) => html`<tr key=${one.store}><td>store-${one.store}</td>
+      <thead><tr><th>Store</th>${several && html`<th>Engine</th>`}<th>Served by</th><th class="number">Epoch</th><th>Moving to</th></tr></thead>
+      <tbody>${told.stores.map((one) => html`<tr key=${one.store}><td>store-${one.store}</td>${several && html`<td>${one.engine}</td>`}
         <td>${one.served ? one.owner : html`<span class="state" data-state="down">nobody</span>${one.owner ? html` <small>last: ${one.owner}</small>` : ""}`}</td>
         <td class="number">${count(one.epoch)}</td><td>${one.wanted && one.wanted !== one.owner ? one.wanted : ""}</td></tr>`)}</tbody></table></div>
     ${told.followers.length > 0 && html`<h2>Followers</h2>
