@@ -26,6 +26,7 @@ class Engine:
         self.wrong: ConfigurationError | None = None
         self.hangs = threading.Event()
         self.hangs.set()
+        self.hung = False
         self.beats = 0
         self.prepared = 0
         self.closed = False
@@ -36,7 +37,9 @@ class Engine:
         self.prepared += 1
 
     def beat(self) -> None:
+        self.hung = not self.hangs.is_set()
         self.hangs.wait(20)
+        self.hung = False
         if self.trouble is not None:
             raise self.trouble
         self.beats += 1

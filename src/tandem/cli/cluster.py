@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tandem.stores.postgres_nodes import PostgresNodes
     from tandem.stores.postgres_schema import Schema
 
-application = typer.Typer(no_args_is_help=True, help="Nodes that serve the same namespaces, with their journals in one PostgreSQL.")
+application = typer.Typer(no_args_is_help=True, help="Nodes that serve the same namespaces, with their journals in PostgreSQL.")
 Engine = Annotated[
     str, typer.Option("--engine", envvar="TANDEM_CLUSTER", help="Connection string of PostgreSQL, with all its hosts.", metavar="DSN")
 ]

@@ -142,5 +142,5 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     if cluster.listen:
         peers = ClusterNode(node=cluster.node, listen=cluster.listen, secret=read_secret(cluster), ownership=node.ownership)
     server = Server(settings, engines, clock=clock, log=log, node=node, cluster=peers, on_event=on_event, **rest)
-    server.wishes = EngineWishes(cluster.engine)
+    server.wishes = EngineWishes(cluster.engine, {one.name: one.engine for one in cluster.more_engines})
     return server

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -61,11 +61,13 @@ def reached(name: str, dsn: str) -> Iterator[tuple[Schema, PostgresNodes]]:
         connection.close()
 
 
-def told_where_they_live(nodes: PostgresNodes, place: tuple[str, int | None], tell: Callable[[PostgresNodes], object]) -> None:
-    """The engine of each of these stores is told."""
+def told_where_they_live(
+    nodes: PostgresNodes, place: tuple[str, int | None], tell: Callable[[PostgresNodes], object], known: Mapping[str, str] | None = None
+) -> None:
+    """The engine of each of these stores is told. `known`: connection strings by name; others are those that the first engine keeps."""
     namespace, number = place
     tell(nodes)
-    dsns = nodes.registry.engines()
+    dsns = {**nodes.registry.engines(), **(known or {})}
     for name in sorted({name for one, name in nodes.registry.placed().items() if one[0] == namespace and number in (None, one[1])}):
         try:
             with reached(name, dsns[name]) as (_, there):
@@ -99,15 +101,17 @@ def place_of(nodes: PostgresNodes, what: str) -> tuple[str, int | None]:
 class EngineWishes:
     """What commands wish, and the console of a node too: checked, told to the engine, and said in words."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, others: Mapping[str, str] | None = None) -> None:
+        """`others`: connection strings of the engines beside the first, if they are known here."""
         self._engine = engine
+        self._others = others
 
     def move(self, stores: str, node: str) -> str:
         with opened(self._engine) as (schema, nodes):
             schema.check(None)
             must_know(nodes, node)
             place = place_of(nodes, stores)
-            told_where_they_live(nodes, place, lambda there: there.want(*place, node))
+            told_where_they_live(nodes, place, lambda there: there.want(*place, node), self._others)
         return f"{stores} moves to node {node}"
 
     def drain(self, node: str, end: bool) -> str:

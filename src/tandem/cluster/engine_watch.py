@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from tandem.cluster.membership import EngineView
@@ -49,11 +50,9 @@ class EngineWatch:
         self._prepared = False
         self.refused: ConfigurationError | None = None
         """Why it may not be used."""
-        self.view = EngineView()
+        self.view = EngineView(at_ms=boot_ms())
         self.away = "not asked yet"
         """Why it cannot be used; empty: it answers."""
-        self.last_beat = boot_ms()
-        """When the last beat that it has was begun; before the first one, when we began to try."""
         self.beat_ms = 0
 
     def start(self) -> None:
@@ -75,7 +74,7 @@ class EngineWatch:
             self._thread.join(5)
 
     def is_late(self, milliseconds: int) -> bool:
-        return self._boot_ms() - self.last_beat > milliseconds
+        return self._boot_ms() - self.view.at_ms > milliseconds
 
     def hangs(self, after_ms: int, give_up_ms: int) -> None:
         """On the loop: nothing was heard of it for so long. A call that takes longer than `give_up_ms` fails."""
@@ -105,8 +104,8 @@ class EngineWatch:
             self._prepared, self.refused = True, None
         self._engine.beat()
         nodes, stores = self._engine.look()
-        self.view = EngineView(self.view.beats + 1, nodes, tuple(stores), True)
-        self.last_beat, self.beat_ms = begun, self._boot_ms() - begun
+        self.view = EngineView(self.view.beats + 1, nodes, tuple(stores), True, begun)
+        self.beat_ms = self._boot_ms() - begun
         if self.away:
             if self._looked.is_set():
                 self._log(f"engine {self.name} takes our beats again")
@@ -116,5 +115,4 @@ class EngineWatch:
         if self.view.answers or not self._looked.is_set():
             self._log(f"engine {self.name} does not take our beats: {why}")
         self.away = why
-        view = self.view
-        self.view = EngineView(view.beats, view.nodes, view.stores, False)
+        self.view = replace(self.view, answers=False)

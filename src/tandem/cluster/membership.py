@@ -38,6 +38,8 @@ class EngineView:
     stores: tuple[StoreRow, ...] = ()
     """As they were when it answered last."""
     answers: bool = False
+    at_ms: int = 0
+    """When the last beat that it has was begun; before the first one, when we began to try. On a clock that goes on while we sleep."""
 
 
 @dataclass(frozen=True, slots=True)

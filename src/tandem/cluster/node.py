@@ -250,17 +250,19 @@ class Node:
             )
 
     def _check_others(self) -> frozenset[str]:
-        """Those that are late. Stores in one that stays away are down, so that partitioned entities go on without them."""
-        late = [watch for watch in self.watches if watch.is_late(self._hold_after_ms)]
-        self._given_up &= {watch.name for watch in late}
-        for watch in late:
+        """Those of which the last beat that was looked at is old. Stores in one that stays away are down, so that partitioned entities go
+        on without them."""
+        now, seen = self._boot_ms(), self.membership.view.engines
+        away = [watch for watch in self.watches if watch.is_late(self._hold_after_ms)]
+        self._given_up &= {watch.name for watch in away}
+        for watch in away:
             watch.hangs(self._hold_after_ms, self.lease_ms)
             if watch.name not in self._given_up and watch.is_late(self._stall_ms):
                 self._given_up.add(watch.name)
                 for (namespace, number), store in self.stores.items():
                     if self._engine_of(namespace, number) == watch.name:  # one that is being opened is given up too
                         store.engine_is_away(f"engine {watch.name} has not answered for more than {self._stall_ms} ms: {watch.away}")
-        return frozenset(watch.name for watch in late)
+        return frozenset(name for name, view in seen.items() if now - view.at_ms > self._hold_after_ms)
 
     # -- stores ------------------------------------------------------------------------------
 

@@ -1,0 +1,146 @@
+"""A node with two engines: what it holds, gives up and says while one of them is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.cluster.node import Node
+from tandem.model.follower_row import FollowerRow
+from tandem.model.store_row import StoreRow
+from tests.cluster.nodes import until
+from tests.cluster.test_engine_watch import Engine
+from tests.stores.harness import ManualClock
+
+LEASE_MS, STALL_MS = 50, 100
+
+
+class First:
+    """An engine that always answers."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    def beat(self, node: str, incarnation: int) -> bool:
+        self.beats += 1
+        return True
+
+    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int, frozenset[str]]:
+        row = StoreRow(1, "tandem", 0, bytes(16), 2, 1, "a", 1, "", 1, 1, 1)
+        return [("a", 1, self.beats, "", "1", False)], [row], {"tandem": 1}, 0, frozenset()
+
+    def followers(self) -> list[FollowerRow]:
+        return []
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+    def give_up_after(self, milliseconds: int) -> None:
+        """It never hangs."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Held:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.doubts: dict[str, int] = {}
+        self.held = ""
+        self.given_up: list[str] = []
+
+    def hold(self, why: str) -> None:
+        self.held = why
+
+    def hand_back(self, why: str) -> None:
+        self.epoch = 0
+
+    def move_away(self, why: str) -> None:
+        self.epoch = 0
+
+    def engine_is_away(self, why: str) -> None:
+        self.given_up.append(why)
+
+
+class House:
+    """Store 0 in the first engine, 2 in the second."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+        self.second = Engine()
+        self.said: list[str] = []
+        self.node = Node(
+            "a",
+            1,
+            First(),
+            ManualClock(),
+            LEASE_MS,
+            self.said.append,
+            lambda: self.now,
+            others=[self.second],
+            engine_of=lambda namespace, store: "second" if store == 2 else "",
+            stall_ms=STALL_MS,
+        )
+        self.here, self.there = Held(), Held()
+        self.node.stores.update({("tandem", 0): self.here, ("tandem", 2): self.there})
+        self.beat()
+
+    def beat(self) -> None:
+        """In the first engine; what the second has shown is looked at."""
+        self.node.first_look()
+
+    def hang(self) -> None:
+        self.second.hangs.clear()
+        until(lambda: self.second.hung, 10)
+
+    @property
+    def watch_beats(self) -> int:
+        return self.node.watches[0].view.beats
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_stores_of_an_engine_that_hangs_are_held_and_then_given_up_once_and_others_go_on(house: House) -> None:
+    house.hang()
+    house.now += LEASE_MS
+    house.beat()
+    assert "could not reach engine second" in house.there.held
+    assert house.here.held == ""
+    assert house.there.given_up == []
+    house.now += STALL_MS
+    house.beat()
+    house.beat()
+    assert len(house.there.given_up) == 1
+    assert house.here.given_up == []
+    assert any("engine second does not answer: no answer for more than" in note for note in house.node.state()["notes"])  # type: ignore[attr-defined]
+    assert [(one["name"], one["answers"]) for one in house.node.engines()] == [("first", True), ("second", False)]
+    assert house.node.why_away("second")
+    house.second.hangs.set()
+    until(lambda: house.node.watches[0].view.answers, 10)
+    house.node.stop()
+
+
+def test_what_is_held_is_let_go_when_what_the_engine_shows_was_looked_at_and_not_before(house: House) -> None:
+    house.hang()
+    house.now += LEASE_MS
+    house.beat()
+    before = house.watch_beats
+    house.second.hangs.set()
+    until(lambda: house.watch_beats > before + 1, 10)
+    house.node.check()
+    assert house.there.held, "somebody may have taken it over meanwhile: its row was read, and nobody has looked at it"
+    house.beat()
+    assert house.there.held == ""
+    house.node.stop()
+
+
+def test_with_one_engine_nothing_is_said_of_engines() -> None:
+    node = Node("a", 1, First(), ManualClock(), LEASE_MS, lambda text: None)
+    node.first_look()
+    assert "engines" not in node.state()
+    assert node.state()["notes"] == []
+    assert node.why_away("") == ""
