@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
+from array import array
+from collections.abc import Iterator
+from itertools import chain
 
 HEADERS = b"AMQP\x00\x01\x00\x00"
+FIRST_TRANSFER = 1
+"""What the broker says in its begin."""
 FIRST_DELIVERY = 0x40000000
 
 
@@ -139,6 +144,8 @@ POOL = [
     b"\xdf\x01",
 ]
 
+_POOL_SIZE = len(POOL)
+
 KEYS = [
     symbol(f"x-opt-{name}")
     for name in ("scheduled-enqueue-time", "partition-key", "lock-token", "sequence-number", "locked-until", "via-partition-key")
@@ -146,22 +153,31 @@ KEYS = [
 
 
 class Dice:
-    """Choices from one seed."""
+    """Choices from one seed. Numbers of 16 bits are drawn many at a time: a frame takes fifty."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self.below = self._random.randrange
-        self.bits = self._random.getrandbits
+        self._next = chain.from_iterable(self._drawn()).__next__
+
+    def _drawn(self) -> Iterator[array[int]]:
+        while True:
+            yield array("H", self._random.randbytes(32768))
+
+    def below(self, limit: int) -> int:
+        return self._next() * limit >> 16
+
+    def bits(self, count: int) -> int:
+        return self._next() >> 16 - count
 
     def pick(self, of: list[bytes]) -> bytes:
-        return of[self.below(len(of))]
+        return of[self._next() * len(of) >> 16]
 
     def chance(self, one_in: int) -> bool:
-        return self.below(one_in) == 0
+        return self._next() * one_in < 65536
 
     def field(self, sensible: bytes) -> bytes:
         """What belongs there, mostly."""
-        return self.pick(POOL) if self.chance(5) else sensible
+        return POOL[self._next() * _POOL_SIZE >> 16] if self._next() * 5 < 65536 else sensible
 
     def mutated(self, data: bytes) -> bytes:
         """Now and then a byte changed, removed, doubled, or the end cut off."""
@@ -190,12 +206,23 @@ class Dice:
         return (_map if mapped else _list)(items, self.chance(4), lie)
 
 
+_HEADER = (b"\x41", b"\x50\x04", b"\x70\x00\x01\x00\x00", b"\x42", b"\x43")
+_PROPERTIES = (
+    b"\xa0\x01u",
+    *(text(name) for name in ("to", "subject", "reply", "correlation")),
+    symbol("text/plain"),
+    symbol("utf-8"),
+    b"\x83" + b"\0" * 8,
+    b"\x83" + b"\0" * 8,
+)
+_GROUP = text("group")
+
+
 def message(dice: Dice) -> bytes:
     """A payload: sections mostly in order, fields mostly of their types."""
     sections: list[bytes] = []
     if dice.chance(2):
-        fields = [dice.field(one) for one in (b"\x41", b"\x50\x04", b"\x70\x00\x01\x00\x00", b"\x42", b"\x43")]
-        sections.append(b"\x00\x53\x70" + dice.compound(fields[: dice.below(6)]))
+        sections.append(b"\x00\x53\x70" + dice.compound([dice.field(one) for one in _HEADER[: dice.below(6)]]))
     if dice.chance(4):
         entries = [one for _ in range(dice.below(3)) for one in (dice.field(dice.pick(KEYS)), dice.pick(POOL))]
         sections.append(b"\x00\x53\x71" + dice.compound(entries, True))
@@ -203,18 +230,9 @@ def message(dice: Dice) -> bytes:
         entries = [one for _ in range(dice.below(4)) for one in (dice.field(dice.pick(KEYS)), dice.pick(POOL))]
         sections.append(b"\x00\x53\x72" + dice.compound(entries, True))
     if not dice.chance(5):
-        usual = (
-            text(f"id-{dice.below(1000)}"),
-            b"\xa0\x01u",
-            text("to"),
-            text("subject"),
-            text("reply"),
-            text("correlation"),
-            symbol("text/plain"),
-        )
-        more = (symbol("utf-8"), b"\x83" + b"\0" * 8, b"\x83" + b"\0" * 8, text(f"s{dice.below(4)}"), uint(dice.below(9)), text("group"))
-        fields = [dice.field(b"\x40" if dice.chance(3) else one) for one in usual + more]
-        sections.append(b"\x00\x53\x73" + dice.compound(fields[: 1 + dice.below(14)]))
+        usual = (text(f"id-{dice.below(1000)}"), *_PROPERTIES, text(f"s{dice.below(4)}"), uint(dice.below(9)), _GROUP)
+        fields = [dice.field(b"\x40" if dice.chance(3) else one) for one in usual[: 1 + dice.below(14)]]
+        sections.append(b"\x00\x53\x73" + dice.compound(fields))
     if dice.chance(3):
         entries = [one for number in range(dice.below(4)) for one in (dice.field(text(f"k{number}")), dice.pick(POOL))]
         sections.append(b"\x00\x53\x74" + dice.compound(entries, True))
@@ -243,7 +261,10 @@ def frame(channel: int, body: bytes) -> bytes:
 
 
 def performative(code: int, dice: Dice, fields: list[bytes]) -> bytes:
-    return b"\x00\x53" + bytes((code,)) + dice.compound([dice.field(one) if dice.chance(6) else one for one in fields])
+    """One in sixteen is odd: most of those cost the connection, and with it what the next frames could have found."""
+    if dice.chance(16):
+        return b"\x00\x53" + bytes((code,)) + dice.compound([dice.field(one) if dice.chance(3) else one for one in fields])
+    return b"\x00\x53" + bytes((code,)) + _list(fields, dice.chance(4))
 
 
 def terminus(code: int, address: str) -> bytes:
@@ -272,7 +293,7 @@ def opening() -> bytes:
         fields = [text(f"link-{handle}"), uint(handle), role, bytes((0x50, mode)), b"\x50\x00", source, target, b"\x40", b"\x40", uint(0)]
         out.append(frame(0, performative(0x12, still, fields)))
         if receives:
-            flow = [uint(FIRST_DELIVERY), uint(5000), uint(0), uint(5000), uint(handle), uint(0), uint(1000)]
+            flow = [uint(FIRST_TRANSFER), uint(5000), uint(0), uint(5000), uint(handle), uint(0), uint(1000)]
             out.append(frame(0, performative(0x13, still, flow)))
     coordinator = [
         text("txn"),
@@ -358,11 +379,20 @@ class Conversation:
     def __init__(self, dice: Dice) -> None:
         self.dice = dice
         self._next = 0
+        self._attached: set[int] = set()
+        self._begun = 0
+        """Channels, as bits."""
+
+    def begin(self) -> None:
+        """On a new connection."""
+        self._next = 0
+        self._attached.clear()
+        self._begun = 0
 
     def next(self) -> bytes:
         dice = self.dice
         kind = dice.below(20)
-        channel = 0 if not dice.chance(25) else dice.below(3)
+        channel = 0 if not dice.chance(60) else dice.below(3)
         if kind < 9:
             whole = frame(
                 channel, self._transfer(uint(0), message(dice) if kind else batch(dice), uint(0x80013700) if not kind else b"\x43")
@@ -377,28 +407,43 @@ class Conversation:
         elif kind < 15:
             whole = frame(channel, self._disposition())
         elif kind == 15:
-            fields = [
-                uint(FIRST_DELIVERY),
-                uint(5000),
-                uint(0),
-                uint(5000),
-                uint(dice.below(7)),
-                uint(dice.below(3)),
-                uint(dice.below(50)),
-                b"\x40",
-            ]
-            whole = frame(channel, performative(0x13, dice, [*fields, b"\x41" if dice.chance(3) else b"\x42"][: 4 + dice.below(6)]))
+            whole = frame(channel, self._flow())
         elif kind == 16:
             whole = frame(channel, self._attach())
         elif kind == 17:
-            whole = frame(channel, performative(0x16, dice, [uint(7 + dice.below(3)), b"\x41"]))
+            whole = frame(channel, self._detach() if self._attached or dice.chance(6) else self._attach())
         elif kind == 18:
-            whole = frame(1 + dice.below(3), performative(0x11 if dice.chance(2) else 0x17, dice, [b"\x40", uint(0), uint(9), uint(9)]))
+            whole = self._begin_or_end()
+        elif dice.chance(2):
+            whole = frame(channel, self._flow())
         else:
             whole = frame(
                 channel, b"\x00\x53" + bytes((0x10 + dice.below(10),)) + dice.compound([dice.pick(POOL) for _ in range(dice.below(9))])
             )
         return dice.mutated(whole) if dice.chance(12) else whole
+
+    def _flow(self) -> bytes:
+        dice = self.dice
+        link = (uint(dice.below(7)), uint(dice.below(3)), uint(dice.below(50)), b"\x40", b"\x41" if dice.chance(3) else b"\x42")
+        return performative(0x13, dice, [uint(FIRST_TRANSFER), uint(5000), uint(0), uint(5000), *link][: 4 + dice.below(6)])
+
+    def _detach(self) -> bytes:
+        """Mostly of a link that it has attached."""
+        handle = 7 + self.dice.below(3)
+        if self._attached and not self.dice.chance(6):
+            handle = self._attached.pop()
+        self._attached.discard(handle)
+        return performative(0x16, self.dice, [uint(handle), b"\x41"])
+
+    def _begin_or_end(self) -> bytes:
+        """Another session; mostly one that has begun is ended."""
+        channel = 1 + self.dice.below(3)
+        if self.dice.chance(8):
+            return frame(channel, performative(0x11 if self.dice.chance(2) else 0x17, self.dice, [b"\x40", uint(0), uint(9), uint(9)]))
+        self._begun ^= 1 << channel
+        if self._begun >> channel & 1:
+            return frame(channel, performative(0x11, self.dice, [b"\x40", uint(0), uint(9), uint(9)]))
+        return frame(channel, performative(0x17, self.dice, []))
 
     def _transfer(self, handle: bytes, payload: bytes, message_format: bytes) -> bytes:
         dice = self.dice
@@ -420,12 +465,14 @@ class Conversation:
         dice = self.dice
         first = FIRST_DELIVERY + dice.below(40)
         last = b"\x40" if dice.chance(2) else uint(first + dice.below(4))
-        state = dice.pick(POOL[72:82]) if dice.chance(3) else b"\x00\x53\x24\x45"
+        state = dice.pick(POOL[72:82]) if dice.chance(5) else b"\x00\x53\x24\x45"
         return performative(0x15, dice, [b"\x41", uint(first), last, b"\x41" if dice.chance(2) else b"\x42", state])
 
     def _attach(self) -> bytes:
         dice = self.dice
         handle = 7 + dice.below(3)
+        if handle in self._attached and not dice.chance(6):
+            handle = min({7, 8, 9} - self._attached, default=handle)
         receives = dice.chance(2)
         source, target = terminus(0x28, "q" if receives else "me"), terminus(0x29, "me" if receives else "q")
         fields = [
@@ -439,4 +486,5 @@ class Conversation:
             b"\x40",
             b"\x40",
         ]
+        self._attached.add(handle)
         return performative(0x12, dice, [*fields, uint(0)])
