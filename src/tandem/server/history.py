@@ -200,6 +200,7 @@ def disk_bytes(directory: Path | None) -> tuple[int, int]:
 def memory_bytes() -> int:
     """Of this process, as the system counts it; 0 where it does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read(200).split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return 0

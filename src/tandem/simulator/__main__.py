@@ -2,7 +2,7 @@
 
 import sys
 
-from tandem.simulator.simulate import main
+from tandem.simulator.many import main
 
 if __name__ == "__main__":
     sys.exit(main())

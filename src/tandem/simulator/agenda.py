@@ -21,6 +21,10 @@ class Machine:
         self.alive = True
 
 
+_copy_context: Final = contextvars.copy_context
+_heappush: Final = heapq.heappush
+_heappop: Final = heapq.heappop
+
 CLIENTS: Final = Machine("clients")
 MACHINE: Final[contextvars.ContextVar[Machine]] = contextvars.ContextVar("machine", default=CLIENTS)
 
@@ -54,7 +58,7 @@ class ScheduledCall:
 class Agenda:
     """Time jumps to the next instant at which anything is planned. Exceptions that escape from a callback are collected in `mishaps`."""
 
-    __slots__ = ("_number", "_ready", "_time", "_timers", "event_count", "mishaps", "now_ms", "over")
+    __slots__ = ("_number", "_ready", "_time", "_timers", "event_count", "failed", "mishaps", "now_ms", "over")
 
     def __init__(self) -> None:
         self._time = 0.0
@@ -66,12 +70,14 @@ class Agenda:
         """Nothing is planned any more."""
         self.mishaps: list[BaseException] = []
         self.event_count = 0
+        self.failed: BaseException | None = None
+        """Set by whoever finds a promise broken: ends the run at once."""
 
     def time(self) -> float:
         return self._time
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> ScheduledCall:
-        event = ScheduledCall(self._time, callback, args, context if context is not None else contextvars.copy_context())
+        event = ScheduledCall(self._time, callback, args, context if context is not None else _copy_context())
         if not self.over:
             self._ready.append(event)
         return event
@@ -90,34 +96,37 @@ class Agenda:
         self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
     ) -> ScheduledCall:
         self._number += 1
-        event = ScheduledCall(when, callback, args, context if context is not None else contextvars.copy_context())
+        event = ScheduledCall(when, callback, args, context if context is not None else _copy_context())
         if not self.over:
-            heapq.heappush(self._timers, (when, self._number, event))
+            _heappush(self._timers, (when, self._number, event))
         return event
 
-    def run_some(self) -> None:
-        """All that is due now; when nothing is, what is due next."""
-        if not self._ready:
-            self._advance()
+    def run(self, done: Callable[[], bool]) -> None:
+        """All that is due now, then what is due next, until it is done or has failed: that is asked between the two."""
         ready = self._ready
-        for _ in range(len(ready)):
-            event = ready.popleft()
-            if event.gone:
-                continue
-            machine: Machine = event.context.get(MACHINE, CLIENTS)
-            if not machine.alive:
-                continue
-            self.event_count += 1
-            try:
-                event.context.run(event.callback, *event.args)
-            except Exception as error:  # noqa: BLE001 - the story judges it: nothing may escape from a callback
-                if machine.alive:
-                    self.mishaps.append(error)
+        clients = CLIENTS
+        while self.failed is None and not done():
+            if not ready:
+                self._advance()
+            for _ in range(len(ready)):
+                event = ready.popleft()
+                if event.gone:
+                    continue
+                context = event.context
+                machine: Machine = context.get(MACHINE, clients)
+                if not machine.alive:
+                    continue
+                self.event_count += 1
+                try:
+                    context.run(event.callback, *event.args)
+                except Exception as error:  # noqa: BLE001 - the story judges it: nothing may escape from a callback
+                    if machine.alive:
+                        self.mishaps.append(error)
 
     def _advance(self) -> None:
         timers = self._timers
         while timers and timers[0][2].gone:
-            heapq.heappop(timers)
+            _heappop(timers)
         if not timers:
             raise Stuck("nothing is planned any more")
         when = timers[0][0]
@@ -125,7 +134,7 @@ class Agenda:
             self._time = when
             self.now_ms = round(when * 1000)
         while timers and timers[0][0] <= when:
-            self._ready.append(heapq.heappop(timers)[2])
+            self._ready.append(_heappop(timers)[2])
 
     def end(self) -> None:
         self.over = True

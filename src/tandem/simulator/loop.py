@@ -32,8 +32,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._graveyard: list[object] = []
         self.net: SimNet | None = None
         self.executor_delay: Callable[[], float] = lambda: 0.0
-        self.failed: BaseException | None = None
-        """Set by whoever finds a promise broken: ends the run at once."""
 
     # -- running -----------------------------------------------------------------------------
 
@@ -43,12 +41,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         task = asyncio.Task(main, loop=self)
         agenda = self.agenda
         try:
-            while not task.done():
-                if self.failed is not None:
-                    raise self.failed
-                agenda.run_some()
-            if self.failed is not None:
-                raise self.failed
+            agenda.run(task.done)
+            if agenda.failed is not None:
+                raise agenda.failed
             return task.result()
         finally:
             self._bury(task)

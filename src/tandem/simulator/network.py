@@ -36,7 +36,7 @@ class _Listener:
 class SimConnection:
     """One direction's end of a connection: an asyncio transport whose bytes arrive at `peer` later."""
 
-    def __init__(self, net: SimNet, name: str, machine: Machine, context: contextvars.Context, protocol: asyncio.Protocol) -> None:
+    def __init__(self, net: SimNet, name: bytes, machine: Machine, context: contextvars.Context, protocol: asyncio.Protocol) -> None:
         self.net = net
         self.name = name
         self.machine = machine
@@ -109,26 +109,30 @@ class SimConnection:
             self.protocol.connection_lost(None)
 
 
-_DELAYS: Final = (0.000_2, 0.002)
-_SLOW_DELAYS: Final = (0.05, 0.8)
+_SHORTEST: Final = 0.000_2
+_LONGEST: Final = 0.002
+_SLOW_SHORTEST: Final = 0.05
+_SLOW_LONGEST: Final = 0.8
 
 
 class SimNet:
     """`delay` is drawn per write; `down` hosts refuse, `dark` hosts answer nothing."""
 
-    def __init__(self, agenda: Agenda, dice: Random, trace: Callable[[str, bytes], None]) -> None:
+    def __init__(self, agenda: Agenda, dice: Random, trace: Callable[[bytes, bytes], None]) -> None:
         self.agenda = agenda
         self.dice = dice
         self.trace = trace
         self.listeners: dict[tuple[str, int], _Listener] = {}
         self.lines: dict[SimConnection, None] = {}
         self.dark: set[str] = set()
-        self._delay_range = _DELAYS
+        self._shortest = _SHORTEST
+        self._longest = _LONGEST
         self._number = 0
 
     def slow(self, slow: bool) -> None:
         """Everything takes as long as over a poor line."""
-        self._delay_range = _SLOW_DELAYS if slow else _DELAYS
+        self._shortest = _SLOW_SHORTEST if slow else _SHORTEST
+        self._longest = _SLOW_LONGEST if slow else _LONGEST
 
     def listen(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> _Listener:
         listener = _Listener(self, (host, port), factory)
@@ -146,10 +150,10 @@ class SimNet:
         if listener is None or not listener.machine.alive:
             raise ConnectionRefusedError(111, f"connection refused by {host}:{port}")
         self._number += 1
-        client = SimConnection(self, f"{self._number}<", MACHINE.get(), contextvars.copy_context(), factory())
+        client = SimConnection(self, b"%d<" % self._number, MACHINE.get(), contextvars.copy_context(), factory())
         server_context = listener.context.copy()
         protocol = server_context.run(listener.factory)
-        server = SimConnection(self, f"{self._number}>", listener.machine, server_context, protocol)
+        server = SimConnection(self, b"%d>" % self._number, listener.machine, server_context, protocol)
         client.peer, server.peer = server, client
         self.lines[client] = self.lines[server] = None
         self.agenda.call_soon(protocol.connection_made, server, context=server_context.copy())
@@ -157,8 +161,7 @@ class SimNet:
         return client, client.protocol
 
     def _delay(self) -> float:
-        shortest, longest = self._delay_range
-        return shortest + (longest - shortest) * self.dice.random()
+        return self._shortest + (self._longest - self._shortest) * self.dice.random()
 
     def send(self, line: SimConnection, data: bytes | None) -> None:
         peer = line.peer
@@ -212,9 +215,9 @@ class Trace:
         self.last: list[str] = []
         self.listener: Callable[[str], None] | None = None
 
-    def bytes_arrived(self, name: str, data: bytes) -> None:
+    def bytes_arrived(self, name: bytes, data: bytes) -> None:
         self.count += 1
-        self._hash = crc32(data, crc32(b"%s %.6f" % (name.encode(), self._agenda.time()), self._hash))
+        self._hash = crc32(data, crc32(b"%s %.6f" % (name, self._agenda.time()), self._hash))
 
     def happened(self, text: str) -> None:
         if self._agenda.over:

@@ -1,15 +1,9 @@
-"""Runs the broker's real code through a seed's worth of crashes, faults and traffic, and says whether every promise held.
-
-python -m tandem.simulator --seed 7            one story, told as it happens with --verbose
-python -m tandem.simulator --seed 1 --count 500
-"""
+"""Runs the broker's real code through a seed's worth of crashes, faults and traffic, and says whether every promise held."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
-import logging
 import time
 import traceback
 from dataclasses import dataclass
@@ -50,6 +44,8 @@ class SeedOutcome:
     faults: dict[str, int]
     last_events: tuple[str, ...]
     diverted: int = 0
+    checks: int = 0
+    """How often everything inside a broker had to add up."""
     replays_compared: int = 0
     """How often the rows of a store were those of a replay of its journal."""
 
@@ -124,6 +120,7 @@ class Simulation:
             faults=self.faults.counts,
             last_events=tuple(trace.last),
             diverted=sum(story.diverted for story in self.stories if isinstance(story, Paired)),
+            checks=sum(broker.checks for broker in self.world.brokers.values()),
             replays_compared=sum(broker.replays_compared for broker in self.world.brokers.values()),
         )
 
@@ -238,33 +235,3 @@ def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool =
     finally:
         if collecting:
             gc.enable()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=1, help="how many seeds, counting up")
-    parser.add_argument("--seconds", type=float, default=STORY_SECONDS, help="virtual seconds before the last fault ends")
-    parser.add_argument(
-        "--story", choices=tuple(STORIES), default="outage", help="what else goes wrong: a namespace, or the issuer of tokens"
-    )
-    parser.add_argument("--verbose", action="store_true", help="print every event with its virtual instant")
-    arguments = parser.parse_args()
-    logging.disable(logging.CRITICAL)  # the client layer's warnings are events of the story already
-    broken = 0
-    simulated = cpu = 0.0
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
-        outcome = simulate(seed, story_seconds=arguments.seconds, verbose=arguments.verbose, story=arguments.story)
-        simulated += outcome.simulated_seconds
-        cpu += outcome.cpu_seconds
-        if outcome.broken:
-            broken += 1
-            print(*outcome.last_events, sep="\n")
-        if outcome.broken or arguments.count == 1:
-            print(outcome, flush=True)
-        done = seed - arguments.seed + 1
-        if arguments.count > 1 and (done % 50 == 0 or done == arguments.count):
-            print(
-                f"{done} seeds from {arguments.seed}: {broken} broken, {simulated / 3600:.1f} hours at {simulated / cpu:.0f}x", flush=True
-            )
-    return 1 if broken else 0

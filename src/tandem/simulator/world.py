@@ -71,6 +71,8 @@ class SimBroker:
         self.disturbed_at = 0.0
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
+        self.checks = 0
+        """How often everything inside it had to add up."""
         self.replays_compared = 0
         """How often its rows were compared with those of a replay."""
         settings = LogSettings(segment_bytes=24_576, index_spill_bytes=8_192, lazy_ms_max=200, free_bytes_min=1_000_000, check_ms=5_000)
@@ -208,6 +210,7 @@ class SimBroker:
 
     def check(self, when: str) -> None:
         if self.server is not None and self.machine.alive:
+            self.checks += 1
             for context in self.server.contexts:
                 for fault in check_namespace(context.namespace):
                     self.world.broken(f"{self.host} {when}: {fault}")
@@ -259,8 +262,8 @@ class World:
     def broken(self, what: str) -> None:
         """A promise does not hold: the run ends here."""
         self.trace.happened(f"BROKEN {what}")
-        if self.loop.failed is None:
-            self.loop.failed = PromiseBroken(what)
+        if self.loop.agenda.failed is None:
+            self.loop.agenda.failed = PromiseBroken(what)
 
     def died(self, broker: SimBroker) -> None:
         for listener in self.on_death:
