@@ -8,148 +8,16 @@ from array import array
 from collections.abc import Iterator
 from itertools import chain
 
+from tests.differential.values import KEYS, POOL, binary, list_of, map_of, symbol, text, uint
+
 HEADERS = b"AMQP\x00\x01\x00\x00"
 FIRST_TRANSFER = 1
 """What the broker says in its begin."""
 FIRST_DELIVERY = 0x40000000
-
-
-def _list(items: list[bytes], wide: bool, lie: int = 0) -> bytes:
-    content = b"".join(items)
-    if wide or len(content) > 250 or len(items) > 255:
-        return b"\xd0" + struct.pack(">II", max(len(content) + 4 + lie, 0), len(items)) + content
-    return bytes((0xC0, max(len(content) + 1 + lie, 0) & 0xFF, len(items))) + content
-
-
-def _map(items: list[bytes], wide: bool, lie: int = 0) -> bytes:
-    made = _list(items, wide, lie)
-    return bytes((made[0] + 1,)) + made[1:]
-
-
-def text(value: str) -> bytes:
-    raw = value.encode()
-    return bytes((0xA1, len(raw))) + raw if len(raw) < 256 else b"\xb1" + struct.pack(">I", len(raw)) + raw
-
-
-def symbol(value: str) -> bytes:
-    return bytes((0xA3, len(value))) + value.encode()
-
-
-def binary(value: bytes) -> bytes:
-    return bytes((0xA0, len(value))) + value if len(value) < 256 else b"\xb0" + struct.pack(">I", len(value)) + value
-
-
-def uint(value: int) -> bytes:
-    return b"\x43" if value == 0 else bytes((0x52, value)) if value < 256 else b"\x70" + struct.pack(">I", value)
-
-
-POOL = [
-    b"\x40",
-    b"\x41",
-    b"\x42",
-    b"\x56\x00",
-    b"\x56\x01",
-    b"\x56\x02",
-    b"\x43",
-    b"\x44",
-    b"\x45",
-    b"\x50\x00",
-    b"\x50\xff",
-    b"\x51\x80",
-    b"\x52\x07",
-    b"\x53\x70",
-    b"\x54\x81",
-    b"\x55\x01",
-    b"\x60\x12\x34",
-    b"\x61\xff\xfe",
-    b"\x70\x00\x00\x00\x05",
-    b"\x70\xff\xff\xff\xff",
-    b"\x71\x80\x00\x00\x00",
-    b"\x72\x7f\xc0\x00\x00",
-    b"\x73\x00\x00\x00\x41",
-    b"\x73\x00\x11\xff\xff",
-    b"\x74\x22\x50\x00\x00",
-    b"\x80" + b"\xff" * 8,
-    b"\x81" + b"\x80" + b"\0" * 7,
-    b"\x82" + b"\x40" + b"\0" * 7,
-    b"\x83" + b"\0" * 7 + b"\x01",
-    b"\x83\x00\x00\x01\x8f\x00\x00\x00\x00",
-    b"\x83" + b"\xff" * 8,
-    b"\x84" + b"\x22" + b"\0" * 7,
-    b"\x94" + b"\x22" * 16,
-    b"\x98" + b"\x11" * 16,
-    b"\xa0\x00",
-    b"\xa0\x03abc",
-    b"\xa1\x00",
-    b"\xa1\x01a",
-    b"\xa1\x02\xc3\xa9",
-    b"\xa1\x02\xff\xfe",
-    b"\xa3\x00",
-    b"\xa3\x03abc",
-    b"\xa3\x01\xff",
-    b"\xb0\x00\x00\x00\x02hi",
-    b"\xb1\x00\x00\x00\x01z",
-    b"\xb3\x00\x00\x00\x01s",
-    b"\xb1\x00\x00\x00\x00",
-    b"\xb1\xff\xff\xff\xff",
-    b"\xa1\x7f",
-    b"\xa3\x90",
-    text("x" * 127),
-    text("x" * 128),
-    text("x" * 129),
-    text("é" * 128),
-    text("y" * 300),
-    binary(b"z" * 300),
-    b"\xc0\x01\x00",
-    b"\xc0\x00",
-    b"\xc0\x03\x02\x41\x40",
-    b"\xc1\x01\x00",
-    b"\xc1\x00",
-    b"\xc1\x05\x02\xa1\x01a\x41",
-    b"\xc1\x02\x01\x40",
-    b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00",
-    b"\xd1\x00\x00\x00\x04\x00\x00\x00\x00",
-    b"\xd0\x00\x00\x00\x00",
-    b"\xd1\x00\x00\x00\x02\x00\x00",
-    b"\xe0\x02\x00\x40",
-    b"\xe0\x04\x02\x50\x01\x02",
-    b"\xe0\x05\x01\xa3\x02ab",
-    b"\xf0\x00\x00\x00\x05\x00\x00\x00\x01\x41",
-    b"\xe0\x00",
-    b"\x00\x53\x24\x45",
-    b"\x00\x53\x25\xc0\x01\x00",
-    b"\x00\x53\x26\x45",
-    b"\x00\x53\x27\xc0\x03\x02\x41\x42",
-    b"\x00\x53\x23\x45",
-    b"\x00\x53\x34\xc0\x05\x01\xa0\x02id",
-    b"\x00\x53\x1d\xc0\x04\x01\xa3\x01e",
-    b"\x00\xa3\x12amqp:accepted:list\x45",
-    b"\x00\x80" + b"\0" * 7 + b"\x24\x45",
-    b"\x00\x53\x28\xc0\x04\x01\xa1\x01q",
-    b"\x00\x53\x29\xc0\x04\x01\xa1\x01q",
-    b"\x00\x53\x30\x45",
-    b"\x00\x00\x53\x24\x45",
-    b"\x00\x41\x41",
-    b"\x00",
-    symbol("x-opt-scheduled-enqueue-time"),
-    symbol("x-opt-partition-key"),
-    symbol("x-opt-lock-token"),
-    symbol("x-opt-sequence-number"),
-    symbol("application/vnd.ms-servicebus-ping"),
-    text("application/vnd.ms-servicebus-ping"),
-    b"",
-    b"\x03",
-    b"\x99",
-    b"\x4f",
-    b"\xdf\x01",
-]
-
 _POOL_SIZE = len(POOL)
-
-KEYS = [
-    symbol(f"x-opt-{name}")
-    for name in ("scheduled-enqueue-time", "partition-key", "lock-token", "sequence-number", "locked-until", "via-partition-key")
-]
+_ODD = 65536 // 5
+_ODD_OR_NULL = _ODD + (65536 - _ODD) // 3
+"""Of numbers of 16 bits."""
 
 
 class Dice:
@@ -179,6 +47,11 @@ class Dice:
         """What belongs there, mostly."""
         return POOL[self._next() * _POOL_SIZE >> 16] if self._next() * 5 < 65536 else sensible
 
+    def field_or_null(self, sensible: bytes) -> bytes:
+        """The same, and it may be missing."""
+        drawn = self._next()
+        return sensible if drawn >= _ODD_OR_NULL else POOL[self._next() * _POOL_SIZE >> 16] if drawn < _ODD else b"\x40"
+
     def mutated(self, data: bytes) -> bytes:
         """Now and then a byte changed, removed, doubled, or the end cut off."""
         if self.bits(2):
@@ -203,7 +76,7 @@ class Dice:
 
     def compound(self, items: list[bytes], mapped: bool = False) -> bytes:
         lie = self.below(7) - 3 if self.chance(12) else 0
-        return (_map if mapped else _list)(items, self.chance(4), lie)
+        return (map_of if mapped else list_of)(items, self.chance(4), lie)
 
 
 _HEADER = (b"\x41", b"\x50\x04", b"\x70\x00\x01\x00\x00", b"\x42", b"\x43")
@@ -231,7 +104,7 @@ def message(dice: Dice) -> bytes:
         sections.append(b"\x00\x53\x72" + dice.compound(entries, True))
     if not dice.chance(5):
         usual = (text(f"id-{dice.below(1000)}"), *_PROPERTIES, text(f"s{dice.below(4)}"), uint(dice.below(9)), _GROUP)
-        fields = [dice.field(b"\x40" if dice.chance(3) else one) for one in usual[: 1 + dice.below(14)]]
+        fields = [dice.field_or_null(one) for one in usual[: 1 + dice.below(14)]]
         sections.append(b"\x00\x53\x73" + dice.compound(fields))
     if dice.chance(3):
         entries = [one for number in range(dice.below(4)) for one in (dice.field(text(f"k{number}")), dice.pick(POOL))]
@@ -264,30 +137,42 @@ def performative(code: int, dice: Dice, fields: list[bytes]) -> bytes:
     """One in sixteen is odd: most of those cost the connection, and with it what the next frames could have found."""
     if dice.chance(16):
         return b"\x00\x53" + bytes((code,)) + dice.compound([dice.field(one) if dice.chance(3) else one for one in fields])
-    return b"\x00\x53" + bytes((code,)) + _list(fields, dice.chance(4))
+    return b"\x00\x53" + bytes((code,)) + list_of(fields, dice.chance(4))
 
 
 def terminus(code: int, address: str) -> bytes:
-    return b"\x00\x53" + bytes((code,)) + _list([text(address)], False)
+    return b"\x00\x53" + bytes((code,)) + list_of([text(address)], False)
+
+
+def still_dice() -> Dice:
+    """Nothing is left to chance."""
+    still = Dice(0)
+    still.chance = lambda one_in: False  # type: ignore[method-assign]
+    return still
 
 
 def opening() -> bytes:
-    """PLAIN, open, begin, a sender (handle 0), a receiver with credit (1), `$cbs` (2, 3), `$management` (4, 5), a coordinator (6)."""
-    still = Dice(0)
-    still.chance = lambda one_in: False  # type: ignore[method-assign]
-    plain = b"\x00\x53\x41" + _list([symbol("PLAIN"), binary(b"\0RootManageSharedAccessKey\0SAS_KEY_VALUE")], False)
+    """PLAIN, open, begin, a sender (handle 0), a receiver with credit (1). What else there may be is attached when it is first wanted."""
+    still = still_dice()
+    plain = b"\x00\x53\x41" + list_of([symbol("PLAIN"), binary(b"\0RootManageSharedAccessKey\0SAS_KEY_VALUE")], False)
     out = [b"AMQP\x03\x01\x00\x00", struct.pack(">IBBH", len(plain) + 8, 2, 1, 0) + plain, HEADERS]
     out.append(frame(0, performative(0x10, still, [text("fuzz"), text("localhost"), uint(65536), b"\x60\x00\xff"])))
     out.append(frame(0, performative(0x11, still, [b"\x40", uint(0), uint(5000), uint(5000), uint(255)])))
-    links = (
-        (False, "q", 2),
-        (True, "q", 0),
-        (False, "$cbs", 2),
-        (True, "$cbs", 1),
-        (False, "q/$management", 2),
-        (True, "q/$management", 1),
-    )
-    for handle, (receives, address, mode) in enumerate(links):
+    return b"".join([*out, *(_opened(handle, still) for handle in (0, 1))])
+
+
+def _opened(handle: int, still: Dice) -> bytes:
+    """The attach of one of the links, and if it receives its credit."""
+    out = []
+    if handle < 6:
+        receives, address, mode = (
+            (False, "q", 2),
+            (True, "q", 0),
+            (False, "$cbs", 2),
+            (True, "$cbs", 1),
+            (False, "q/$management", 2),
+            (True, "q/$management", 1),
+        )[handle]
         source, target = (terminus(0x28, address), terminus(0x29, "me")) if receives else (terminus(0x28, "me"), terminus(0x29, address))
         role = b"\x41" if receives else b"\x42"
         fields = [text(f"link-{handle}"), uint(handle), role, bytes((0x50, mode)), b"\x50\x00", source, target, b"\x40", b"\x40", uint(0)]
@@ -295,26 +180,27 @@ def opening() -> bytes:
         if receives:
             flow = [uint(FIRST_TRANSFER), uint(5000), uint(0), uint(5000), uint(handle), uint(0), uint(1000)]
             out.append(frame(0, performative(0x13, still, flow)))
-    coordinator = [
-        text("txn"),
-        uint(6),
-        b"\x42",
-        b"\x50\x00",
-        b"\x50\x00",
-        terminus(0x28, "me"),
-        b"\x00\x53\x30\xc0\x01\x00",
-        b"\x40",
-        b"\x40",
-        uint(0),
-    ]
-    out.append(frame(0, performative(0x12, still, coordinator)))
+    else:
+        coordinator = [
+            text("txn"),
+            uint(6),
+            b"\x42",
+            b"\x50\x00",
+            b"\x50\x00",
+            terminus(0x28, "me"),
+            b"\x00\x53\x30\xc0\x01\x00",
+            b"\x40",
+            b"\x40",
+            uint(0),
+        ]
+        out.append(frame(0, performative(0x12, still, coordinator)))
     return b"".join(out)
 
 
 def request(dice: Dice) -> bytes:
     """To `$cbs` or `$management`."""
     operation = dice.pick(OPERATIONS)
-    properties = b"\x00\x53\x73" + _list([dice.field(text("m")), b"\x40", b"\x40", b"\x40", dice.field(text("me"))], False)
+    properties = b"\x00\x53\x73" + list_of([dice.field(text("m")), b"\x40", b"\x40", b"\x40", dice.field(text("me"))], False)
     named = [
         text("operation"),
         dice.field(operation),
@@ -327,7 +213,7 @@ def request(dice: Dice) -> bytes:
         named += [text("associated-link-name"), dice.field(text("link-1"))]
     wishes = [one for _ in range(dice.below(4)) for one in (dice.field(dice.pick(WISHES)), dice.pick(POOL))]
     body = b"\x00\x53\x77" + (dice.pick(POOL) if dice.chance(3) else dice.compound(wishes, True))
-    return dice.mutated(properties + b"\x00\x53\x74" + _map(named, False) + body)
+    return dice.mutated(properties + b"\x00\x53\x74" + map_of(named, False) + body)
 
 
 OPERATIONS = [
@@ -373,12 +259,22 @@ WISHES = [
 ]
 
 
+REQUESTS = {
+    2: b"".join(_opened(handle, still_dice()) for handle in (2, 3)),
+    4: b"".join(_opened(handle, still_dice()) for handle in (4, 5)),
+}
+COORDINATOR = {6: _opened(6, still_dice())}
+"""Links of `$cbs` (2, 3), of `$management` (4, 5), and the coordinator's (6), by the handle that sends."""
+
+
 class Conversation:
     """Frames of one connection, one after another; ids go on as a client's would."""
 
     def __init__(self, dice: Dice) -> None:
         self.dice = dice
         self._next = 0
+        self._links = [0, 1]
+        """Handles of the links that are always the same."""
         self._attached: set[int] = set()
         self._begun = 0
         """Channels, as bits."""
@@ -386,6 +282,7 @@ class Conversation:
     def begin(self) -> None:
         """On a new connection."""
         self._next = 0
+        self._links = [0, 1]
         self._attached.clear()
         self._begun = 0
 
@@ -398,12 +295,13 @@ class Conversation:
                 channel, self._transfer(uint(0), message(dice) if kind else batch(dice), uint(0x80013700) if not kind else b"\x43")
             )
         elif kind == 9:
-            whole = frame(channel, self._transfer(uint(2 if dice.chance(2) else 4), request(dice), b"\x43"))
+            handle = 2 if dice.chance(2) else 4
+            whole = self._wanted(handle, REQUESTS) + frame(channel, self._transfer(uint(handle), request(dice), b"\x43"))
         elif kind == 10:
             declare = b"\x00\x53\x77\x00\x53" + (
-                b"\x31\x45" if dice.chance(2) else b"\x32" + _list([dice.field(binary(b"id")), b"\x42"], False)
+                b"\x31\x45" if dice.chance(2) else b"\x32" + list_of([dice.field(binary(b"id")), b"\x42"], False)
             )
-            whole = frame(channel, self._transfer(uint(6), dice.mutated(declare), b"\x43"))
+            whole = self._wanted(6, COORDINATOR) + frame(channel, self._transfer(uint(6), dice.mutated(declare), b"\x43"))
         elif kind < 15:
             whole = frame(channel, self._disposition())
         elif kind == 15:
@@ -422,9 +320,24 @@ class Conversation:
             )
         return dice.mutated(whole) if dice.chance(12) else whole
 
+    def _wanted(self, handle: int, links: dict[int, bytes]) -> bytes:
+        """Its attach, the first time on a connection."""
+        if handle in self._links:
+            return b""
+        self._links.append(handle)
+        if handle < 6:
+            self._links.append(handle + 1)
+        return links[handle]
+
     def _flow(self) -> bytes:
         dice = self.dice
-        link = (uint(dice.below(7)), uint(dice.below(3)), uint(dice.below(50)), b"\x40", b"\x41" if dice.chance(3) else b"\x42")
+        link = (
+            uint(self._links[dice.below(len(self._links))]),
+            uint(dice.below(3)),
+            uint(dice.below(50)),
+            b"\x40",
+            b"\x41" if dice.chance(3) else b"\x42",
+        )
         return performative(0x13, dice, [uint(FIRST_TRANSFER), uint(5000), uint(0), uint(5000), *link][: 4 + dice.below(6)])
 
     def _detach(self) -> bytes:
