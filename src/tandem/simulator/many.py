@@ -15,9 +15,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from typing import Any
 
+from tandem.simulator.checker import CheckResult
 from tandem.simulator.simulate import STORIES, STORY_SECONDS, SeedOutcome, simulate
 
 _TELL_SECONDS = 30.0
@@ -100,15 +103,15 @@ def outcomes(seeds: range, story: str, story_seconds: float, processes: int) -> 
                 assert isinstance(ready, Connection)
                 process, left = going[ready]
                 try:
-                    outcome: SeedOutcome = ready.recv()
+                    told: dict[str, Any] = ready.recv()
                 except EOFError:
                     process.join()
                     del going[ready]
                     if left:
                         raise ProcessDied(f"the process that told seed {left[0]} ended with {process.exitcode}") from None
                 else:
-                    left.remove(outcome.seed)
-                    yield outcome
+                    left.remove(told["seed"])
+                    yield SeedOutcome(**(told | {"verdict": CheckResult(**told["verdict"])}))
     finally:
         for process, _ in going.values():
             process.kill()
@@ -117,7 +120,7 @@ def outcomes(seeds: range, story: str, story_seconds: float, processes: int) -> 
 def _tell(to: Connection, seeds: range, story: str, story_seconds: float) -> None:
     gc.disable()
     for seed in seeds:
-        to.send(simulate(seed, story=story, story_seconds=story_seconds))
+        to.send(asdict(simulate(seed, story=story, story_seconds=story_seconds)))  # what is compiled cannot be unpickled
     to.close()
     os._exit(0)  # nothing of it is worth being taken apart
 
