@@ -85,7 +85,8 @@ class NamespaceHistory:
             self._queues = iter([queue for tenant in self._context.namespace.stores for queue in tenant.queues.values()])
         began = self._clock.steady_ms()
         for queue in itertools.islice(self._queues, _QUEUES_PER_TICK):
-            self._add(queue, now)
+            if queue.index.total:
+                self._add(queue, now)
         self._busy_ms += self._clock.steady_ms() - began
         following = next(self._queues, None)
         if following is not None:
