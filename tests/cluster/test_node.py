@@ -53,14 +53,14 @@ class Held:
     def hold(self, why: str) -> None:
         self.held = why
 
-    def hand_back(self, why: str) -> None:
-        self.epoch = 0
+    def hand_back(self, why: str, engine_away: bool = False) -> None:
+        if engine_away:
+            self.given_up.append(why)
+        else:
+            self.epoch = 0
 
     def move_away(self, why: str) -> None:
         self.epoch = 0
-
-    def engine_is_away(self, why: str) -> None:
-        self.given_up.append(why)
 
 
 class House:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tandem.cli.engine_wishes import EngineWishes, must_know, opened, place_of, reached, told_where_they_live
-from tandem.cli.more_engines import Engines
+from tandem.cli.more_engines import ClusterEngines
 from tandem.cli.second_region import follow, promote
 from tandem.model.errors import ConfigurationError, EngineAway
 
@@ -95,7 +95,7 @@ def _made_secret(file: Path) -> bytes:
 
 def _status(nodes: PostgresNodes) -> dict[str, Any]:
     rows, stores, revisions, _, spread = nodes.look()
-    engines = Engines(nodes, stores)
+    engines = ClusterEngines(nodes, stores)
     return {
         "nodes": [
             {"name": name, "incarnation": incarnation, "beat": beat, "address": address, "version": version, "draining": draining}

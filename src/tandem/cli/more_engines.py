@@ -120,7 +120,7 @@ def _make(one: EngineSettings, parts: EngineParts, registry: EngineRegistry, sec
     return made
 
 
-class Engines:
+class ClusterEngines:
     """For `tandem cluster status`: the stores of all engines, and which of those answer."""
 
     def __init__(self, nodes: PostgresNodes, first: list[StoreRow]) -> None:

@@ -46,11 +46,9 @@ class HeldStore(Protocol):
 
     def hold(self, why: str) -> None: ...
 
-    def hand_back(self, why: str) -> None: ...
+    def hand_back(self, why: str, engine_away: bool = False) -> None: ...
 
     def move_away(self, why: str) -> None: ...
-
-    def engine_is_away(self, why: str) -> None: ...
 
 
 class Node:
@@ -261,7 +259,9 @@ class Node:
                 self._given_up.add(watch.name)
                 for (namespace, number), store in self.stores.items():
                     if self._engine_of(namespace, number) == watch.name:  # one that is being opened is given up too
-                        store.engine_is_away(f"engine {watch.name} has not answered for more than {self._stall_ms} ms: {watch.away}")
+                        store.hand_back(
+                            f"engine {watch.name} has not answered for more than {self._stall_ms} ms: {watch.away}", engine_away=True
+                        )
         return frozenset(name for name, view in seen.items() if now - view.at_ms > self._hold_after_ms)
 
     # -- stores ------------------------------------------------------------------------------

@@ -54,14 +54,11 @@ class LedgerStore(GroupCommitStore):
         self._ledger_log.closes()
         super().close()
 
-    def hand_back(self, why: str) -> None:
-        """The store is somebody else's already: what still waits is told so."""
-        self._ledger_log.lose(why)
-        self.fail(why)
-        self._ledger_log.abandon()
-
-    def engine_is_away(self, why: str) -> None:
-        """It does not answer, and nobody waits for it any longer. The store is opened again when it does."""
+    def hand_back(self, why: str, engine_away: bool = False) -> None:
+        """The store is somebody else's already: what still waits is told so. `engine_away`: nobody's, but nobody waits for its engine any
+        longer, and it is opened again when that answers."""
+        if not engine_away:
+            self._ledger_log.lose(why)
         self.fail(why)
         self._ledger_log.abandon()
 
