@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from random import Random
 
 import pytest
 
@@ -42,3 +43,18 @@ def test_a_process_that_dies_is_told_with_its_seed(monkeypatch: pytest.MonkeyPat
 def test_pieces_are_named_by_their_first_and_last_seed() -> None:
     assert many.seeds_of("10000-19999") == range(10_000, 20_000)
     assert many.seeds_of("7") == range(7, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_story_does_not_depend_on_where_things_lie_in_memory() -> None:
+    """The order of a set of objects does: sends that a lost connection left unanswered were once tried again in such an order."""
+
+    def digest(junk_seed: int) -> str:
+        dice = Random(junk_seed)
+        junk = [[object() for _ in range(dice.randrange(9))] for _ in range(100_000)]
+        dice.shuffle(junk)
+        del junk[:60_000]
+        return simulate(248, story_seconds=80.0).digest
+
+    assert digest(1) == digest(2) == digest(3)

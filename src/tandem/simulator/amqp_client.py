@@ -291,11 +291,12 @@ class AmqpSender(LinkHandler):
         self.error: BaseException | None = None
         """What ended the link."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unanswered: set[asyncio.Future[None]] = set()
+        self._unanswered: dict[asyncio.Future[None], None] = {}
+        """In their order: a set's would depend on where they lie in memory."""
 
     def follow(self, answer: asyncio.Future[None]) -> None:
         """It fails when the link ends, as those of `send` do."""
-        self._unanswered.add(answer)
+        self._unanswered[answer] = None
 
     def send(self, payload: bytes, message_format: int = 0) -> asyncio.Future[None]:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -303,7 +304,7 @@ class AmqpSender(LinkHandler):
             answer.set_exception(Gone("the link is gone"))
             return answer
         self.link.send(payload, next(self._tags).to_bytes(4, "big"), False, answer, message_format)
-        self._unanswered.add(answer)
+        self._unanswered[answer] = None
         self._client.plan_flush()
         return answer
 
@@ -317,7 +318,7 @@ class AmqpSender(LinkHandler):
     def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
         for delivery in deliveries:
             answer = cast("asyncio.Future[None]", delivery.context)
-            self._unanswered.discard(answer)
+            self._unanswered.pop(answer, None)
             if answer.done():
                 continue
             if outcome.code == _ACCEPTED_CODE:
@@ -328,7 +329,7 @@ class AmqpSender(LinkHandler):
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         self.error = PeerRefused(error, "detached") if error is not None else Gone("the link ended")
         _fail(self.ready, self.error)
-        unanswered, self._unanswered = self._unanswered, set()
+        unanswered, self._unanswered = self._unanswered, {}
         for answer in unanswered:
             _fail(answer, Gone("the link ended"))
 
