@@ -9,6 +9,7 @@ import pytest
 
 from tandem.testing.postgres import PostgresEngine
 from tests.cluster.engines import CONFIG, TwoEngines
+from tests.cluster.nodes import until
 from tests.cluster.test_bad_input import refusal
 
 
@@ -96,3 +97,24 @@ def test_making_a_cluster_needs_an_engine_and_a_secret(tmp_path: Path) -> None:
     assert "--engine is missing; give --engine and --secret-file, or --config" in refusal(tmp_path, "cluster", "init")
     (tmp_path / "tandem.toml").write_text("")
     assert "has no cluster.engine" in refusal(tmp_path, "cluster", "init", "--config", "tandem.toml")
+
+
+def test_an_engine_that_is_added_later_has_stores_of_new_namespaces(cluster: TwoEngines) -> None:
+    path = cluster.directory / "tandem.toml"
+    text = path.read_text()
+    head = text[: text.index("[[cluster.more")]
+    path.write_text(f'{head}[[namespace]]\nname = "old"\n')
+    cluster.command("init", "--secret-file", str(cluster.directory / "secret"))
+    start_once(cluster)
+    added = f'[[cluster.more_engines]]\nname = "second"\nengine = "{cluster.second}"\nstores = [0, 1, 2, 3]\n'
+    spaces = '[[namespace]]\nname = "old"\n[[namespace]]\nname = "new"\n[[namespace.queue]]\nname = "q"\n'
+    path.write_text(head + added + spaces)
+    assert "engine second is made" in cluster.init()
+    assert "store-0 of namespace old lives in the first engine, for good: take 0 out of its stores" in refused(cluster)
+    path.write_text(f'{head}{added}namespaces = ["new"]\n{spaces}')
+    cluster.start("b")
+    sql = "SELECT namespace, number, owner FROM tandem.store WHERE owner <> '' ORDER BY 1, 2"
+    for dsn, namespace in ((cluster.dsn, "old"), (cluster.second, "new")):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            until(lambda: connection.execute(sql).fetchall() == [(namespace, number, "b") for number in range(4)])  # noqa: B023
+    cluster.close()

@@ -127,7 +127,8 @@ def test_what_a_node_is_told_has_to_fit_what_the_cluster_has(two: Two) -> None:
     Schema(two.first_dsn, two.first).ensure_stores("tandem", 4, elsewhere=[2])
     said = refusal(fit, {"second": two.second_dsn}, [(("tandem", 1), "second")])
     assert (
-        said == "cluster.more_engines (second): store-1 of namespace tandem lives in the first engine, for good: take 1 out of its stores"
+        said == "cluster.more_engines (second): store-1 of namespace tandem lives in the first engine, for good: "
+        "take 1 out of its stores, or say with namespaces for which it is"
     )
 
 

@@ -113,7 +113,9 @@ class EngineRegistry:
         for place, engine in stores:
             lives = placed.get(place, "")
             if engine and place in first:
-                raise _lives_elsewhere(place, "the first engine", key_of(engine), f"take {place[1]} out of its stores")
+                raise _lives_elsewhere(
+                    place, "the first engine", key_of(engine), f"take {place[1]} out of its stores, or say with namespaces for which it is"
+                )
             if lives and lives != engine:
                 where = key_of(engine) if engine else "cluster.more_engines"
                 raise _lives_elsewhere(place, label_of(lives), where, f"name {place[1]} in the stores of {lives}")
