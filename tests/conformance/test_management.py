@@ -306,6 +306,13 @@ def test_every_field_of_every_operation_may_hold_nonsense(raw: Raw, broker: Proc
         assert texts(peek(raw, queue)) == ["kept"]
 
 
+@pytest.mark.parametrize("operation", ["cancel-scheduled-message", "receive-by-sequence-number"])
+def test_true_is_no_sequence_number(raw: Raw, broker: ProcessBroker, operation: str) -> None:
+    body = {"sequence-numbers": [True], "receiver-settle-mode": amqp.UInt(1)}
+    status, properties, _ = ask(raw, broker.queue("plain"), operation, body)
+    assert (status, properties["errorCondition"]) == (400, "com.microsoft:argument-error")
+
+
 @pytest.mark.parametrize("body", [None, "text", 5, [1], b"x"], ids=lambda v: type(v).__name__)
 def test_a_request_without_a_map_is_refused(raw: Raw, broker: ProcessBroker, body: object) -> None:
     status, properties, _ = ask(raw, broker.queue("plain"), "peek-message", body)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.amqp.types import Array, Int, Timestamp
 from tandem.broker.ports import LeaseWaiter
 from tandem.broker.queue.lease import Lease
-from tandem.gateway.amqp.requests import Reply, need
+from tandem.gateway.amqp.requests import Reply, is_of, need
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import ArgumentRefused, LeaseLost
 from tandem.model.ranges import pack_ranges, unpack_ranges
@@ -41,7 +41,7 @@ def numbers(body: dict[object, object], name: str, limits: Limits) -> list[int]:
         except ValueError as error:
             raise ArgumentRefused(f"'{name}': {error}.") from None
     values = value.values if isinstance(value, Array) else value
-    if not isinstance(values, (list, tuple)) or not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+    if not isinstance(values, (list, tuple)) or not all(is_of(v, int) for v in values):
         raise ArgumentRefused(f"The request needs '{name}' as ranges or an array of sequence numbers.")
     if len(values) > limits.lease_messages_max:
         raise ArgumentRefused(f"'{name}': a lease holds at most {limits.lease_messages_max} messages.")

@@ -13,7 +13,7 @@ from tandem.broker.queue.locks import Lock
 from tandem.gateway import verbs
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.leases import LeaseOperations
-from tandem.gateway.amqp.requests import NodeRequest, Reply, Requests, need
+from tandem.gateway.amqp.requests import NodeRequest, Reply, Requests, is_of, need
 from tandem.gateway.amqp.rules import RuleOperations
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, SessionOperations
 from tandem.gateway.translate import refusal, token_to_uuid
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 def many(body: dict[object, object], name: str, kind: type[_T]) -> list[_T]:
     value = body.get(name)
     values = value.values if isinstance(value, Array) else value
-    if not isinstance(values, (list, tuple)) or not all(isinstance(v, kind) for v in values):
+    if not isinstance(values, (list, tuple)) or not all(is_of(v, kind) for v in values):
         raise ArgumentRefused(f"The request needs '{name}' as an array of {kind.__name__}.")
     return list(values)
 

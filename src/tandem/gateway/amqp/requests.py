@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from tandem.amqp.errors import AmqpError, DecodeError
 from tandem.amqp.handlers import LinkHandler
@@ -20,10 +20,15 @@ Reply = tuple[int, dict[object, object]]
 _T = TypeVar("_T")
 
 
+def is_of(value: object, kind: type[_T]) -> TypeGuard[_T]:
+    """Python takes true for the number 1; a request that says true means no number."""
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
 def need(body: dict[object, object], name: str, kind: type[_T]) -> _T:
     """What a request must say."""
     value = body.get(name)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if not is_of(value, kind):
         raise ArgumentRefused(f"The request needs '{name}' as {kind.__name__}, found {type(value).__name__}.")
     return value
 
