@@ -15,6 +15,7 @@ from psycopg import conninfo
 from tandem.model.clock import Clock
 from tandem.model.errors import ConfigurationError, EngineAway
 
+UNDEFINED_TABLE: Final = "42P01"
 _CONNECT_SECONDS: Final = 3
 _DEFAULTS: Final[dict[str, str]] = {
     "connect_timeout": str(_CONNECT_SECONDS),
@@ -119,6 +120,16 @@ class EngineConnection:
             self._since = 0
         self._must_be_silent()
         return cursor
+
+    def rows_if_there(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """From a table that came later: none, in a cluster of an older version."""
+        try:
+            found: list[tuple[Any, ...]] = self.execute(sql, values).fetchall()
+            return found
+        except EngineAway as error:
+            if sqlstate_of(error) == UNDEFINED_TABLE:
+                return []
+            raise
 
     def change(self, sql: str, values: list[bytes]) -> int:
         """As `execute`, for what is done all the time: `$1` for a value, each in PostgreSQL's own binary form. How many rows it changed."""

@@ -10,14 +10,14 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from psycopg import conninfo
 
 from tandem.model.errors import ConfigurationError, EngineAway
 from tandem.model.store_row import StoreRow
 from tandem.stores.postgres_connection import EngineConnection, Hosts, parameters_of, sqlstate_of
-from tandem.stores.postgres_ledger import FORMAT, STORE_COLUMNS, UNDEFINED_TABLE
+from tandem.stores.postgres_ledger import FORMAT, STORE_COLUMNS
 from tandem.stores.postgres_schema import Schema
 
 _SECRETS: Final = ("password", "sslpassword")
@@ -55,27 +55,18 @@ class EngineRegistry:
     def __init__(self, connection: EngineConnection) -> None:
         self._connection = connection
 
-    def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """None in a cluster of an older version."""
-        try:
-            found: list[tuple[Any, ...]] = self._connection.execute(sql, values).fetchall()
-            return found
-        except EngineAway as error:
-            if sqlstate_of(error) == UNDEFINED_TABLE:
-                return []
-            raise
-
     def engines(self) -> dict[str, str]:
         """By name: the connection string, without passwords."""
-        return {row[0]: row[1] for row in self._rows("SELECT name, dsn FROM tandem.engine ORDER BY name")}
+        return {row[0]: row[1] for row in self._connection.rows_if_there("SELECT name, dsn FROM tandem.engine ORDER BY name")}
 
     def called(self) -> str:
         """What this one is called, if it is not the first."""
-        return "".join(row[0] for row in self._rows("SELECT name FROM tandem.this_engine LIMIT 1"))
+        return "".join(row[0] for row in self._connection.rows_if_there("SELECT name FROM tandem.this_engine LIMIT 1"))
 
     def placed(self) -> dict[Place, str]:
         """The engine of every store that is not in the first."""
-        return {(row[0], row[1]): row[2] for row in self._rows("SELECT namespace, number, engine FROM tandem.placed ORDER BY 1, 2")}
+        sql = "SELECT namespace, number, engine FROM tandem.placed ORDER BY 1, 2"
+        return {(row[0], row[1]): row[2] for row in self._connection.rows_if_there(sql)}
 
     def add(self, name: str, dsn: str) -> bool:
         """True if it was not there."""
@@ -109,7 +100,7 @@ class EngineRegistry:
         if not known:
             return
         placed = self.placed()
-        first = {(row[0], row[1]) for row in self._rows("SELECT namespace, number FROM tandem.store")}
+        first = {(row[0], row[1]) for row in self._connection.rows_if_there("SELECT namespace, number FROM tandem.store")}
         for place, engine in stores:
             lives = placed.get(place, "")
             if engine and place in first:

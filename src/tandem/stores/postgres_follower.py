@@ -9,8 +9,7 @@ from typing import Any, Final
 from tandem.broker import facts
 from tandem.model.errors import EngineAway
 from tandem.stores.blocks import RECORD, RECORD_BYTES
-from tandem.stores.postgres_connection import EngineConnection, sqlstate_of
-from tandem.stores.postgres_ledger import UNDEFINED_TABLE
+from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection, sqlstate_of
 from tandem.stores.segment_index import ENTRY, ENTRY_BYTES
 
 _ENTRIES_AT_ONCE: Final = 256

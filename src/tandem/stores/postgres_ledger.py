@@ -16,11 +16,10 @@ from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, EngineAway, StoreMissing
 from tandem.model.store_row import StoreRow
 from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NotOurs, Part
-from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of
+from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection, Hosts, sqlstate_of
 
 STORE_COLUMNS: Final = "id, namespace, number, journal, format, epoch, owner, incarnation, wanted, first_segment, last_segment, first_block"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
-UNDEFINED_TABLE: Final = "42P01"
 _ACQUIRE_TRIES: Final = 5
 _RELEASE_SECONDS: Final = 2.0
 FORMAT: Final = 2

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from tandem.model.errors import EngineAway
 from tandem.model.follower_row import FollowerRow
 from tandem.model.store_row import StoreRow
 from tandem.stores.postgres_catalog import CHANNEL
-from tandem.stores.postgres_connection import EngineConnection, sqlstate_of
+from tandem.stores.postgres_connection import EngineConnection
 from tandem.stores.postgres_engines import EngineRegistry
-from tandem.stores.postgres_ledger import STORE_COLUMNS, UNDEFINED_TABLE
+from tandem.stores.postgres_ledger import STORE_COLUMNS
 
 SPREAD_VERSION: Final = 2
 """Of the schema: with it every node knows that the stores of a namespace may be with several."""
@@ -61,17 +61,7 @@ class PostgresNodes:
             "SELECT name FROM tandem.namespace WHERE (SELECT version FROM tandem.cluster) >= %s "
             "AND name NOT IN (SELECT namespace FROM tandem.gathered)"
         )
-        return frozenset(row[0] for row in self._added(sql, (SPREAD_VERSION,)))
-
-    def _added(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """From a table that came later: nothing, in a cluster of an older version."""
-        try:
-            found: list[tuple[Any, ...]] = self._connection.execute(sql, values).fetchall()
-            return found
-        except EngineAway as error:
-            if sqlstate_of(error) == UNDEFINED_TABLE:
-                return []
-            raise
+        return frozenset(row[0] for row in self._connection.rows_if_there(sql, (SPREAD_VERSION,)))
 
     def followers(self) -> list[FollowerRow]:
         """Who follows from other regions."""
@@ -79,7 +69,7 @@ class PostgresNodes:
             "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks "
             "FROM tandem.follower ORDER BY name"
         )
-        return [FollowerRow(*row) for row in self._added(sql)]
+        return [FollowerRow(*row) for row in self._connection.rows_if_there(sql)]
 
     def wait(self, seconds: float) -> bool:
         """True as soon as another node has changed a namespace; False after so long."""

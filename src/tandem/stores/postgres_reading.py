@@ -17,8 +17,8 @@ from tandem.model.errors import Corrupt, EngineAway, StoreUnavailable
 from tandem.model.store_row import StoreRow
 from tandem.stores.blocks import BLOCK_BYTES, RECORD_BYTES, parse_block_header, payload_is_whole, seed_of
 from tandem.stores.ledger_entries import is_whole
-from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of, without_password
-from tandem.stores.postgres_ledger import STORE_COLUMNS, UNDEFINED_TABLE
+from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection, Hosts, sqlstate_of, without_password
+from tandem.stores.postgres_ledger import STORE_COLUMNS
 from tandem.stores.segment_index import ENTRY, ENTRY_BYTES, columns_of
 
 BLOCKS_PER_RANGE: Final = 1024
