@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,28 @@ SECRET = b"a secret of thirty-two characters"
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresEngine]:
+@contextmanager
+def running_engine(standbys: int = 0) -> Iterator[PostgresEngine]:
+    """A PostgreSQL of one's own; whoever wants it is skipped where there is none.
+
+    Not in a directory of pytest's: each session of tests that begins closes those of all others to other accounts, and PostgreSQL never
+    runs as root.
+    """
+    pytest.importorskip("psycopg", reason="MISSING: psycopg")
     if programs() is None:
         pytest.skip(MISSING)
-    engine = PostgresEngine(Path(tmp_path_factory.mktemp("postgres")) / "engine", standbys=1)
-    try:
-        yield engine.start()
-    finally:
-        engine.stop()
+    with tempfile.TemporaryDirectory(prefix="tandem-postgres-") as directory:
+        engine = PostgresEngine(Path(directory) / "engine", standbys)
+        try:
+            yield engine.start()
+        finally:
+            engine.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresEngine]:
+    with running_engine(standbys=1) as engine:
+        yield engine
 
 
 @pytest.fixture

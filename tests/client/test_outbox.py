@@ -18,7 +18,7 @@ from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import OutboxEntry, PostgresOutboxStore, SqliteOutboxStore
 from tandem.client.sdk_codec import payload_from_message
 from tests.client.scripted import ScriptedNamespace, raising
-from tests.postgres_server import postgres_server
+from tests.postgres import running_engine
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +27,8 @@ FAST = OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02)
 
 @pytest.fixture(scope="session")
 def postgres():
-    with postgres_server() as home:
-        yield f"host={home} user=tandem dbname=postgres"
+    with running_engine() as engine:
+        yield engine.primary.dsn()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

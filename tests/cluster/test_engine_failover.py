@@ -12,22 +12,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tandem.testing.postgres import PostgresEngine, programs
+from tandem.testing.postgres import PostgresEngine
 from tests.cluster.nodes import Cluster, receive_all, try_send, until
-from tests.postgres import MISSING, make_cluster
+from tests.postgres import make_cluster, running_engine
 
 CONFIG = '[cluster]\nlease = "{lease}ms"\nstall_deadline = "60s"\n[[queue]]\nname = "q"\n'
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[PostgresEngine]:
+def engine() -> Iterator[PostgresEngine]:
     """Its own: it does not survive."""
-    if programs() is None:
-        pytest.skip(MISSING)
-    made = PostgresEngine(tmp_path / "engine", standbys=2).start()
-    make_cluster(made.dsn())
-    yield made
-    made.stop()
+    with running_engine(standbys=2) as made:
+        make_cluster(made.dsn())
+        yield made
 
 
 class Load:

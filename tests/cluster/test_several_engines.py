@@ -9,26 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tandem.testing.postgres import PostgresEngine, programs
+from tandem.testing.postgres import PostgresEngine
 from tests.cluster.engines import TwoEngines
 from tests.cluster.nodes import metrics_of, receive_all, try_send, until
 from tests.cluster.steady_traffic import Traffic
 from tests.cluster.test_bad_input import refusal
 from tests.cluster.test_cut_off import Line
-from tests.postgres import MISSING
+from tests.postgres import running_engine
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresEngine]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    engine = PostgresEngine(Path(tmp_path_factory.mktemp("second")) / "engine")
-    try:
-        yield engine.start()
-    finally:
-        engine.stop()
+def second() -> Iterator[PostgresEngine]:
+    with running_engine() as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tandem.testing.postgres import PostgresEngine, PostgresNode, programs
+from tandem.testing.postgres import PostgresEngine, PostgresNode
 from tests.cluster.nodes import Cluster, metrics_of, receive_all, try_send, until
 from tests.cluster.test_engine_failover import Load
-from tests.postgres import MISSING, make_cluster
+from tests.postgres import make_cluster, running_engine
 
 CONFIG = """
 [cluster]
@@ -26,13 +26,10 @@ count = 1
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[PostgresEngine]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    made = PostgresEngine(tmp_path / "engine", standbys=1).start()
-    make_cluster(made.dsn())
-    yield made
-    made.stop()
+def engine() -> Iterator[PostgresEngine]:
+    with running_engine(standbys=1) as made:
+        make_cluster(made.dsn())
+        yield made
 
 
 def blocks(server: PostgresNode) -> list[tuple[object, ...]]:

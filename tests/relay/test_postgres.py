@@ -12,8 +12,7 @@ import pytest
 
 from tandem.aio.relay import RelayEndpoint, RelayPair
 from tandem.client.relay.bridge import expose, serve_bridge
-from tandem.testing.ports import free_port
-from tests.postgres_server import postgres_server
+from tests.postgres import running_engine
 from tests.relay.house import RelayHouse, relay, relay_house
 
 psycopg = pytest.importorskip("psycopg", reason="MISSING: psycopg")
@@ -22,9 +21,8 @@ SESSION = {"host": "127.0.0.1", "user": "tandem", "dbname": "postgres", "connect
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
-    port = free_port()
-    with postgres_server(port):
-        yield port
+    with running_engine() as engine:
+        yield engine.primary.port
 
 
 class Way:
