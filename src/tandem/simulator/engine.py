@@ -206,6 +206,9 @@ class SimLedger:
         except EngineAway as error:
             raise InDoubt(error.description) from error
 
+    def use_reserve(self) -> None:
+        """Room costs nothing here."""
+
     # -- the reader's and the maintenance thread -----------------------------------------------
 
     def read_parts(self, segment: int, parts: list[Part]) -> list[bytes]:
@@ -241,6 +244,9 @@ class SimLedger:
 
         self._engine.write(drop)
         return True
+
+    def keep_reserve(self, size: int) -> str:
+        return ""
 
     def size_bytes(self) -> int:
         return 0

@@ -94,6 +94,10 @@ class BlockLog:
     def give_up_waiting(self) -> None:
         """At the end, for a commit that does not return."""
 
+    def doubted(self) -> str:
+        """Why what is under way takes so long, if that is known."""
+        return ""
+
     def health(self, seen: StoreHealth) -> StoreHealth:
         """What is known here besides what the store knows."""
         return seen

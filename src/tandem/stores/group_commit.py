@@ -317,7 +317,8 @@ class GroupCommitStore(Journal):
     def check_stalled(self, stall_ms_max: int) -> None:
         group = self._group
         if group is not None and not group.finished and self._clock.steady_ms() - group.started_at > stall_ms_max:
-            self.fail(f"the {self._log.medium} has not answered for more than {stall_ms_max} ms")
+            why = self._log.doubted()
+            self.fail(f"the {self._log.medium} has not answered for more than {stall_ms_max} ms{f': {why}' if why else ''}")
             self._log.abandon()
 
     def reopen(self, tenant: Tenant) -> None:

@@ -12,6 +12,10 @@ class InDoubt(Exception):
     """The engine was asked to write something, and nobody knows whether it did. `BlockLedger.confirm` knows."""
 
 
+class NoRoom(InDoubt):
+    """… and it says that its disk is full."""
+
+
 class Deposed(StoreUnavailable):
     """Another node owns the store: what was not confirmed by now never will be."""
 
@@ -68,6 +72,10 @@ class BlockLedger(Protocol):
         """The first block of this segment comes next. Deposed, or InDoubt: it may be called again."""
         ...
 
+    def use_reserve(self) -> None:
+        """What was kept for this is given back: the disk is full, and messages are to be settled still."""
+        ...
+
     # -- the reader's thread -----------------------------------------------------------------
 
     def read_parts(self, segment: int, parts: list[Part]) -> list[bytes]:
@@ -88,6 +96,10 @@ class BlockLedger(Protocol):
 
     def drop_retired(self) -> bool:
         """False if something that was given up is still being read: tried again later."""
+        ...
+
+    def keep_reserve(self, size: int) -> str:
+        """So many bytes are kept for when the disk is full. Why they cannot be; empty: they are."""
         ...
 
     def size_bytes(self) -> int:

@@ -12,7 +12,7 @@ from tandem.model.store_row import StoreRow
 from tandem.stores.block_log import BlockLog, Continuation, Replayed
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES, seed_of
 from tandem.stores.committer import Group, SealedBlock
-from tandem.stores.ledger import BlockLedger, InDoubt, NotOurs
+from tandem.stores.ledger import BlockLedger, InDoubt, NoRoom, NotOurs
 from tandem.stores.ledger_entries import LedgerRecovery, seal_entry
 from tandem.stores.ledger_upkeep import LedgerUpkeep, Patience, SegmentOffsets
 from tandem.stores.recovery import SegmentStats
@@ -130,6 +130,7 @@ class LedgerLog(BlockLog):
         self.epoch = row.epoch
         upkeep.prepare(segment + 1)
         upkeep.drop_retired()
+        upkeep.keep_reserve()
         return Continuation(segment, end, self._recovery.number)
 
     def bytes_of(self, segment: int) -> int:
@@ -153,15 +154,18 @@ class LedgerLog(BlockLog):
         segment = group.segment
         if segment != self._written_segment:
             self._begin(segment, group.number)
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             if self._patience.stopped:
                 raise EngineAway("the store has stopped")
             try:
                 self._ledger.append(segment, group.number, group.offset, entry, block)
             except InDoubt as doubt:
-                self._suspend(str(doubt))
+                self._is_in_doubt(doubt)
                 if not self._landed(segment, group.number):
                     self.doubts["sent again"] += 1
+                    self._patience.pause(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                     continue
                 self.doubts["landed"] += 1
             self._blocks[segment].offsets.append(group.offset)
@@ -176,7 +180,7 @@ class LedgerLog(BlockLog):
                 self._ledger.begin_segment(segment)
                 break
             except InDoubt as doubt:
-                self._suspend(str(doubt))
+                self._is_in_doubt(doubt)
                 self._patience.pause(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         if segment not in self._blocks or not self._blocks[segment].offsets:
@@ -184,6 +188,15 @@ class LedgerLog(BlockLog):
         self._written_segment = segment
         if self._upkeep is not None:
             self._upkeep.prepare(segment + 1)
+
+    def _is_in_doubt(self, doubt: InDoubt) -> None:
+        self._suspend(str(doubt))
+        if isinstance(doubt, NoRoom) and self._upkeep is not None:
+            self._upkeep.has_no_room(str(doubt))
+            try:
+                self._ledger.use_reserve()
+            except EngineAway as error:
+                self._suspend(error.description)
 
     def _landed(self, segment: int, number: int) -> bool:
         """Whether a block that was in doubt is in the engine. Asked until there is an answer."""
@@ -227,6 +240,9 @@ class LedgerLog(BlockLog):
         return seen
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def doubted(self) -> str:
+        return self._doubt
 
     def stalled_after(self, milliseconds: int) -> None:
         self._ledger.give_up_after(milliseconds // _PATIENCE_PART)

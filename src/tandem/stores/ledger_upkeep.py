@@ -28,6 +28,9 @@ _PARTS_MAX: Final = 100
 _BLOCKS_AT_ONCE: Final = 4
 _PAUSE_SECONDS: Final = 0.2
 _AUDIT_LOOK_MS: Final = 60_000
+_RESERVE_LOOK_MS: Final = 5_000
+_RESERVE_PART: Final = 16
+"""The part of a segment that is kept in reserve for when the engine's disk is full."""
 
 
 class Patience:
@@ -165,6 +168,8 @@ class LedgerUpkeep(Upkeep):
         self._reader = LedgerReader(ledger, blocks, settings, patience)
         self._dropped_at = clock.steady_ms()
         """When it was last looked for segments that were kept long enough."""
+        self._reserved_at = clock.steady_ms()
+        """When it was last looked whether there is room for the reserve."""
         self._walked = 0
         """Number of the last block of the segment being compacted that was read."""
 
@@ -245,6 +250,9 @@ class LedgerUpkeep(Upkeep):
             self._maintaining.submit(self._drop)
         if "segment" in self.troubles:
             self.prepare(active + 1)
+        if "room" in self.troubles and steady - self._reserved_at >= _RESERVE_LOOK_MS:
+            self._reserved_at = steady
+            self.keep_reserve()
         if self._settings.engine_bytes_max:
             self._maintaining.submit(self._look_at_size)
 
@@ -258,6 +266,25 @@ class LedgerUpkeep(Upkeep):
             self.report("drop", f"segments that are no longer needed cannot be dropped: {error.description}")
         else:
             self.report("drop", "" if dropped else "somebody reads a segment that is no longer needed; it is dropped when that ends")
+
+    def keep_reserve(self) -> None:
+        """New messages are taken when there is one: with what it gives back those that are there can be settled on a full disk."""
+
+        def keep() -> None:
+            try:
+                why = self._ledger.keep_reserve(self._settings.segment_bytes // _RESERVE_PART)
+            except EngineAway:
+                return  # whoever writes says so
+            if why:
+                self.has_no_room(why)
+            else:
+                self.report("room", "")
+
+        self._maintaining.submit(keep)
+
+    def has_no_room(self, why: str) -> None:
+        """On any thread."""
+        self.report("room", f"the engine's disk is full ({why}): make room there")
 
     def _look_at_size(self) -> None:
         most = self._settings.engine_bytes_max

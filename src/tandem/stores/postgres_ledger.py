@@ -15,11 +15,13 @@ from typing import Final
 from tandem.model.clock import Clock
 from tandem.model.errors import Corrupt, EngineAway, StoreMissing
 from tandem.model.store_row import StoreRow
-from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NotOurs, Part
+from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NoRoom, NotOurs, Part
 from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection, Hosts, sqlstate_of
 
 STORE_COLUMNS: Final = "id, namespace, number, journal, format, epoch, owner, incarnation, wanted, first_segment, last_segment, first_block"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
+_DISK_FULL: Final = "53100"
+_RESERVE_ROW_BYTES: Final = 65_536
 _ACQUIRE_TRIES: Final = 5
 _RELEASE_SECONDS: Final = 2.0
 FORMAT: Final = 2
@@ -171,7 +173,7 @@ class PostgresLedger:
         try:
             rows = self._committing.change(sql, values)
         except EngineAway as error:
-            raise InDoubt(error.description) from error
+            raise _in_doubt(error) from error
         if rows != 1:
             self._committing.close()
             raise InDoubt("the engine took no block under our epoch")
@@ -204,7 +206,16 @@ class PostgresLedger:
             # never back: one that was given up may arrive after its successor
             self._touch("last_segment = greatest(last_segment, %s)", (segment,))
         except EngineAway as error:
-            raise InDoubt(error.description) from error
+            raise _in_doubt(error) from error
+
+    def use_reserve(self) -> None:
+        self._drop_reserve(self._committing)
+
+    def _drop_reserve(self, connection: EngineConnection) -> None:
+        table = f"tandem.r_{self._id}"
+        found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+        if found is not None and found[0]:
+            connection.execute(f"DROP TABLE {table}", prepare=False)
 
     def _create(self, connection: EngineConnection, segment: int) -> None:
         table = self._table(segment)
@@ -294,6 +305,26 @@ class PostgresLedger:
         ).fetchall()
         return [segment for segment in gone if (segment,) not in kept]
 
+    def keep_reserve(self, size: int) -> str:
+        table = f"tandem.r_{self._id}"
+        try:
+            found = self._maintaining.execute("SELECT coalesce(pg_table_size(to_regclass(%s)), 0)", (table,)).fetchone()
+            if found is not None and found[0] >= size:
+                return ""
+            self._drop_reserve(self._maintaining)
+            # Unlogged: it costs no WAL and no standby anything. After a crash it is empty, which makes room for the recovery.
+            self._maintaining.execute(
+                f"CREATE UNLOGGED TABLE {table} (block bytea NOT NULL) WITH (autovacuum_enabled = false); "
+                f"ALTER TABLE {table} ALTER block SET STORAGE EXTERNAL; INSERT INTO {table} "
+                f"SELECT repeat('0', {_RESERVE_ROW_BYTES})::bytea FROM generate_series(1, {-(-size // _RESERVE_ROW_BYTES)})",
+                text=True,
+            )
+        except EngineAway as error:
+            if sqlstate_of(error) == _DISK_FULL:
+                return error.description
+            raise
+        return ""
+
     def size_bytes(self) -> int:
         found = self._maintaining.execute("SELECT pg_database_size(current_database())").fetchone()
         return int(found[0]) if found is not None else 0
@@ -308,3 +339,7 @@ class PostgresLedger:
     def abandon(self) -> None:
         for connection in (self._committing, self._reading, self._maintaining):
             connection.shut()
+
+
+def _in_doubt(error: EngineAway) -> InDoubt:
+    return (NoRoom if sqlstate_of(error) == _DISK_FULL else InDoubt)(error.description)

@@ -52,6 +52,12 @@ def _account() -> pwd.struct_passwd:
         return pwd.getpwnam("nobody")
 
 
+def give_away(directory: Path) -> None:
+    """To whoever runs it instead of us."""
+    if os.geteuid() == 0:
+        os.chown(directory, _account().pw_uid, _account().pw_gid)
+
+
 def _as_somebody() -> list[str]:
     """PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
@@ -149,10 +155,13 @@ def _cpu_of(pid: int) -> float:
 class PostgresEngine:
     """A primary and `standbys` synchronous ones, any of which has to have a commit."""
 
-    def __init__(self, directory: Path, standbys: int = 0) -> None:
+    def __init__(self, directory: Path, standbys: int = 0, wal: Path | None = None) -> None:
+        """`wal`: where the primary keeps its log, if not with the rest."""
         directory.mkdir(parents=True, exist_ok=True)
+        self._wal = wal
+        for own in (directory, *([wal] if wal is not None else [])):
+            give_away(own)
         if os.geteuid() == 0:
-            os.chown(directory, _account().pw_uid, _account().pw_gid)
             temporary = Path(tempfile.gettempdir())
             for above in directory.parents:  # a temporary directory of root is closed to others
                 if above.owner() == "root" and temporary in above.parents:
@@ -171,9 +180,9 @@ class PostgresEngine:
 
     def start(self) -> PostgresEngine:
         primary = PostgresNode(self._directory / "primary", "primary")
-        primary.run(
-            "initdb", "-D", str(primary.directory), "-A", "trust", "-U", _USER, "-N", "--data-checksums", "--no-locale", "-E", "UTF8"
-        )
+        told = ["-A", "trust", "-U", _USER, "-N", "--data-checksums", "--no-locale", "-E", "UTF8"]
+        apart = ["-X", str(self._wal)] if self._wal is not None else []
+        primary.run("initdb", "-D", str(primary.directory), *told, *apart)
         lines = "".join(f"{key} = {value}\n" for key, value in _SETTINGS.items())
         with (primary.directory / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.write(lines)
