@@ -22,15 +22,46 @@ from tests.spark.house import messages, send, take_all
 
 SEGMENTS = int(os.environ.get("TANDEM_SEGMENTS_READ", "4"))
 """Given up while readers read; hundreds in the long form."""
+SECONDS = int(os.environ.get("TANDEM_SECONDS_READ", "0"))
+"""At least so long; an hour in the long form."""
+_SLOWER_MAX = 3.0
+"""By so much an append may cost the engine more at the end than it did at the beginning; beside a rotting row it was many times that."""
 CONFIG = '[cluster]\nlease = "{lease}ms"\n[stores]\ncount = 1\nsegment_bytes = 1048576\n[[queue]]\nname = "q"\n'
+
+
+class _Stopped(Exception):
+    """It is not wanted any more, whatever it has read."""
+
+
+class Appends:
+    """What they cost the process of the engine that takes them, in processor time."""
+
+    def __init__(self, dsn: str) -> None:
+        with psycopg.connect(dsn) as connection:
+            found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tandem 1 %'").fetchall()
+        self._spent = Path(f"/proc/{found[0][0]}/schedstat")
+        self._seen: list[tuple[int, int]] = []
+
+    def look(self, blocks: int) -> None:
+        """`blocks`: the number of the last one; 0 in a segment that has just been begun."""
+        self._seen.append((int(self._spent.read_text().split()[0]), max(blocks, self._seen[-1][1] if self._seen else 0)))
+
+    def slower(self) -> float:
+        """The last third against the first."""
+        third = max(len(self._seen) // 3, 1)
+        first, last = ((self._seen[at], self._seen[at + third]) for at in (0, len(self._seen) - 1 - third))
+        early, late = ((end[0] - begin[0]) / max(end[1] - begin[1], 1) for begin, end in (first, last))
+        return late / early
 
 
 class Reader:
     """Reads everything, again and again."""
 
-    def __init__(self, dsn: str, bodies: bool) -> None:
+    def __init__(self, dsn: str, bodies: bool, pause: float = 0.0) -> None:
+        """`pause`: after each block, as a job does that has more to do than to read."""
         self._dsn = dsn
         self._bodies = bodies
+        self._pause = pause
         self.reads: Counter[str] = Counter()
         self.trouble: list[BaseException] = []
         self._stopping = threading.Event()
@@ -42,6 +73,8 @@ class Reader:
             try:
                 self.reads["records"] += self._read()
                 self.reads["whole"] += 1
+            except _Stopped:
+                return
             except StoreUnavailable as error:
                 self.reads["refused" if "given up" in str(error) else str(error)] += 1
             except BaseException as error:
@@ -56,10 +89,14 @@ class Reader:
         records = 0
         for one in ranges:
             lost: list[tuple[int, str]] = []
-            blocks = list(read_range(one, self._bodies, lost))
-            assert len(blocks) == one.last - one.first + 1
+            blocks = 0
+            for _, heads, _, _ in read_range(one, self._bodies, lost):
+                blocks += 1
+                records += len(heads) // RECORD_BYTES
+                if self._pause and self._stopping.wait(self._pause):
+                    raise _Stopped
+            assert blocks == one.last - one.first + 1
             assert lost == []
-            records += sum(len(heads) // RECORD_BYTES for _, heads, _, _ in blocks)
         return records
 
     def stop(self) -> Counter[str]:
@@ -69,7 +106,7 @@ class Reader:
         return self.reads
 
 
-@pytest.mark.timeout(200 + 20 * SEGMENTS)
+@pytest.mark.timeout(200 + 20 * SEGMENTS + SECONDS)
 def test_readers_get_all_or_a_refusal_and_keep_nobody_from_writing_and_dropping(
     tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
 ) -> None:
@@ -81,18 +118,30 @@ def test_readers_get_all_or_a_refusal_and_keep_nobody_from_writing_and_dropping(
             forgotten.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             forgotten.execute("SELECT count(*) FROM tandem.store")  # somebody's snapshot, open all the time
             readers = [Reader(cluster_dsn, bodies=False), Reader(both, bodies=True)]
-            deadline = time.monotonic() + 150 + 15 * SEGMENTS
+            slow = Reader(cluster_dsn, bodies=False, pause=0.2)
+            ends = time.monotonic() + SECONDS
+            deadline = ends + 150 + 15 * SEGMENTS
             rounds, first, dropped = 0, 1, False
-            while first <= SEGMENTS or min(reader.reads["whole"] for reader in readers) < 2:
+            appends: Appends | None = None
+            while (
+                first <= SEGMENTS
+                or time.monotonic() < ends
+                or min(reader.reads["whole"] for reader in readers) < 2
+                or not slow.reads["refused"] + slow.reads["whole"]
+            ):
                 assert time.monotonic() < deadline, (first, [reader.reads for reader in readers])
                 send(node, "q", messages(1_000, f"r{rounds}-", 1_000))
                 assert len(take_all(node, "q").column("message_id") or ()) == 1_000
                 rounds += 1
                 with psycopg.connect(cluster_dsn) as connection:
-                    first = connection.execute("SELECT first_segment FROM tandem.store").fetchall()[0][0]
+                    first, last = connection.execute("SELECT first_segment, last_segment FROM tandem.store").fetchall()[0]
+                    appends = appends or Appends(cluster_dsn)
+                    appends.look(connection.execute(f"SELECT coalesce(max(number), 0) FROM tandem.b_1_{last}").fetchall()[0][0])
                     dropped = connection.execute("SELECT to_regclass('tandem.b_1_1') IS NULL").fetchall()[0][0]
-            found = [reader.stop() for reader in readers]
+            found = [reader.stop() for reader in (*readers, slow)]
         assert all(set(reads) <= {"whole", "refused", "records"} for reads in found), found
         assert dropped, "what was given up was dropped while others read"
+        assert appends is not None
+        assert appends.slower() < _SLOWER_MAX, "appends keep their speed"
     finally:
         cluster.close()
