@@ -7,10 +7,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tandem.stores.postgres_schema import fingerprint
 from tandem.testing.postgres import PostgresEngine
 from tests.cluster.engines import CONFIG, TwoEngines
 from tests.cluster.nodes import until
 from tests.cluster.test_bad_input import refusal
+from tests.postgres import SECRET
 
 
 @pytest.fixture
@@ -83,9 +85,24 @@ def test_the_first_engine_again_under_another_name(cluster: TwoEngines) -> None:
 def test_a_second_region_and_commands_on_a_store_that_is_not_there(cluster: TwoEngines) -> None:
     cluster.init()
     start_once(cluster)
-    said = refusal(cluster.directory, "cluster", "follow", "--engine", cluster.dsn, "--standby", cluster.dsn, "--once")
-    assert "only one with a single engine has a second region" in said
-    assert "only one with a single engine" in refusal(cluster.directory, "cluster", "promote", "--engine", cluster.dsn)
+    missing = "this cluster has an engine second, and its standby is missing; give --standby second=postgresql://…"
+    follow = ("cluster", "follow", "--engine", cluster.dsn, "--once", "--standby")
+    assert missing in refusal(cluster.directory, *follow, cluster.dsn)
+    assert missing.replace("--standby", "--engine") in refusal(cluster.directory, "cluster", "promote", "--engine", cluster.dsn)
+    first, second = cluster.dsn, f"second={cluster.second}"
+    assert "that of the first engine is missing" in refusal(cluster.directory, *follow, second)
+    assert "engine second is there twice" in refusal(cluster.directory, *follow, first, "--standby", second, "--standby", second)
+    assert "has no engine third; it has first, second" in refusal(
+        cluster.directory, *follow, first, "--standby", second, "--standby", f"third={cluster.second}"
+    )
+    assert "is the engine second of its cluster, not the first" in refusal(cluster.directory, *follow, cluster.second)
+    assert "is a standby of a first engine" in refusal(cluster.directory, *follow, first, "--standby", f"second={first}")
+    with psycopg.connect(cluster.second, autocommit=True) as connection:
+        connection.execute("UPDATE tandem.cluster SET secret = 'another'")
+        assert "belongs to another cluster than the standby of the first" in refusal(cluster.directory, *follow, first, "--standby", second)
+        connection.execute("UPDATE tandem.cluster SET secret = %s", (fingerprint(SECRET),))
+        connection.execute("UPDATE tandem.store SET journal = '\\x00' WHERE number = 2")
+        assert "store-2 of namespace tandem there is another cluster's" in refusal(cluster.directory, *follow, first, "--standby", second)
     assert "no namespace or store 'tandem/7'" in refusal(cluster.directory, "cluster", "move", "tandem/7", "a", "--engine", cluster.dsn)
     assert "was taken from its owner" in cluster.command("take", "tandem/2", "a")
     with psycopg.connect(cluster.second, autocommit=True) as connection:

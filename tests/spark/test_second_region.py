@@ -152,11 +152,11 @@ def test_a_region_is_lost_while_the_other_one_is_behind_and_what_is_missing_was_
             again = received(broker.connection_string, 1)
             until(lambda: lag(address)["lag_messages"] == len(LATE))
             assert lag(address)["lag_seconds"] > 0 and lag(address)["counted"]
-            assert f"tandem_follower_lag_messages {len(LATE)}\n" in page(f"{address}metrics")
+            assert f'tandem_follower_lag_messages{{engine="first"}} {len(LATE)}\n' in page(f"{address}metrics")
             (shown,) = west.status()["followers"]
             assert (shown["name"], shown["lag_messages"]) == ("far", len(LATE))
             node = f"http://{broker.connection_string.partition('sb://')[2].partition(';')[0].rstrip('/')}/$tandem/"
-            until(lambda: f'tandem_cluster_follower_lag_messages{{follower="far"}} {len(LATE)}.0' in page(f"{node}metrics"))
+            until(lambda: f'tandem_cluster_follower_lag_messages{{engine="first",follower="far"}} {len(LATE)}.0' in page(f"{node}metrics"))
             assert json.loads(page(f"{node}health"))["cluster"]["followers"][0]["lag_messages"] == len(LATE)
             broker.process.kill()
             regions.lose()

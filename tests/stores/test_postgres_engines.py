@@ -9,7 +9,7 @@ import pytest
 
 from tandem.model.errors import ConfigurationError, EngineAway
 from tandem.stores.postgres_connection import EngineConnection, Hosts
-from tandem.stores.postgres_engines import EngineParts, EngineRegistry, PostgresOther, is_away, must_have_one_engine, to_keep
+from tandem.stores.postgres_engines import EngineParts, EngineRegistry, PostgresOther, is_away, to_keep
 from tandem.stores.postgres_schema import ENGINES_VERSION, SCHEMA_VERSION, Schema, fingerprint
 from tandem.testing.postgres import PostgresEngine
 from tests.postgres import SECRET
@@ -147,13 +147,6 @@ def test_older_versions_are_refused_as_soon_as_there_are_several_engines(two: Tw
     assert not schema.upgrade()
     two.first.execute("UPDATE tandem.cluster SET version = %s", (SCHEMA_VERSION - 1,))
     assert "first, tandem cluster upgrade" in refusal(schema.must_be_upgraded)
-
-
-def test_a_second_region_is_for_one_engine(two: Two) -> None:
-    must_have_one_engine(two.registry)
-    two.init()
-    assert "several engines" in refusal(must_have_one_engine, two.registry)
-    assert "several engines" in refusal(must_have_one_engine, EngineRegistry(two.second))
 
 
 def test_one_that_does_not_answer_is_away_and_one_that_refuses_is_not(two: Two) -> None:

@@ -159,7 +159,10 @@ def status(
             typer.echo(f"{namespace['name']} store-{store['store']}: {owner}, epoch {store['epoch']}{wanted}{where}")
     for follower in found["followers"]:
         silent = f", silent for {follower['silent_seconds']:.0f} s" if follower["silent_seconds"] > _SILENT_SECONDS else ""
-        typer.echo(f"follower {follower['name']}: {follower['lag_seconds']:.1f} s and {follower['lag_messages']} messages behind{silent}")
+        of = f", engine {follower['engine']}" if found.get("engines") else ""
+        typer.echo(
+            f"follower {follower['name']}{of}: {follower['lag_seconds']:.1f} s and {follower['lag_messages']} messages behind{silent}"
+        )
 
 
 Stores = Annotated[str, typer.Argument(metavar="NAMESPACE[/STORE]", help="All stores of a namespace, or one: tandem/2.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,15 +11,17 @@ from tandem.broker import facts
 from tandem.broker.entities.joined import FRAGMENT_SHIFT
 from tandem.model.clock import SystemClock
 from tandem.model.errors import ConfigurationError, EngineAway
+from tandem.model.store_row import FIRST_ENGINE, StoreRow
 from tandem.stores.blocks import seed_of
 from tandem.stores.ledger_engines import always
 from tandem.stores.ledger_entries import LedgerRecovery
-from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of, without_password
-from tandem.stores.postgres_engines import EngineRegistry, must_have_one_engine
-from tandem.stores.postgres_ledger import PostgresLedger
+from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of
+from tandem.stores.postgres_engines import EngineRegistry
+from tandem.stores.postgres_ledger import FORMAT, PostgresLedger
 from tandem.stores.postgres_nodes import PostgresNodes
 from tandem.stores.postgres_reading import EnginePlace, EngineReader, entities_in_engine
 from tandem.stores.postgres_schema import Schema
+from tandem.stores.postgres_standbys import Standbys
 
 NUMBERS_LEFT_OUT: Final = 100_000_000
 """By so much sequence numbers jump: more than were given while a standby lagged, so that none is given twice."""
@@ -50,11 +53,13 @@ class PromotedStore:
     begins_at: int
     """New messages have this sequence number, or a higher one."""
     gaps: list[Gap] = field(default_factory=list)
+    engine: str = FIRST_ENGINE
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "namespace": self.namespace,
             "store": self.number,
+            "engine": self.engine,
             "block": self.block,
             "instant_ms": self.instant_ms,
             "begins_at": self.begins_at,
@@ -68,6 +73,8 @@ class _Numbers:
     def __init__(self) -> None:
         self.last: dict[int, int] = {}
         self.instant = 0
+        self.highest = 0
+        """Of the ids of entities that have ever had a message here."""
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         self.instant = max(self.instant, at)
@@ -82,6 +89,7 @@ class _Numbers:
 
     def _gave(self, entity: int, seq: int) -> None:
         self.last[entity] = max(self.last.get(entity, 0), seq)
+        self.highest = max(self.highest, facts.id_of(entity))
 
     def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
         """Nothing is compacted here."""
@@ -93,36 +101,65 @@ class _Numbers:
         """An earlier promotion: the rows of that are in the engine."""
 
 
-class Promotion:
-    """Of one engine. Every step may be repeated: whoever was interrupted starts again."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A store that was taken from whoever had it, and read from end to end."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._where = without_password(dsn)
+    engine: str
+    row: StoreRow
+    told: _Numbers
+    block: int
+
+
+class Promotion:
+    """Of all engines of a cluster. Every step may be repeated: whoever was interrupted starts again."""
+
+    def __init__(self, dsn: str, others: Mapping[str, str] | None = None) -> None:
+        """`dsn`: the standby of the first engine; `others`: by name, those of the engines beside it."""
+        self._dsns = {FIRST_ENGINE: dsn, **(others or {})}
 
     def run(self, force: bool) -> list[PromotedStore]:
-        connection = EngineConnection(Hosts(self._dsn, "any"), "tandem promote", SystemClock())
+        standbys = Standbys(self._dsns, "--engine", "tandem promote", SystemClock())
         try:
-            Schema(self._dsn, connection).check(None)
-            must_have_one_engine(EngineRegistry(connection))
-            self._make_primary(connection, force)
+            standbys.check()
+            follow = [name for name in self._dsns if self._follows(standbys.connections[name], standbys.where(name), force)]
+            for name in follow:
+                _promote(standbys.connections[name], standbys.where(name))
         finally:
-            connection.close()
-        connection = EngineConnection(Hosts(self._dsn), "tandem promote", SystemClock())
+            standbys.close()
+        connections = {name: EngineConnection(Hosts(dsn), "tandem promote", SystemClock()) for name, dsn in self._dsns.items()}
         try:
-            Schema(self._dsn, connection).complete()
-            connection.execute("DELETE FROM tandem.follower")
-            stores = PostgresNodes(connection).look()[1]
-            reader = EngineReader(EnginePlace(self._dsn, ""))
-            entities = entities_in_engine(reader)
-            reader.close()
-            promoted = [self._take(connection, row.namespace, row.number, entities.get(row.namespace, {})) for row in stores]
-            connection.execute("DELETE FROM tandem.node")
+            return self._take_all(connections, force)
         finally:
-            connection.close()
-        return promoted
+            for connection in connections.values():
+                connection.close()
 
-    def _make_primary(self, connection: EngineConnection, force: bool) -> None:
+    def _take_all(self, connections: dict[str, EngineConnection], force: bool) -> list[PromotedStore]:
+        for name, connection in connections.items():
+            Schema(self._dsns[name], connection).complete()
+        first = connections[FIRST_ENGINE]
+        first.execute("DELETE FROM tandem.follower")
+        first.execute("DELETE FROM tandem.follower_of")
+        _agree(connections, force)
+        registry = EngineRegistry(first)
+        for name in connections.keys() - {FIRST_ENGINE}:
+            registry.moved(name, self._dsns[name])
+        read = [self._read(name, row) for name, connection in connections.items() for row in PostgresNodes(connection).look()[1]]
+        reader = EngineReader(EnginePlace(self._dsns[FIRST_ENGINE], ""))
+        entities = entities_in_engine(reader)
+        reader.close()
+        for namespace in {one.row.namespace for one in read}:
+            # an engine may be ahead of the first, with entities that its catalog has lost: nobody else is given their ids
+            highest = max(one.told.highest for one in read if one.row.namespace == namespace)
+            first.execute("UPDATE tandem.namespace SET highest_id = greatest(highest_id, %s) WHERE name = %s", (highest, namespace))
+        promoted = [self._go_on(connections, one, entities.get(one.row.namespace, {})) for one in read]
+        for connection in connections.values():
+            connection.execute("DELETE FROM tandem.node")
+        return sorted(promoted, key=lambda one: (one.namespace, one.number))
+
+    @staticmethod
+    def _follows(connection: EngineConnection, where: str, force: bool) -> bool:
+        """Whether it is to be promoted. ConfigurationError if it may not be."""
         # who has no rights to see it all sees that there is a receiver, and no more
         found = connection.execute(
             "SELECT pg_is_in_recovery(), current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication), "
@@ -132,73 +169,114 @@ class Promotion:
         follows, names, replicas, streaming = found
         if follows and streaming and not force:
             raise ConfigurationError(
-                f"{self._where}: it still receives from its primary, which may be accepting messages that would be missing here. "
+                f"{where}: it still receives from its primary, which may be accepting messages that would be missing here. "
                 "Stop the nodes and the PostgreSQL of the other region first; if that cannot be done: --force"
             )
         if names and not replicas:
             raise ConfigurationError(
-                f"{self._where}: synchronous_standby_names is {names!r}, and no standby replicates from this server: every commit would "
+                f"{where}: synchronous_standby_names is {names!r}, and no standby replicates from this server: every commit would "
                 "wait for ever. ALTER SYSTEM SET synchronous_standby_names = '', or start its standbys; SELECT pg_reload_conf(); then again"
             )
         if not follows:
-            self._must_be_idle(connection)
-            return
-        try:
-            done = connection.execute("SELECT pg_promote(true, 60)").fetchone()
-        except EngineAway as error:
-            if sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE:
-                raise ConfigurationError(
-                    f"{self._where}: {error.description}; promote it by other means (Patroni, pg_ctl promote), then run this again, or "
-                    "GRANT EXECUTE ON FUNCTION pg_promote TO the user"
-                ) from error
-            raise
-        if done is None or not done[0]:
-            raise ConfigurationError(f"{self._where}: was not promoted within 60 s; see its log, then run this again")
+            _must_be_idle(connection, where)
+        return bool(follows)
 
-    def _must_be_idle(self, connection: EngineConnection) -> None:
-        """It was promoted already, or it is a primary that nobody wanted to promote."""
-        nodes = PostgresNodes(connection)
-        before = {row[0]: row[2] for row in nodes.look()[0]}
-        if before:
-            time.sleep(_LISTEN_SECONDS)
-        beating = [row[0] for row in nodes.look()[0] if row[2] != before.get(row[0])]
-        if beating:
-            raise ConfigurationError(
-                f"{self._where}: is a primary, and nodes serve on it ({', '.join(beating)}): there is nothing to promote"
-            )
-
-    def _take(self, connection: EngineConnection, namespace: str, number: int, names: dict[int, str]) -> PromotedStore:
-        """Whoever owned it is deposed, all of it is read and checked, and its numbers go on where nobody can have been."""
-        ledger = PostgresLedger(Hosts(self._dsn), SystemClock(), (namespace, number), "", 0, always)
+    def _read(self, engine: str, row: StoreRow) -> _Read:
+        """Whoever owned it is deposed, and all of it is read and checked."""
+        ledger = PostgresLedger(Hosts(self._dsns[engine]), SystemClock(), (row.namespace, row.number), "", 0, always)
         try:
-            row = ledger.acquire()
+            taken = ledger.acquire()
             told = _Numbers()
-            recovery = LedgerRecovery(ledger, row, seed_of(row.journal), told, {})
+            recovery = LedgerRecovery(ledger, taken, seed_of(taken.journal), told, {})
             recovery.run()
         finally:
             ledger.close()
+        return _Read(engine, taken, told, recovery.number - 1)
+
+    def _go_on(self, connections: dict[str, EngineConnection], read: _Read, names: dict[int, str]) -> PromotedStore:
+        """Its numbers go on where nobody can have been."""
+        first, row, told = connections[FIRST_ENGINE], read.row, read.told
         highest = max((seq & _LOCAL for seq in told.last.values()), default=0)
         begins_at = max(highest, row.begins_at) + NUMBERS_LEFT_OUT
-        connection.execute(
-            "INSERT INTO tandem.numbers (store, begins_at, entity_max) SELECT %s, %s, highest_id FROM tandem.namespace WHERE name = %s "
+        ((entity_max,),) = first.execute("SELECT highest_id FROM tandem.namespace WHERE name = %s", (row.namespace,)).fetchall()
+        connections[read.engine].execute(
+            "INSERT INTO tandem.numbers (store, begins_at, entity_max) VALUES (%s, %s, %s) "
             "ON CONFLICT (store) DO UPDATE SET begins_at = excluded.begins_at, entity_max = excluded.entity_max",
-            (row.id, begins_at, namespace),
+            (row.id, begins_at, entity_max),
         )
-        mine = {4 * id_ for id_ in self._entities_of(connection, namespace, number)}
+        mine = {4 * id_ for id_ in _entities_of(first, row.namespace, row.number)}
         gaps = [
             Gap(_name(entity, names), last + 1, (last & ~_LOCAL) + begins_at - 1)
             for entity, last in sorted((dict.fromkeys(mine, 0) | told.last).items())
             if facts.id_of(entity) in names
         ]
-        return PromotedStore(namespace, number, recovery.number - 1, told.instant, begins_at, gaps)
+        return PromotedStore(row.namespace, row.number, read.block, told.instant, begins_at, gaps, read.engine)
 
-    @staticmethod
-    def _entities_of(connection: EngineConnection, namespace: str, store: int) -> list[int]:
-        """That may have had their first message when it was lost."""
-        rows = connection.execute(
-            "SELECT id FROM tandem.entity WHERE namespace = %s AND store = %s AND NOT gone", (namespace, store)
-        ).fetchall()
-        return [int(row[0]) for row in rows]
+
+def _promote(connection: EngineConnection, where: str) -> None:
+    try:
+        done = connection.execute("SELECT pg_promote(true, 60)").fetchone()
+    except EngineAway as error:
+        if sqlstate_of(error) == _INSUFFICIENT_PRIVILEGE:
+            raise ConfigurationError(
+                f"{where}: {error.description}; promote it by other means (Patroni, pg_ctl promote), then run this again, or "
+                "GRANT EXECUTE ON FUNCTION pg_promote TO the user"
+            ) from error
+        raise
+    if done is None or not done[0]:
+        raise ConfigurationError(f"{where}: was not promoted within 60 s; see its log, then run this again")
+
+
+def _must_be_idle(connection: EngineConnection, where: str) -> None:
+    """It was promoted already, or it is a primary that nobody wanted to promote."""
+    nodes = PostgresNodes(connection)
+    before = {row[0]: row[2] for row in nodes.look()[0]}
+    if before:
+        time.sleep(_LISTEN_SECONDS)
+    beating = [row[0] for row in nodes.look()[0] if row[2] != before.get(row[0])]
+    if beating:
+        raise ConfigurationError(f"{where}: is a primary, and nodes serve on it ({', '.join(beating)}): there is nothing to promote")
+
+
+def _agree(connections: dict[str, EngineConnection], force: bool) -> None:
+    """The standbys end at different moments: what one of them knows of the stores of another is made true, or refused."""
+    first = connections[FIRST_ENGINE]
+    known = {row[0] for row in first.execute("SELECT name FROM tandem.namespace").fetchall()}
+    rows = first.execute("SELECT namespace, number, engine, journal, made FROM tandem.placed").fetchall()
+    placed = {(row[0], row[1]): (row[2], bytes(row[3])) for row in rows if row[4]}
+    for name in connections.keys() - {FIRST_ENGINE}:
+        connection = connections[name]
+        there = {(row.namespace, row.number): row for row in PostgresNodes(connection).look()[1]}
+        for place, row in there.items():
+            if place[0] not in known:
+                if not force:
+                    raise ConfigurationError(
+                        f"store-{place[1]} of namespace {place[0]} is in engine {name}, and the first, which is further behind, does not "
+                        "know the namespace yet: nobody could reach what is in it. --force strikes it; its tables stay"
+                    )
+                connection.execute("DELETE FROM tandem.store WHERE id = %s", (row.id,))
+            else:
+                first.execute(
+                    "INSERT INTO tandem.placed (namespace, number, engine, journal, made) VALUES (%s, %s, %s, %s, true) "
+                    "ON CONFLICT (namespace, number) DO UPDATE SET made = true",
+                    (*place, name, row.journal),
+                )
+        for place, (engine, journal) in placed.items():
+            if engine == name and place not in there:
+                if not force:
+                    raise ConfigurationError(
+                        f"store-{place[1]} of namespace {place[0]} is not in engine {name}: it was made after what its standby has, or "
+                        "that is the wrong one. --force makes it anew, and empty"
+                    )
+                connection.execute(
+                    "INSERT INTO tandem.store (namespace, number, journal, format) VALUES (%s, %s, %s, %s)", (*place, journal, FORMAT)
+                )
+
+
+def _entities_of(first: EngineConnection, namespace: str, store: int) -> list[int]:
+    """That may have had their first message when it was lost."""
+    rows = first.execute("SELECT id FROM tandem.entity WHERE namespace = %s AND store = %s AND NOT gone", (namespace, store)).fetchall()
+    return [int(row[0]) for row in rows]
 
 
 def _name(entity: int, names: dict[int, str]) -> str:

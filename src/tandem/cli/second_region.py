@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tandem.cli.engine_wishes import engine_missing
-from tandem.model.errors import BusError, ConfigurationError, EngineAway
+from tandem.model.errors import BusError, ConfigurationError
+from tandem.model.store_row import FIRST_ENGINE
 
 if TYPE_CHECKING:
     from tandem.cli.promotion import PromotedStore
+    from tandem.stores.postgres_follower import ClusterFollower
 
+_STANDBYS = "The asynchronous standby in this region; for each further engine of the cluster one more, as NAME=DSN."
 _HEALTH, _METRICS = "/$tandem/health", "/$tandem/metrics"
 
 
@@ -44,15 +47,13 @@ class _Shown:
         return 503 if self.trouble else 200, {"status": status, "cause": away, "follower": {"name": self.name, **self.lag}}
 
     def metrics(self) -> str:
-        lines = [f"tandem_follower_up {int(not self.trouble)}"]
-        if self.lag:
-            lines += [
-                f"tandem_follower_primary_up {int(self.lag['primary'] == 'followed')}",
-                f"tandem_follower_lag_seconds {self.lag['lag_seconds']}",
-                f"tandem_follower_lag_messages {self.lag['lag_messages']}",
-                f"tandem_follower_lag_blocks {self.lag['lag_blocks']}",
-            ]
-        return "".join(f"# TYPE {line.partition(' ')[0]} gauge\n{line}\n" for line in lines)
+        lines = ["# TYPE tandem_follower_up gauge", f"tandem_follower_up {int(not self.trouble)}"]
+        for name in ("primary_up", "lag_seconds", "lag_messages", "lag_blocks") if self.lag else ():
+            lines.append(f"# TYPE tandem_follower_{name} gauge")
+            for engine, lag in self.lag["engines"].items():
+                value = int(lag["primary"] == "followed") if name == "primary_up" else lag[name]
+                lines.append(f'tandem_follower_{name}{{engine="{engine}"}} {value}')
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _serve(host: str, port: int, shown: _Shown) -> ThreadingHTTPServer:
@@ -88,7 +89,7 @@ def _serve(host: str, port: int, shown: _Shown) -> ThreadingHTTPServer:
 
 def follow(
     engine: Annotated[str, typer.Option("--engine", envvar="TANDEM_CLUSTER", help="PostgreSQL of the cluster.", metavar="DSN")],
-    standby: Annotated[str, typer.Option(help="The asynchronous standby in this region.", metavar="DSN")],
+    standby: Annotated[list[str], typer.Option(help=_STANDBYS, metavar="[NAME=]DSN")],
     name: Annotated[str, typer.Option(help="What to be called in `tandem cluster status`; the host's name unless given.")] = "",
     host: Annotated[str, typer.Option(help="Where to show health and metrics.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 5680,
@@ -102,47 +103,61 @@ def follow(
     Example: tandem cluster follow --engine postgresql://tandem@pg1,pg2/tandem --standby postgresql://tandem@far/tandem --state follow.json
     """
     try:
-        from tandem.stores.postgres_connection import EngineConnection, Hosts
-        from tandem.stores.postgres_engines import EngineRegistry, must_have_one_engine
-        from tandem.stores.postgres_follower import Follower
-        from tandem.stores.postgres_schema import Schema
+        from tandem.stores.postgres_follower import together
     except ImportError as error:
         raise engine_missing() from error
-    from tandem.model.clock import SystemClock
-
-    clock = SystemClock()
-    there = EngineConnection(Hosts(standby, "any"), "tandem follower", clock)
-    Schema(standby, there).check(None)
-    must_have_one_engine(EngineRegistry(there))
     shown = _Shown(name or socket.gethostname())
-    followed = EngineConnection(Hosts(engine), "tandem follower", clock)
-    with contextlib.suppress(ConfigurationError):  # it may be away just now, which is what this command is for
-        Schema(engine, followed).complete()
-    follower = Follower(shown.name, followed, there)
+    follower = _follower(shown.name, engine, standby)
     server = None if once else _serve(host, port, shown)
     if server is not None:
         typer.echo(f"ready: http://{host}:{server.server_address[1]}{_HEALTH}")
     told = ""
     while True:
-        try:
-            found = follower.look()
-            lag = found.as_dict()
-            shown.found(lag)
-            if state is not None and not found.away:
-                _keep(state, found.kept())
-        except EngineAway as error:
-            shown.missed(error.description)
-            if once:
-                raise ConfigurationError(f"--standby: {error.description}") from error
+        lags, troubles = follower.look()
+        if lags:
+            shown.found(together(lags))
+        if troubles:
+            shown.missed("; ".join(troubles.values()))
+        if state is not None and (kept := follower.kept()) and any(not lag.away for lag in lags.values()):
+            _keep(state, kept)
         said = shown.trouble or str(shown.lag["primary"])
         if once:
-            messages = f"{'' if lag['counted'] else 'at least '}{lag['lag_messages']} messages"
-            typer.echo(json.dumps(shown.lag) if as_json else f"{lag['lag_seconds']:.1f} s and {messages} behind")
+            if troubles:
+                raise ConfigurationError(f"--standby: {shown.trouble}")
+            typer.echo(json.dumps(shown.lag) if as_json else _behind(shown.lag))
             raise typer.Exit(int(said != "followed"))
         if said != told:
             typer.echo(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {said}", err=True)
             told = said
         time.sleep(every)
+
+
+def _follower(name: str, engine: str, standby: list[str]) -> ClusterFollower:
+    """Of all engines; where those beside the first are, the first knows."""
+    from tandem.model.clock import SystemClock
+    from tandem.stores.postgres_connection import EngineConnection, Hosts
+    from tandem.stores.postgres_engines import label_of
+    from tandem.stores.postgres_follower import ClusterFollower, Follower
+    from tandem.stores.postgres_schema import Schema
+    from tandem.stores.postgres_standbys import Standbys, by_engine
+
+    clock, application = SystemClock(), "tandem follower"
+    standbys = Standbys(by_engine(standby, "--standby"), "--standby", application, clock)
+    others = {one: EngineConnection(Hosts(dsn, label=label_of(one)), application, clock) for one, dsn in standbys.check().items()}
+    first = EngineConnection(Hosts(engine), application, clock)
+    with contextlib.suppress(ConfigurationError):  # it may be away just now, which is what this command is for
+        Schema(engine, first).complete()
+    followed = {FIRST_ENGINE: first, **others}
+    return ClusterFollower({one: Follower(name, followed[one], standbys.connections[one]) for one in followed})
+
+
+def _behind(lag: dict[str, Any]) -> str:
+    """A line for the whole, and one for each engine if there are several."""
+    told = [("", lag), *((f"engine {name}: ", one) for name, one in lag["engines"].items())]
+    return "\n".join(
+        f"{who}{one['lag_seconds']:.1f} s and {'' if one['counted'] else 'at least '}{one['lag_messages']} messages behind"
+        for who, one in (told if len(told) > 2 else told[:1])
+    )
 
 
 def _keep(path: Path, lag: dict[str, Any]) -> None:
@@ -156,7 +171,7 @@ def _keep(path: Path, lag: dict[str, Any]) -> None:
 
 
 def promote(
-    engine: Annotated[str, typer.Option("--engine", help="The standby in this region.", metavar="DSN")],
+    engine: Annotated[list[str], typer.Option("--engine", help=_STANDBYS, metavar="[NAME=]DSN")],
     state: Annotated[
         Path | None, typer.Option(help="What `follow` kept: how far the other region was known to be.", metavar="FILE")
     ] = None,
@@ -172,11 +187,13 @@ def promote(
     """
     try:
         from tandem.cli.promotion import Promotion, known_missing
+        from tandem.stores.postgres_standbys import by_engine
     except ImportError as error:
         raise engine_missing() from error
+    standbys = by_engine(engine, "--engine")
     known = _read_state(state) if state is not None else None
     try:
-        promoted = Promotion(engine).run(force)
+        promoted = Promotion(standbys.pop(FIRST_ENGINE), standbys).run(force)
     except BusError as error:  # among them that a journal is damaged: nothing is served from it before somebody has looked
         raise ConfigurationError(f"--engine: {error.description}") from error
     found: dict[str, Any] = {"stores": [store.as_dict() for store in promoted]}
@@ -203,8 +220,9 @@ def _instant(milliseconds: int) -> str:
 
 
 def _say(promoted: list[PromotedStore], known: dict[str, Any] | None) -> None:
+    several = len({store.engine for store in promoted}) > 1
     for store in promoted:
-        name = f"{store.namespace} store-{store.number}"
+        name = f"{store.namespace} store-{store.number}" + (f" in engine {store.engine}" if several else "")
         if store.block == 0:
             typer.echo(f"{name}: empty")
         else:
@@ -212,6 +230,11 @@ def _say(promoted: list[PromotedStore], known: dict[str, Any] | None) -> None:
         for gap in store.gaps:
             typer.echo(f"  {gap.entity}: messages {gap.first} to {gap.last} may be missing; none of these numbers is given again")
     typer.echo("what was completed after these instants may be delivered again")
+    if several:
+        typer.echo(
+            "the engines end at different moments: a message that was forwarded from a store in one to a store in another may be there "
+            "twice or not at all, a transaction over both may have happened in one of them only"
+        )
     if known is not None:
         blocks = sum(one["blocks"] for one in known["stores"])
         typer.echo(f"known to be missing: {known['messages']} messages in {blocks} blocks, accepted by {_instant(known['at_ms'])}")

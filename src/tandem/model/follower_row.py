@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tandem.model.store_row import FIRST_ENGINE
+
 
 @dataclass(frozen=True, slots=True)
 class FollowerRow:
@@ -17,10 +19,13 @@ class FollowerRow:
     lag_messages: int
     """Accepted here, and not replayed there then."""
     lag_blocks: int
+    engine: str = FIRST_ENGINE
+    """Whose standby it is about."""
 
     def as_dict(self) -> dict[str, object]:
         return {
             "name": self.name,
+            "engine": self.engine,
             "lag_seconds": (self.lag_ms + self.silent_ms) / 1000,
             "lag_messages": self.lag_messages,
             "lag_blocks": self.lag_blocks,

@@ -127,14 +127,6 @@ class EngineRegistry:
         self._connection.execute("UPDATE tandem.placed SET made = true WHERE namespace = %s AND number = %s AND NOT made", place)
 
 
-def must_have_one_engine(registry: EngineRegistry) -> None:
-    """For what is not known to be right over several: standbys of two engines end at two moments."""
-    if registry.engines() or registry.called():
-        raise ConfigurationError(
-            "--engine: this cluster has several engines (cluster.more_engines); only one with a single engine has a second region"
-        )
-
-
 def _lives_elsewhere(place: Place, where: str, key: str, what: str) -> ConfigurationError:
     return ConfigurationError(f"{key}: store-{place[1]} of namespace {place[0]} lives in {where}, for good: {what}")
 

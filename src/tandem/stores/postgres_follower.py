@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tandem.broker import facts
 from tandem.model.errors import EngineAway
+from tandem.model.store_row import FIRST_ENGINE
 from tandem.stores.blocks import RECORD, RECORD_BYTES
 from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection, sqlstate_of
 from tandem.stores.segment_index import ENTRY, ENTRY_BYTES
@@ -123,8 +125,9 @@ class Follower:
         self._messages = self._blocks = 0
         self._all_counted = True
 
-    def look(self) -> Lag:
-        """EngineAway if the standby itself cannot be asked."""
+    def look(self, others: Mapping[str, Lag] | None = None) -> Lag:
+        """EngineAway if the standby itself cannot be asked. `others`: of engines beside the first, which is this one; they are told too.
+        None: this is not the first, and nothing is told."""
         here = self._standby.execute(
             f"SELECT {_NOW}, (extract(epoch FROM pg_last_xact_replay_timestamp()) * 1000)::bigint, pg_last_wal_replay_lsn()::text, "
             "pg_is_in_recovery()"
@@ -144,7 +147,8 @@ class Follower:
             self._known = heads_of(self._primary)
             self._count(heads)
             lag = Lag(there[0], lag_ms, self._messages, self._blocks, self._all_counted, "", self._known, dict(self._counted))
-            self._tell(lag)
+            if others is not None:
+                self._tell(lag, others)
         except EngineAway as error:
             lag_ms = max(now_ms - replayed_ms, 0) if replayed_ms is not None else 0
             self._forget_replayed(heads)
@@ -191,13 +195,70 @@ class Follower:
                 return []
             raise
 
-    def _tell(self, lag: Lag) -> None:
+    def _tell(self, lag: Lag, others: Mapping[str, Lag]) -> None:
         self._primary.execute(
             f"INSERT INTO tandem.follower (name, at_ms, lag_ms, messages, blocks) VALUES (%s, {_NOW}, %s, %s, %s) ON CONFLICT (name) DO "
             "UPDATE SET at_ms = excluded.at_ms, lag_ms = excluded.lag_ms, messages = excluded.messages, blocks = excluded.blocks",
             (self._name, lag.lag_ms, lag.messages, lag.blocks),
         )
+        for engine, other in others.items():
+            self._primary.execute(
+                f"INSERT INTO tandem.follower_of (name, engine, at_ms, lag_ms, messages, blocks) VALUES (%s, %s, {_NOW}, %s, %s, %s) "
+                "ON CONFLICT (name, engine) DO UPDATE SET at_ms = excluded.at_ms, lag_ms = excluded.lag_ms, messages = excluded.messages, "
+                "blocks = excluded.blocks",
+                (self._name, engine, other.lag_ms, other.messages, other.blocks),
+            )
 
     def close(self) -> None:
         self._primary.close()
         self._standby.close()
+
+
+class ClusterFollower:
+    """Followers of all engines of a cluster, by name."""
+
+    def __init__(self, followers: Mapping[str, Follower]) -> None:
+        self._followers = followers
+        self._kept: dict[str, dict[str, Any]] = {}
+        """What was last known of each engine."""
+
+    def look(self) -> tuple[dict[str, Lag], dict[str, str]]:
+        """How far each standby is, and which of them could not be asked, and why."""
+        lags: dict[str, Lag] = {}
+        troubles: dict[str, str] = {}
+        for engine in sorted(self._followers, key=lambda name: name == FIRST_ENGINE):  # which is told of all
+            try:
+                lag = self._followers[engine].look(dict(lags) if engine == FIRST_ENGINE else None)
+            except EngineAway as error:
+                troubles[engine] = error.description
+                continue
+            lags[engine] = lag
+            if not lag.away:
+                self._kept[engine] = lag.kept()
+        return lags, troubles
+
+    def kept(self) -> dict[str, Any]:
+        """What is worth knowing when what is followed is lost; nothing before every engine has answered."""
+        if self._kept.keys() != self._followers.keys():
+            return {}
+        kept = self._kept.values()
+        return {"at_ms": min(one["at_ms"] for one in kept), "stores": [store for one in kept for store in one["stores"]]}
+
+    def close(self) -> None:
+        for follower in self._followers.values():
+            follower.close()
+
+
+def together(lags: Mapping[str, Lag]) -> dict[str, Any]:
+    """For people and programs: the worst of all engines, and each."""
+    all_ = list(lags.values())
+    away = "; ".join(lag.away for lag in all_ if lag.away)
+    return {
+        "at_ms": min(lag.at_ms for lag in all_),
+        "lag_seconds": max(lag.lag_ms for lag in all_) / 1000,
+        "lag_messages": sum(lag.messages for lag in all_),
+        "lag_blocks": sum(lag.blocks for lag in all_),
+        "counted": all(lag.counted for lag in all_),
+        "primary": away or "followed",
+        "engines": {engine: lag.as_dict() for engine, lag in lags.items()},
+    }

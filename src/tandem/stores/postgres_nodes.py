@@ -6,7 +6,7 @@ from typing import Final
 
 from tandem.model.errors import EngineAway
 from tandem.model.follower_row import FollowerRow
-from tandem.model.store_row import StoreRow
+from tandem.model.store_row import FIRST_ENGINE, StoreRow
 from tandem.stores.postgres_catalog import CHANNEL
 from tandem.stores.postgres_connection import EngineConnection
 from tandem.stores.postgres_engines import EngineRegistry
@@ -66,10 +66,11 @@ class PostgresNodes:
     def followers(self) -> list[FollowerRow]:
         """Who follows from other regions."""
         sql = (
-            "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks "
-            "FROM tandem.follower ORDER BY name"
+            "SELECT name, greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint - at_ms, 0), lag_ms, messages, blocks, engine "
+            "FROM (SELECT *, %s::text AS engine FROM tandem.follower UNION ALL SELECT name, at_ms, lag_ms, messages, blocks, engine "
+            "FROM tandem.follower_of) AS told ORDER BY name, engine <> %s, engine"
         )
-        return [FollowerRow(*row) for row in self._connection.rows_if_there(sql)]
+        return [FollowerRow(*row) for row in self._connection.rows_if_there(sql, (FIRST_ENGINE, FIRST_ENGINE))]
 
     def wait(self, seconds: float) -> bool:
         """True as soon as another node has changed a namespace; False after so long."""
@@ -108,6 +109,7 @@ class PostgresNodes:
     def forget(self, node: str) -> bool:
         """A node, or a follower, that is never coming back."""
         followers = self._changed("DELETE FROM tandem.follower WHERE name = %s", (node,))
+        self._changed("DELETE FROM tandem.follower_of WHERE name = %s", (node,))
         return self._changed("DELETE FROM tandem.node WHERE name = %s", (node,)) + followers > 0
 
     def _changed(self, sql: str, values: tuple[object, ...]) -> int:

@@ -52,6 +52,10 @@ _ADDED: Final = {
         "CREATE TABLE tandem.follower (name text PRIMARY KEY, at_ms bigint NOT NULL, lag_ms bigint NOT NULL, messages bigint NOT NULL, "
         "blocks bigint NOT NULL) WITH (fillfactor = 10)",
     ),
+    "tandem.follower_of": (
+        "CREATE TABLE tandem.follower_of (name text NOT NULL, engine text NOT NULL, at_ms bigint NOT NULL, lag_ms bigint NOT NULL, "
+        "messages bigint NOT NULL, blocks bigint NOT NULL, PRIMARY KEY (name, engine)) WITH (fillfactor = 10)",
+    ),
     "tandem.event": (
         "CREATE TABLE tandem.event (node text NOT NULL, incarnation bigint NOT NULL, number bigint NOT NULL, at_ms bigint NOT NULL, "
         "kind text NOT NULL, path text NOT NULL, detail text NOT NULL, PRIMARY KEY (node, incarnation, number))",
@@ -70,9 +74,10 @@ _ADDED: Final = {
 }
 """Tables that came later, each with what makes it: older nodes do not miss them, newer ones make them.
 
-`follower`: who follows from another region; `gathered`: namespaces whose stores go together;
-`numbers`: where sequence numbers go on after a promotion that may have lost messages; `engine` and `placed`, in the first engine: the
-others, and the stores that live there; `this_engine`, in each of those: what it is called."""
+`follower`: who follows from another region; `follower_of`: how far it is with engines beside the first;
+`gathered`: namespaces whose stores go together; `numbers`: where sequence numbers go on after a promotion that may have lost messages;
+`engine` and `placed`, in the first engine: the others, and the stores that live there; `this_engine`, in each of those: what it is
+called."""
 
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _UNDEFINED: Final = ("42P01", "3F000")
@@ -180,6 +185,11 @@ class Schema:
             raise ConfigurationError(
                 "cluster.secret_file: it is not the secret of this cluster; copy the file that `tandem cluster init` was given"
             )
+
+    def is_of_cluster(self, other: Schema) -> bool:
+        """The same secret was used for both."""
+        one, two = self._version(), other._version()
+        return one is not None and two is not None and hmac.compare_digest(one[1], two[1])
 
     def _newest_format(self) -> int:
         """Of all stores; 0 if there are none."""

@@ -88,6 +88,6 @@ export function Cluster({ beat }) {
         <td>${one.served ? one.owner : html`<span class="state" data-state="down">nobody</span>${one.owner ? html` <small>last: ${one.owner}</small>` : ""}`}</td>
         <td class="number">${count(one.epoch)}</td><td>${one.wanted && one.wanted !== one.owner ? one.wanted : ""}</td></tr>`)}</tbody></table></div>
     ${told.followers.length > 0 && html`<h2>Followers</h2>
-    <ul class="stores" aria-label="Followers">${told.followers.map((one) => html`<li key=${one.name}><strong>${one.name}</strong> ${span(one.lag_seconds * 1000)} and ${count(one.lag_messages)} messages behind</li>`)}</ul>`}
+    <ul class="stores" aria-label="Followers">${told.followers.map((one) => html`<li key=${one.name + " " + one.engine}><strong>${one.name}</strong>${one.engine === "first" ? "" : ` (engine ${one.engine})`} ${span(one.lag_seconds * 1000)} and ${count(one.lag_messages)} messages behind</li>`)}</ul>`}
   </section>`;
 }

@@ -144,11 +144,12 @@ class _Collector:
             yield answers
         yield GaugeMetricFamily("tandem_cluster_clock_ahead_seconds", "Of this machine, over the engine's.", value=-node.skew_ms / 1000)
 
-        seconds = GaugeMetricFamily("tandem_cluster_follower_lag_seconds", "Of a standby in another region.", labels=["follower"])
-        messages = GaugeMetricFamily("tandem_cluster_follower_lag_messages", "Accepted, and not replayed there.", labels=["follower"])
+        labels = ["follower", "engine"]
+        seconds = GaugeMetricFamily("tandem_cluster_follower_lag_seconds", "Of a standby in another region.", labels=labels)
+        messages = GaugeMetricFamily("tandem_cluster_follower_lag_messages", "Accepted, and not replayed there.", labels=labels)
         for row in node.followers:
-            seconds.add_metric([row.name], (row.lag_ms + row.silent_ms) / 1000)
-            messages.add_metric([row.name], row.lag_messages)
+            seconds.add_metric([row.name, row.engine], (row.lag_ms + row.silent_ms) / 1000)
+            messages.add_metric([row.name, row.engine], row.lag_messages)
         yield seconds
         yield messages
 
