@@ -19,7 +19,7 @@ def test_whatever_the_engine_does_what_was_announced_is_there_once_and_in_one_or
         story = LedgerStory(seed)
         story.run()
         announced += len(story.announced)
-        fail_overs += story.engine.fail_overs
+        fail_overs += sum(engine.fail_overs for engine in story.engines)
         landed += sum(node.store.doubts["landed"] for node in story.nodes)
         again += sum(node.store.doubts["sent again"] for node in story.nodes)
     assert announced > SEEDS, "something was tried"
@@ -38,9 +38,25 @@ def test_ownership_by_beats_gives_every_epoch_one_owner_and_loses_nothing_while_
     assert takeovers > SEEDS // 20, "and taken over"
 
 
+@pytest.mark.timeout(120 + SEEDS)
+@pytest.mark.parametrize("by_beats", [False, True])
+def test_of_several_engines_one_that_is_away_takes_down_its_own_store_only(by_beats: bool) -> None:
+    announced = [0, 0, 0]
+    meanwhile = takeovers = 0
+    for seed in range(SEEDS // 4):
+        story = LedgerStory(seed, steps=200, by_beats=by_beats, stores=3)
+        story.run()
+        announced = [before + len(told) for before, told in zip(announced, story.told, strict=True)]
+        meanwhile += story.meanwhile
+        takeovers += story.takeovers
+    assert min(announced) > SEEDS // 4, "each of them took something"
+    assert meanwhile > SEEDS // 4, "and the others while one of them was away"
+    assert takeovers > SEEDS // 20
+
+
 def test_a_seed_tells_the_same_story_again() -> None:
     first, second = LedgerStory(7), LedgerStory(7)
     first.run()
     second.run()
     assert first.announced == second.announced
-    assert first.engine.kept == second.engine.kept
+    assert [engine.kept for engine in first.engines] == [engine.kept for engine in second.engines]

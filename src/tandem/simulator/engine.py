@@ -35,8 +35,15 @@ class _State:
 class SimEngine:
     """One store. `fate` is asked for each write, `pause` is called before each call: whatever happens meanwhile, happens there."""
 
-    def __init__(self, fate: Callable[[], EngineFate] = lambda: EngineFate.DONE, pause: Callable[[], None] = lambda: None) -> None:
-        row = StoreRow(1, "tandem", 0, bytes(range(16)), 2, 0, "", 0, "", 1, 1, 1)
+    def __init__(
+        self,
+        fate: Callable[[], EngineFate] = lambda: EngineFate.DONE,
+        pause: Callable[[], None] = lambda: None,
+        number: int = 0,
+        name: str = "",
+    ) -> None:
+        """`number`: of its store; `name`: of an engine beside the first."""
+        row = StoreRow(1, "tandem", number, bytes(range(16)), 2, 0, "", 0, "", 1, 1, 1, engine=name)
         self._primary = _State(row)
         self._quorum = _State(row)
         self._fate = fate
@@ -121,7 +128,7 @@ class SimLedger:
         self._node = node
         self._may_take = may_take
         self._epoch = 0
-        self.where = f"store-0 of {node}"
+        self.where = f"store-{engine.row.number} of {node}"
 
     # -- whoever opens the store -------------------------------------------------------------
 
