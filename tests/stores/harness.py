@@ -75,14 +75,17 @@ class Sink:
 
     def __init__(self) -> None:
         self.replayed_facts: list[tuple[int, int, int, int, int, int, bytes, int, int]] = []
-        self.offered: list[tuple[int, int, int, int, int, int, bytes, bytes, int]] = []
+        self.offered: list[tuple[int, int, int, int, int, int, bytes, bytes | None, int]] = []
         self.left: list[set[int]] = []
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         self.replayed_facts.append((kind, flags, entity, seq, at, aux, key, location, body_bytes))
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
         self.offered.append((kind, flags, entity, seq, at, aux, key, body, location))
+        return False
 
     def segment_leaving(self, entities: set[int]) -> None:
         self.left.append(entities)
@@ -127,10 +130,15 @@ class Shop:
         elif kind == COUNTER:
             self.counters[entity] = max(self.counters.get(entity, 0), seq)
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
         assert self.journal is not None
         if kind == ENQUEUED and self.messages.get((entity, seq), (b"", -1))[1] == location:
+            if body is None:
+                return True
             self.messages[entity, seq] = (key, self.journal.append(kind, flags | RELOCATED, entity, seq, at, aux, key, body))
+        return False
 
     def segment_leaving(self, entities: set[int]) -> None:
         assert self.journal is not None

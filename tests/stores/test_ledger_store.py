@@ -73,6 +73,9 @@ class ScriptedLedger:
     def read_parts(self, segment: int, parts: list[Part]) -> list[bytes]:
         return [self.rows[segment][number][3][offset : offset + size] for number, offset, size in parts]
 
+    def walk_entries(self, segment: int, after: int, most: int) -> list[Entry]:
+        return self.read_entries(segment, after, most)
+
     def read_blocks(self, segment: int, after: int, most: int) -> list[Block]:
         rows = sorted(self.rows.get(segment, {}).items())
         return [(number, at, block) for number, (_, at, _, block) in rows if number > after][:most]

@@ -31,14 +31,16 @@ class Rememberer(Shop):
         else:
             super().replayed(kind, flags, entity, seq, at, aux, key, location, body_bytes)
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
         self.walked += 1
         assert self.walked < 20_000, "compaction walks the same facts again and again"
         if kind == SEEN and key in self.seen:
             assert self.journal is not None
             self.journal.append(SEEN, flags, entity, seq, at, aux, key, b"")
-        else:
-            super().relocate(kind, flags, entity, seq, at, aux, key, body, location)
+            return False
+        return super().relocate(kind, flags, entity, seq, at, aux, key, body, location)
 
 
 @pytest.mark.parametrize("engine", ["memory", "segment", "sqlite"])

@@ -91,8 +91,10 @@ class _Numbers:
         self.last[entity] = max(self.last.get(entity, 0), seq)
         self.highest = max(self.highest, facts.id_of(entity))
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
-        """Nothing is compacted here."""
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
+        return False  # nothing is compacted here
 
     def segment_leaving(self, entities: set[int]) -> None:
         """Nothing is compacted here."""

@@ -227,6 +227,9 @@ class SimLedger:
         assert isinstance(found, list)
         return found
 
+    def walk_entries(self, segment: int, after: int, most: int) -> list[Entry]:
+        return self.read_entries(segment, after, most)
+
     def read_blocks(self, segment: int, after: int, most: int) -> list[Block]:
         def look(state: _State) -> list[Block]:
             rows = sorted(state.segments.get(segment, {}).items())

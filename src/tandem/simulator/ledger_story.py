@@ -50,8 +50,10 @@ class _Kept:
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         self.numbers.append(seq)
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
-        """Nothing is compacted here."""
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
+        return False  # nothing is compacted here
 
     def segment_leaving(self, entities: set[int]) -> None:
         """Nothing is compacted here."""

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.ports import Effect, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Tenant
 from tandem.model.errors import Corrupt
 from tandem.stores.blocks import BLOCK_BYTES, GUARD, RECORD, RECORD_BYTES
+from tandem.stores.fetching import Fetch
 from tandem.stores.salvage import Salvaged, lost_body, substitute
 from tandem.stores.settings import LogSettings
 from tandem.stores.upkeep import Blocks, Upkeep
@@ -20,6 +21,9 @@ PENDING_BYTES_MAX: Final = 4_194_304
 """Relocation waits while more than this is not yet durable: it must never crowd out the traffic."""
 _SEGMENT_PART: Final = 16
 """… or more than this part of a segment: the last block of one reaches beyond its end, and on a full disk there is little."""
+
+Fact = tuple[int, int, int, int, int, int, bytes, int]
+"""Kind, flags, entity, sequence number, instant, aux, key, location."""
 
 
 class Host(Protocol):
@@ -66,9 +70,20 @@ class Compaction:
         self._error: Exception | None = None
         self._blocks: deque[tuple[int, Salvaged]] = deque()
         self._payload = b""
+        self._bare = False
         self._damaged: frozenset[int] = frozenset()
-        self._at = 0
-        self._location = 0
+        self._at: int = 0
+        """Where the next record stands in the block."""
+        self._head_at: int = 0
+        """… and its head in `_payload`."""
+        self._heads_end: int = 0
+        self._key_at: int = 0
+        """… and its key, if keys stand by themselves."""
+        self._location: int = 0
+        self._wanted: list[Fact] = []
+        """Facts of the last visit whose bodies are being fetched."""
+        self._fetch: Fetch | None = None
+        """… and have arrived."""
         self._entities: set[int] = set()
 
     @property
@@ -100,10 +115,12 @@ class Compaction:
             self._leaving = True  # nothing more is tried: the store stops, and reopening begins anew
             self._host.compaction_failed(self._error)
             return False
-        if self._at == len(self._payload) and not self._next_block():
+        if self._wanted:
+            return self._relocate_fetched()
+        if self._head_at == self._heads_end and not self._next_block():
             return False
         self._visit()
-        return True
+        return not self._wanted
 
     def depart(self) -> None:
         """What was appended again is durable."""
@@ -137,54 +154,93 @@ class Compaction:
                 self._read(begin=False)
             return False
         offset, block = self._blocks.popleft()
-        self._payload, self._damaged = block.payload, block.damaged
+        self._payload, self._damaged, self._bare = block.payload, block.damaged, block.bare
         if block.told:
             self._maintenance.tell((block.told,))
-        self._at = 0
+        self._at = self._head_at = 0
+        self._key_at = block.count * RECORD_BYTES
+        self._heads_end = self._key_at if block.bare else len(block.payload)
         self._location = self._segment << 32 | offset + BLOCK_BYTES
         if not self._blocks and not self._exhausted and not self._reading:
             self._read(begin=False)
         return True
 
     def _visit(self) -> None:
-        payload, at = self._payload, self._at
+        payload, bare, wanted = self._payload, self._bare, self._wanted
+        at, head_at, key_at, end = self._at, self._head_at, self._key_at, self._heads_end
         unpack = RECORD.unpack_from
-        end = len(payload)
         relocate = self._tenant.relocate
         host = self._host
-        relocated = self._maintenance.relocated
+        wanted_bytes = 0
         left = self._records
-        while at < end and left > 0:
+        while head_at < end and left > 0:
             left -= 1
-            kind, flags, entity, seq, instant, aux, key_bytes, body_bytes, _ = unpack(payload, at)
+            kind, flags, entity, seq, instant, aux, key_bytes, body_bytes, _ = unpack(payload, head_at)
             if kind != GUARD:
                 self._entities.add(entity)
-            key_at = at + RECORD_BYTES
+            if not bare:
+                key_at = head_at + RECORD_BYTES
             body_at = key_at + key_bytes
-            body_end = body_at + body_bytes
             # what a settlement buried stood before it, so it is gone or going with this segment: it has nothing left to say
             if kind != SETTLED and kind != GUARD:
                 key = payload[key_at:body_at]
-                body = payload[body_at:body_end]
+                body = None if bare and body_bytes else payload[body_at : body_at + body_bytes]
                 where = ""
                 if self._damaged and at in self._damaged:
                     where = f"segment {self._segment}, offset {self._location + at & 0xFFFF_FFFF}"
                     body = substitute(kind, key, where)
                 before = host.pending_bytes
-                relocate(kind, flags, entity, seq, instant, aux, key, body, self._location + at)
-                grown = host.pending_bytes - before
-                relocated.add(host.active_segment, grown, body_bytes)
-                if before + grown > self._pending_bytes_max:
+                if relocate(kind, flags, entity, seq, instant, aux, key, body, self._location + at):
+                    wanted.append((kind, flags, entity, seq, instant, aux, key, self._location + at))
+                    wanted_bytes += body_bytes
+                grown = self._grown(before, body_bytes)
+                if before + grown + wanted_bytes > self._pending_bytes_max:
                     left = 0
                 if where and grown:
                     self._maintenance.tell((lost_body(where, kind, entity, seq, key),))
-            at = body_end
-        if at > end:
+            at += RECORD_BYTES + key_bytes + body_bytes
+            head_at = head_at + RECORD_BYTES if bare else at
+            key_at = body_at
+        if head_at > end:
             raise Corrupt(f"segment {self._segment}: the records of a block do not fill it")
-        self._at = at
-        if at == end:
+        self._at, self._head_at, self._key_at = at, head_at, key_at
+        if head_at == end:
             self._payload = b""
-            self._at = 0
+            self._head_at = self._heads_end = 0
+        if wanted:
+            self._fetch_bodies()
+
+    def _grown(self, before: int, body_bytes: int) -> int:
+        """By how much, since so many bytes were pending: for one record, which had a body of this size."""
+        grown = self._host.pending_bytes - before
+        if grown > 0:
+            self._maintenance.relocated.add(self._host.active_segment, grown, body_bytes)
+        return grown
+
+    # ── bodies that did not come with their block ────────────────────────────────────────────────────────────────────────────
+
+    def _fetch_bodies(self) -> None:
+        fetch = Fetch(len(self._wanted), FetchEffect(), self._fetched)
+        fetch.wanted = [fact[7] for fact in self._wanted]
+        self._maintenance.fetch(fetch)
+
+    def _fetched(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+        self._error = self._error or fetch.error
+        self.goes_on()
+
+    def _relocate_fetched(self) -> bool:
+        """What is not wanted any more its tenant leaves."""
+        fetch = self._fetch
+        if fetch is None:
+            return False
+        self._maintenance.tell(fetch.damaged)
+        for (kind, flags, entity, seq, instant, aux, key, location), body in zip(self._wanted, fetch.in_order(), strict=True):
+            before = self._host.pending_bytes
+            self._tenant.relocate(kind, flags, entity, seq, instant, aux, key, body, location)
+            self._grown(before, len(body))
+        self._wanted, self._fetch = [], None
+        return True
 
     def _leave(self) -> None:
         """Everything that matters was appended again; once that is durable, the segment can go."""

@@ -84,6 +84,10 @@ class BlockLedger(Protocol):
 
     # -- the maintenance thread --------------------------------------------------------------
 
+    def walk_entries(self, segment: int, after: int, most: int) -> list[Entry]:
+        """As `read_entries`, of a segment that is complete."""
+        ...
+
     def read_blocks(self, segment: int, after: int, most: int) -> list[Block]: ...
 
     def prepare_segment(self, segment: int) -> None:

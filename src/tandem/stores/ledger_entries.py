@@ -8,14 +8,7 @@ from typing import Final
 from tandem.broker.ports import Tenant
 from tandem.model.errors import Corrupt
 from tandem.model.store_row import StoreRow
-from tandem.stores.blocks import (
-    BLOCK_BYTES,
-    RECORD,
-    RECORD_BYTES,
-    SEGMENT_HEADER_BYTES,
-    parse_block_header,
-    payload_is_whole,
-)
+from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES, parse_block_header, payload_is_whole
 from tandem.stores.checksum import crc32
 from tandem.stores.ledger import BlockLedger
 from tandem.stores.recovery import RecoveryReport, SegmentStats, feed
@@ -34,6 +27,30 @@ def seal_entry(entry: bytes, seed: int) -> bytes:
 
 def is_whole(entry: bytes, seed: int) -> bool:
     return len(entry) >= ENTRY_BYTES + 4 and _U32.unpack_from(entry, len(entry) - 4)[0] == crc32(entry[:-4], seed)
+
+
+def entry_from_block(ledger: BlockLedger, segment: int, number: int, seed: int) -> bytes:
+    """The entry is damaged; all that it says is in the block."""
+    for found, at, raw in ledger.read_blocks(segment, number - 1, 1):
+        header, payload = parse_block_header(raw[:BLOCK_BYTES], seed), raw[BLOCK_BYTES:]
+        if found == number and header is not None and payload_is_whole(header, payload, seed):
+            heads, keys, _, _ = columns_of(payload, header.count)
+            return seal_entry(pack_entry(number, at, header.count, len(payload), header.crc, heads, keys), seed)
+    raise Corrupt(f"{ledger.where}: segment {segment}: block {number}: fails its checksums; restore the database from a backup")
+
+
+class Columns:
+    """What a whole entry says of its block; Corrupt if it is that of another."""
+
+    __slots__ = ("count", "crc", "end", "heads_and_keys", "keys_at", "payload_bytes")
+
+    def __init__(self, entry: bytes, number: int, at: int, where: str) -> None:
+        found, offset, self.count, self.payload_bytes, key_bytes, self.crc = ENTRY.unpack_from(entry)
+        self.heads_and_keys = entry[ENTRY_BYTES:-4]
+        self.keys_at: int = self.count * RECORD_BYTES
+        self.end: int = at + BLOCK_BYTES + self.payload_bytes
+        if found != number or offset != at or len(self.heads_and_keys) != self.keys_at + key_bytes:
+            raise Corrupt(f"{where}: its index entry is of block {found} at offset {offset}")
 
 
 def _bodies_in(heads: bytes) -> int:
@@ -83,29 +100,18 @@ class LedgerRecovery:
         if at != stats.totals.segment_bytes:
             raise Corrupt(f"{where}: stands at offset {at}; the one before it ends at {stats.totals.segment_bytes}")
         if not is_whole(entry, self._seed):
-            entry = self._entry_from_block(segment, number, where)
-        found, offset, count, payload_bytes, key_bytes, crc = ENTRY.unpack_from(entry)
-        heads_end = ENTRY_BYTES + count * RECORD_BYTES
-        heads, keys = entry[ENTRY_BYTES:heads_end], entry[heads_end : heads_end + key_bytes]
-        if found != number or offset != at or len(keys) != key_bytes:
-            raise Corrupt(f"{where}: its index entry is of block {found} at offset {offset}")
+            entry = entry_from_block(self._ledger, segment, number, self._seed)
+            self.report.notes.append(f"{where}: its index entry fails its checksum; the block was read instead")
+        columns = Columns(entry, number, at, where)
+        heads, keys = columns.heads_and_keys[: columns.keys_at], columns.heads_and_keys[columns.keys_at :]
         guard_bytes = RECORD.unpack_from(heads, len(heads) - RECORD_BYTES)[7]
-        body_bytes = payload_bytes - len(heads) - key_bytes - guard_bytes
-        stats.totals.add(number, at, at + BLOCK_BYTES + payload_bytes, crc, count, _bodies_in(heads) - (guard_bytes > 0), body_bytes)
+        body_bytes = columns.payload_bytes - len(heads) - len(keys) - guard_bytes
+        bodies = _bodies_in(heads) - (guard_bytes > 0)
+        stats.totals.add(number, at, columns.end, columns.crc, columns.count, bodies, body_bytes)
         self.offsets[segment].append(at)
         feed(self._tenant, segment << 32 | at + BLOCK_BYTES, heads, keys)
         self.number = number + 1
         self._epoch = epoch
-
-    def _entry_from_block(self, segment: int, number: int, where: str) -> bytes:
-        """The entry is damaged; all that it says is in the block."""
-        for found, at, raw in self._ledger.read_blocks(segment, number - 1, 1):
-            header, payload = parse_block_header(raw[:BLOCK_BYTES], self._seed), raw[BLOCK_BYTES:]
-            if found == number and header is not None and payload_is_whole(header, payload, self._seed):
-                heads, keys, _, _ = columns_of(payload, header.count)
-                self.report.notes.append(f"{where}: its index entry fails its checksum; the block was read instead")
-                return pack_entry(number, at, header.count, len(payload), header.crc, heads, keys)
-        raise Corrupt(f"{where}: fails its checksums; restore the database from a backup")
 
     @property
     def end(self) -> int:

@@ -9,10 +9,11 @@ from typing import Final, TypeVar
 
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, EngineAway
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, parse_block_header, payload_is_whole
+from tandem.stores.blocks import RECORD, RECORD_BYTES
 from tandem.stores.checksum import crc32
 from tandem.stores.fetching import Fetch
 from tandem.stores.ledger import BlockLedger, Deposed, Part
+from tandem.stores.ledger_entries import Columns, entry_from_block, is_whole
 from tandem.stores.recovery import SegmentStats
 from tandem.stores.salvage import Salvaged, lost_body, substitute
 from tandem.stores.settings import LogSettings
@@ -25,7 +26,8 @@ TAIL_BYTES: Final = 4_096
 """Read with the last record of a run, whose length is not known yet."""
 _PARTS_MAX: Final = 100
 """Runs read with one statement."""
-_BLOCKS_AT_ONCE: Final = 4
+_ENTRIES_AT_ONCE: Final = 32
+"""Read at a time when a segment is compacted: about 80 KB each in a busy store."""
 _PAUSE_SECONDS: Final = 0.2
 _AUDIT_LOOK_MS: Final = 60_000
 _RESERVE_LOOK_MS: Final = 5_000
@@ -208,13 +210,20 @@ class LedgerUpkeep(Upkeep):
     def _next_blocks(self, segment: int) -> Blocks:
         after = self._walked
         blocks: Blocks = []
-        for number, at, raw in self._patience.asked(lambda: self._ledger.read_blocks(segment, after, _BLOCKS_AT_ONCE)):
-            header, payload = parse_block_header(raw[:BLOCK_BYTES], self._seed), raw[BLOCK_BYTES:]
-            if number != self._walked + 1 or header is None or not payload_is_whole(header, payload, self._seed):
-                raise Corrupt(f"{self._ledger.where}: segment {segment}: block {number}: fails its checksum; restore the database")
-            blocks.append((at, Salvaged(payload, header.count, header.crc, [], at + len(raw))))
+        for number, _, at, entry in self._patience.asked(lambda: self._ledger.walk_entries(segment, after, _ENTRIES_AT_ONCE)):
+            where = f"{self._ledger.where}: segment {segment}: block {number}"
+            if number != self._walked + 1:
+                raise Corrupt(f"{where}: block {self._walked + 1} is missing")
+            blocks.append((at, self._block(segment, number, at, entry, where)))
             self._walked = number
         return blocks
+
+    def _block(self, segment: int, number: int, at: int, entry: bytes, where: str) -> Salvaged:
+        """Without its bodies: most are dead, and whoever wants one fetches it."""
+        if not is_whole(entry, self._seed):
+            entry = self._patience.asked(lambda: entry_from_block(self._ledger, segment, number, self._seed))
+        columns = Columns(entry, number, at, where)
+        return Salvaged(columns.heads_and_keys, columns.count, columns.crc, [], columns.end, bare=True)
 
     def remove_head(self, segment: int, active: int, removed: Callable[[], None]) -> None:
         totals = self._stats.pop(segment).totals

@@ -177,7 +177,8 @@ class MemoryStore(Journal):
             walk.entities.add(entity)
             if kind != SETTLED:  # what it buried stood before it
                 before = self._pending_bytes
-                tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies.get(location, b""), location)
+                if tenant.relocate(kind, flags, entity, seq, at, aux, key, None if body_bytes else b"", location):
+                    tenant.relocate(kind, flags, entity, seq, at, aux, key, bodies[location], location)
                 self._relocated.add(self._segment, self._pending_bytes - before, body_bytes)
         if walk.go_on(end, len(facts)):
             before = self._pending_bytes

@@ -129,13 +129,13 @@ class PostgresLedger:
         return replace(StoreRow(*found), engine=self._engine)
 
     def read_entries(self, segment: int, after: int, most: int) -> list[Entry]:
-        sql = f"SELECT number, epoch, at, entry FROM {self._table(segment)} WHERE number > %s ORDER BY number LIMIT %s"
-        return self._rows(self._committing, sql, (after, most))
+        return self._entries(self._committing, segment, after, most)
 
-    def _rows(self, connection: EngineConnection, sql: str, values: tuple[object, ...]) -> list[tuple[int, int, int, bytes]]:
+    def _entries(self, connection: EngineConnection, segment: int, after: int, most: int) -> list[Entry]:
         """None if the table was never made: a segment that was begun and never written."""
+        sql = f"SELECT number, epoch, at, entry FROM {self._table(segment)} WHERE number > %s ORDER BY number LIMIT %s"
         try:
-            return [(row[0], row[1], row[2], row[3]) for row in connection.execute(sql, values).fetchall()]
+            return [(row[0], row[1], row[2], row[3]) for row in connection.execute(sql, (after, most)).fetchall()]
         except EngineAway as error:
             if sqlstate_of(error) == UNDEFINED_TABLE:
                 return []
@@ -250,6 +250,9 @@ class PostgresLedger:
         return [row[0] or b"" for row in found]
 
     # -- the maintenance thread --------------------------------------------------------------
+
+    def walk_entries(self, segment: int, after: int, most: int) -> list[Entry]:
+        return self._entries(self._maintaining, segment, after, most)
 
     def read_blocks(self, segment: int, after: int, most: int) -> list[Block]:
         sql = f"SELECT number, at, block FROM {self._table(segment)} WHERE number > %s ORDER BY number LIMIT %s"

@@ -33,10 +33,12 @@ REPAIR: Final = "`tandem store repair` saves what can be read, and says what can
 class Salvaged:
     """One block. `payload` has the bytes of its records, `damaged` says where in it records stand whose bodies must not be believed."""
 
-    __slots__ = ("count", "crc", "damaged", "end", "payload", "told")
+    __slots__ = ("bare", "count", "crc", "damaged", "end", "payload", "told")
 
-    def __init__(self, payload: bytes, count: int, crc: int, damaged: list[int], end: int, told: str = "") -> None:
+    def __init__(self, payload: bytes, count: int, crc: int, damaged: list[int], end: int, told: str = "", bare: bool = False) -> None:
         self.payload = payload
+        self.bare: bool = bare
+        """Its bodies were not read: `payload` has the heads of all records, then all keys, as an index has them."""
         self.count = count
         self.crc = crc
         self.damaged: frozenset[int] = frozenset(damaged)

@@ -30,7 +30,14 @@ class Store:
         for block in self.journal.disk:
             for kind, flags, entity, seq, at, aux, key, body in block:
                 location += 1
-                assert self.memory.relocate_cross_store(kind, flags, entity, seq, at, aux, key, body, location)
+                if kind == facts.PREPARED:
+                    written = len(self.journal._pending)
+                    wanted = self.memory.relocate_prepared(flags, entity, seq, at, aux, key, None, location)
+                    assert len(self.journal._pending) == written, "nothing is written for the question"
+                    assert not self.memory.relocate_prepared(flags, entity, seq, at, aux, key, body, location)
+                    assert (len(self.journal._pending) > written) is wanted
+                else:
+                    assert self.memory.relocate_cross_store(kind, flags, entity, seq, at, aux, key)
         return Store([self.journal._pending[before:]])
 
     def restarted(self) -> Store:

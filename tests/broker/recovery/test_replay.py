@@ -72,6 +72,39 @@ def test_received_and_deleted_stays_deleted_when_its_segment_is_compacted_before
         assert bus.counts("orders").total == 0
 
 
+def test_the_body_of_a_message_is_asked_for_if_it_waits_and_not_when_it_is_gone() -> None:
+    key = facts.pack_key(b"\xa1\x01m", None, 0, 0)
+    with Bus() as bus:
+        bus.create_queue("orders")
+
+        def send(server: Server) -> None:
+            queue, _ = orders(server)
+            queue.enqueue(message(), server.turn.begin())
+
+        def asked(server: Server) -> tuple[bool, bool]:
+            """At its location, and at one where it stood before; nothing is written for the question."""
+            queue, tenant = orders(server)
+            location, pending = queue.index.location(1), tenant.journal.pending_bytes
+            found = [tenant.relocate(facts.ENQUEUED, 0, queue.entity_id, 1, 0, 0, key, None, at) for at in (location, location + 1)]
+            assert tenant.journal.pending_bytes == pending
+            assert queue.index.location(1) == location
+            return found[0], found[1]
+
+        def take(server: Server) -> None:
+            queue, _ = orders(server)
+            queue.consumer_ready(Taker())
+            queue.pump(server.turn.begin())
+
+        def asked_when_gone(server: Server) -> bool:
+            queue, tenant = orders(server)
+            return tenant.relocate(facts.ENQUEUED, 0, queue.entity_id, 1, 0, 0, key, None, 0)
+
+        bus.inside(send)
+        assert bus.inside(asked) == (True, False)
+        bus.inside(take)
+        assert bus.inside(asked_when_gone) is False
+
+
 def test_waiting_message_is_there_once_after_it_was_written_again() -> None:
     with Bus() as bus:
         bus.create_queue("orders")

@@ -152,9 +152,12 @@ class _Tenant:
     def replayed(self, *fact: Any) -> None:
         raise AssertionError("the store is new")
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
-        if self.locations.get(seq) == location:
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
+        if body is not None and self.locations.get(seq) == location:
             self.locations[seq] = self._store.append(kind, flags | 8, entity, seq, at, aux, key, body)
+        return False
 
     def segment_leaving(self, entities: set[int]) -> None:
         """Nothing of it has to outlive the segment."""

@@ -171,16 +171,22 @@ class CrossStoreFacts:
             return False
         return True
 
-    def relocate_cross_store(
-        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int
+    def relocate_prepared(
+        self, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
     ) -> bool:
+        found = self.prepared.get(facts.read_prepared(key)[0])
+        if found is None or found.ended or found.location != location:
+            return False
+        if body is None:
+            return True
+        found.move(facts.write_again(self.journal, facts.PREPARED, flags, entity, seq, at, aux, key, body))
+        return False
+
+    def relocate_cross_store(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes) -> bool:
+        """Whether it was a fact of this kind."""
         if kind == facts.TRANSFERRED:
             if (aux, seq) in self.transfers:
                 facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")
-        elif kind == facts.PREPARED:
-            found = self.prepared.get(facts.read_prepared(key)[0])
-            if found is not None and not found.ended and found.location == location:
-                found.move(facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, body))
         elif kind == facts.COMMITTED:
             if key in self.committed:
                 facts.write_again(self.journal, kind, flags, entity, seq, at, aux, key, b"")

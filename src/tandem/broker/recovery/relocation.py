@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     from tandem.broker.queue.rows import Backing, Rows
 
 
-def relocate(rows: Rows, kind: int, flags: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int, now: int) -> None:
-    """A fact of one queue."""
+def relocate(
+    rows: Rows, kind: int, flags: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int, now: int
+) -> bool:
+    """A fact of one queue. True: its body is needed and was not given; nothing was done."""
     journal = rows.backing.journal
     if kind == facts.ENQUEUED:
         message_id, session_id, _, scheduled_at = facts.read_enqueued(flags, key)
-        if rows.index.state(seq) and rows.index.location(seq) == location:
+        if _stands(rows, seq, location):
+            if body is None:
+                return True
             _relocate_row(rows, seq, message_id, session_id, scheduled_at, body)
         if not facts.is_relocated(flags):
             keep_seen(rows, message_id, at, now)
@@ -35,6 +39,12 @@ def relocate(rows: Rows, kind: int, flags: int, seq: int, at: int, aux: int, key
         session = rows.sessions.by_id.get(session_id)
         if session is not None and state is not None and session.state == state and session.state_updated_at == at:
             facts.write_again(journal, kind, flags, rows.entity_id, seq, at, aux, key, b"")
+    return False
+
+
+def _stands(rows: Rows, seq: int, location: int) -> bool:
+    """There is such a row, and this is where its message was written last."""
+    return rows.index.state(seq) != 0 and rows.index.location(seq) == location
 
 
 def keep_seen(rows: Rows, message_id: bytes, at: int, now: int) -> None:
@@ -63,22 +73,24 @@ def relocate_published(
     seq: int,
     at: int,
     key: bytes,
-    body: bytes,
+    body: bytes | None,
     location: int,
     now: int,
-) -> None:
+) -> bool:
     """Rows that are as they were published stay together; one whose state moved on is written for itself."""
     message_id, session_id, _, _ = facts.read_enqueued(flags, key)
     plain: list[facts.Target] = []
     for target, row, _ in facts.read_targets(key):
         rows = all_rows.get(target)
-        if rows is None or not rows.index.state(row) or rows.index.location(row) != location:
+        if rows is None or not _stands(rows, row, location):
             continue
+        if body is None:
+            return True
         if rows.index.state(row) == READY and rows.index.count(row) == 0:
             plain.append((target, row, rows.index.expires_at(row)))
         else:
             _relocate_row(rows, row, message_id, session_id, 0, body)
-    if plain:
+    if plain and body is not None:
         fresh = facts.write_published(backing.journal, entity, seq, True, message_id, session_id, at, plain, body)
         for target, row, _ in plain:
             all_rows[target].index.set_location(row, fresh)
@@ -87,3 +99,4 @@ def relocate_published(
     topic = all_rows.get(entity)
     if topic is not None and not facts.is_relocated(flags):
         keep_seen(topic, message_id, at, now)
+    return False

@@ -142,17 +142,22 @@ class StoreTenant(CrossStoreFacts):
 
     # -- compaction --------------------------------------------------------------------------
 
-    def relocate(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes, location: int) -> None:
+    def relocate(
+        self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, body: bytes | None, location: int
+    ) -> bool:
         if kind == facts.PUBLISHED:
-            relocate_published(self.rows, self.backing, flags, entity, seq, at, key, body, location, self._now_of(entity))
-        elif kind == facts.CLOCK_SET:
-            return  # what was written before it has left, or was written again since with its instants moved
-        elif kind >= facts.ENTITY:
+            return relocate_published(self.rows, self.backing, flags, entity, seq, at, key, body, location, self._now_of(entity))
+        if kind == facts.CLOCK_SET:
+            return False  # what was written before it has left, or was written again since with its instants moved
+        if kind >= facts.ENTITY:
             self.entities.relocate(kind, flags, entity, seq, at, key, location)
-        elif kind < facts.TRANSFERRED or not self.relocate_cross_store(kind, flags, entity, seq, at, aux, key, body, location):
-            rows = self.rows.get(entity)
-            if rows is not None:
-                relocate(rows, kind, flags, seq, at, aux, key, body, location, self._now_of(entity))
+            return False
+        if kind == facts.PREPARED:
+            return self.relocate_prepared(flags, entity, seq, at, aux, key, body, location)
+        if kind >= facts.TRANSFERRED and self.relocate_cross_store(kind, flags, entity, seq, at, aux, key):
+            return False
+        rows = self.rows.get(entity)
+        return rows is not None and relocate(rows, kind, flags, seq, at, aux, key, body, location, self._now_of(entity))
 
     def _now_of(self, entity: int) -> int:
         queue = self.queues.get(entity)
