@@ -28,7 +28,6 @@ class Recorder(Pumped):
 
 class Socket(Flushed):
     def __init__(self, name: str, log: list[str], breaks: bool = False) -> None:
-        self.dirty = False
         self.name, self.log, self.breaks = name, log, breaks
 
     def flush(self) -> None:
@@ -63,7 +62,7 @@ def test_queues_pump_once_and_connections_flush_after_them() -> None:
     house = House()
     a, b = (Recorder(name, house.log, house.turn) for name in "ab")
     socket = Socket("s", house.log)
-    house.turn.touch_connection(socket)
+    house.turn.add_connection(socket)
     for queue in (a, b, a):
         queue.slot.touch()
     assert house.wanted == 1
@@ -94,7 +93,7 @@ def test_a_defect_in_one_queue_is_told_and_the_others_go_on(where: int) -> None:
     house = House()
     queues = [Recorder(str(n), house.log, house.turn, breaks=n == where) for n in range(3)]
     socket = Socket("s", house.log)
-    house.turn.touch_connection(socket)
+    house.turn.add_connection(socket)
     for queue in queues:
         queue.slot.touch()
     assert house.run_all() == [str(where)]
@@ -111,7 +110,7 @@ def test_a_defect_in_a_timer_or_a_connection_is_confined_too() -> None:
     good.slot.wake(house.clock.now + 1)
     sockets = [Socket("one", house.log), Socket("two", house.log, breaks=True), Socket("three", house.log)]
     for socket in sockets:
-        house.turn.touch_connection(socket)
+        house.turn.add_connection(socket)
     house.clock.now += 1
     assert house.run_all() == ["bad", "two"]
     assert [entry.split(" at")[0] for entry in house.log] == ["due bad", "due good", "pump good", "flush one", "flush two", "flush three"]

@@ -7,7 +7,6 @@ from tandem.stores.block_log import BlockLog, Continuation
 from tandem.stores.blocks import RECORD
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import Group
-from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import SegmentStats
 from tests.stores.harness import Sink
 
@@ -44,9 +43,9 @@ class LogBench:
         """A block of one record; the next one stands behind it."""
         after, body = self.next, b"body"
         parts = [RECORD.pack(ENQUEUED, 0, 4, 1, 0, 0, len(key), len(body), crc32(body)), key, body]
-        group = Group(after.segment, after.offset, after.number, parts, RecentBodies(parts, 0), [], 0)
-        group.measure(sum(map(len, parts)), 1, len(body))
-        end = after.offset + group.seal(self.seed)
+        group = Group(after.segment, after.offset, after.number)
+        group.parts.extend(parts)
+        end = after.offset + group.seal([], 0, self.seed, sum(map(len, parts)), 1, len(body))
         self.log.write(group, self.stats[after.segment].totals)
         self.next = Continuation(after.segment, end, after.number + 1)
         return group

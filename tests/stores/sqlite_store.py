@@ -10,12 +10,11 @@ from struct import Struct
 from typing import Final
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant, run_effects
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.stores.checksum import crc32
 from tandem.stores.disk import LocalDisk
-from tandem.stores.effects import run_effects
 from tandem.stores.memory import RECORD_BYTES
 from tandem.stores.relocated_bytes import RelocatedBytes
 from tandem.stores.settings import LogSettings

@@ -36,7 +36,8 @@ class Answers:
         ):
             self.last = last
             return
-        self.flush()
+        if self.session is not None:
+            self.flush()
         self.session = session
         self.first = first
         self.last = last

@@ -8,7 +8,6 @@ from mypy_extensions import i64
 
 from tandem.amqp import dispositions, transfers
 from tandem.amqp.answers import Answers
-from tandem.amqp.codec import uint32
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.errors import (
     CONNECTION_FORCED,
@@ -107,6 +106,9 @@ class Connection:
         self._partial = bytearray()
         self._told = False
         self._idle = Idle()
+        self._heard = True
+        self._spoke = True
+        """Since the last tick."""
         self._close_by = 0
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
@@ -126,21 +128,21 @@ class Connection:
             sasl.out.clear()
             # a client queues its AMQP frames while SASL is still talking
             if not sasl.done:
-                self._idle.speak()
+                self._spoke = True
                 return data
             out.insert(0, data)
         if not out:
             return b""
         data = b"".join(out)
         out.clear()
-        self._idle.speak()
+        self._spoke = True
         return data
 
     def receive_bytes(self, data: bytes) -> None:
         """Never raises for what a peer sent: it is answered, if need be with a close."""
         if self.closed:
             return
-        self._idle.hear()
+        self._heard = True
         try:
             if self._partial:
                 self._complete_partial(data)
@@ -165,17 +167,16 @@ class Connection:
             return self._close_by
         idle_ms = self.config.idle_timeout_ms
         drop_ms = max(self.config.drop_silent_after_ms or 2 * idle_ms, idle_ms) if idle_ms > 0 else 0
-        if self._idle.expired(now, drop_ms):
-            self._fail(
-                AmqpError(CONNECTION_FORCED, f"nothing received for {self._idle.silent_ms(now)} ms; the idle timeout is {idle_ms} ms")
-            )
+        idle, beat_ms = self._idle, self.remote_idle_timeout_ms
+        heard, spoke = self._heard, self._spoke
+        self._heard = self._spoke = False
+        if idle.expired(now, heard, drop_ms):
+            self._fail(AmqpError(CONNECTION_FORCED, f"nothing received for {idle.silent_ms(now)} ms; the idle timeout is {idle_ms} ms"))
             return 0
-        if self._idle.must_speak(now, self.remote_idle_timeout_ms) and not self.has_output:
+        if idle.must_speak(now, spoke, beat_ms) and not self.has_output:
             self.out.append(EMPTY_FRAME)
-            # whether or not it is taken at once: one is enough until then
-            self._idle.speak()
-            self._idle.must_speak(now, self.remote_idle_timeout_ms)
-        return self._idle.next_at(now, drop_ms, self.remote_idle_timeout_ms)
+            idle.must_speak(now, True, beat_ms)  # whether or not it is taken at once: one is enough until then
+        return idle.next_at(now, drop_ms, beat_ms)
 
     def lost(self, error: AmqpError | None = None) -> None:
         """The transport is gone, be it after a close or without one."""
@@ -319,7 +320,7 @@ class Connection:
                     break
                 at = next_at
                 continue
-            size: i64 = uint32(data, at)
+            size: i64 = (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
             kind: i64 = (data[at + 4] << 8) | data[at + 5]
             channel: i64 = (data[at + 6] << 8) | data[at + 7]
             if size > n - at or size < 8 or size > frame_bytes_max:

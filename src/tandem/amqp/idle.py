@@ -9,24 +9,15 @@ _BEAT_MS_MIN: Final = 100
 
 
 class Idle:
-    """The engine has no clock: traffic sets flags, and ticks, at whatever pace they come, turn them into instants."""
+    """The engine has no clock: whether there was traffic since the last tick is turned into instants at whatever pace ticks come."""
 
     def __init__(self) -> None:
-        self.heard = True
-        self.spoke = True
         self.heard_at = 0
         self.spoke_at = 0
 
-    def hear(self) -> None:
-        self.heard = True
-
-    def speak(self) -> None:
-        self.spoke = True
-
-    def expired(self, now: int, drop_ms: int) -> bool:
+    def expired(self, now: int, heard: bool, drop_ms: int) -> bool:
         """Nothing came for so long; 0 = never."""
-        if self.heard:
-            self.heard = False
+        if heard:
             self.heard_at = now
             return False
         return drop_ms > 0 and now - self.heard_at >= drop_ms
@@ -34,10 +25,9 @@ class Idle:
     def silent_ms(self, now: int) -> int:
         return now - self.heard_at
 
-    def must_speak(self, now: int, beat_ms: int) -> bool:
+    def must_speak(self, now: int, spoke: bool, beat_ms: int) -> bool:
         """A quarter of the interval has passed since a tick saw us speak, which was at most a tick's distance before that."""
-        if self.spoke:
-            self.spoke = False
+        if spoke:
             self.spoke_at = now
             return False
         return beat_ms > 0 and now - self.spoke_at >= max(beat_ms // 4, _BEAT_MS_MIN)

@@ -126,7 +126,7 @@ class Meter:
         """So many, until they were durable."""
         if self.send_times is None:
             self.send_times = Histogram()
-        self.send_times.observe_alike(took_ms, count)
+        self.send_times.observe(took_ms, count)
 
     def sent(self, size: int) -> None:
         if size > UNIT_BYTES:

@@ -74,6 +74,18 @@ class Effect:
         """Called on the loop, in order of registration; `error` is set when the append failed."""
 
 
+def run_effects(effects: list[Effect], error: BaseException | None) -> None:
+    """All of them, in order, whatever one of them raises; the first exception is raised again at the end."""
+    trouble: Exception | None = None
+    for effect in effects:
+        try:
+            effect.done(error)
+        except Exception as raised:  # noqa: BLE001 - raised again below: one bad effect must not silence the others
+            trouble = trouble or raised
+    if trouble is not None:
+        raise trouble
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FetchEffect:
     """What waits for bodies read back from the store."""
@@ -441,15 +453,10 @@ class Pumped:
 
 @trait
 class Flushed:
-    """Something with bytes to write at the end of a turn: a connection."""
-
-    dirty: bool
-
-    def set_dirty(self, dirty: bool) -> None:
-        self.dirty = dirty
+    """Something with bytes to write at the end of a turn: a connection. It knows whether it has asked for that."""
 
     def flush(self) -> None:
-        """Write them."""
+        """Write them; who has more afterwards asks again."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

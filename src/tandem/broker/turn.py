@@ -57,12 +57,10 @@ class Turn:
         """There is more to deliver, but not in this turn."""
         self._later.append(queue)
 
-    def touch_connection(self, connection: Flushed) -> None:
-        if not connection.dirty:
-            connection.set_dirty(True)
-            self._connections.append(connection)
-            if not self.scheduled:
-                self.schedule()
+    def add_connection(self, connection: Flushed) -> None:
+        self._connections.append(connection)
+        if not self.scheduled:
+            self.schedule()
 
     def touch_record(self, record: Recorded) -> None:
         """It has facts to write at the end of this turn, or of the next one if nobody asks for it sooner."""
@@ -126,7 +124,6 @@ class Turn:
         connections.reverse()
         while connections:
             connection = connections.pop()
-            connection.set_dirty(False)
             try:
                 connection.flush()
             except Exception:

@@ -30,12 +30,8 @@ class Histogram:
         self.counts: list[int] = [0] * (len(bounds) + 1)
         self.sum_ms: float = 0.0
 
-    def observe(self, duration_ms: float) -> None:
-        self.counts[_bucket(self.bounds, duration_ms)] += 1
-        self.sum_ms += duration_ms
-
-    def observe_alike(self, duration_ms: int, count: int) -> None:
-        """So many that took as long as this one."""
+    def observe(self, duration_ms: float, count: int = 1) -> None:
+        """So many that took as long."""
         self.counts[_bucket(self.bounds, duration_ms)] += count
         self.sum_ms += duration_ms * count
 

@@ -10,16 +10,18 @@ from tandem.model.errors import BusError, StoreUnavailable
 from tandem.stores.blocks import BLOCK_BYTES, OFFSET_MAX, RECORD_BYTES, pack_block_header
 from tandem.stores.disk import Disk, write_fully
 from tandem.stores.guard import guard_of
-from tandem.stores.recent import RecentBodies
 from tandem.stores.segment_files import SegmentFiles
 from tandem.stores.segment_index import SegmentTotals, pack_columns
 from tandem.stores.synced import SyncedMark
 
 
 class Group:
-    """What was appended between two hand-overs: the records of one block, and who waits for it."""
+    """What is appended between two hand-overs: the records of one block, and who waits for it."""
 
     __slots__ = (
+        "_bodies_at",
+        "_next",
+        "_read",
         "bodies",
         "body_bytes",
         "bytes",
@@ -30,14 +32,11 @@ class Group:
         "number",
         "offset",
         "parts",
-        "recent",
         "segment",
         "started_at",
     )
 
-    def __init__(
-        self, segment: int, offset: int, number: int, parts: list[bytes], recent: RecentBodies, effects: list[Effect], started_at: int
-    ) -> None:
+    def __init__(self, segment: int, offset: int, number: int) -> None:
         self.segment = segment
         self.bytes: int = 0
         """Of all its records."""
@@ -47,25 +46,42 @@ class Group:
         self.offset = offset
         """Where the block stands in the segment."""
         self.number = number
-        self.parts = parts
+        self.parts: list[bytes] = []
         """Header, key and body of each record, in turn."""
-        self.recent = recent
-        self.effects = effects
+        self.effects: list[Effect] = []
         self.last = False
         """The segment is full with this block."""
-        self.started_at = started_at
+        self.started_at: int = 0
         self.finished = False
         self.error: Exception | None = None
+        self._bodies_at: dict[int, bytes] = {}
+        """By location, of the records that were read for it: only as far and as soon as somebody asks."""
+        self._read: int = 0
+        self._next: int = segment << 32 | offset + BLOCK_BYTES
 
-    def measure(self, size: int, bodies: int, body_bytes: int) -> None:
-        """Of its records."""
+    def body_at(self, location: int) -> bytes | None:
+        """Of a record of this block that may not be on disk yet."""
+        parts = self.parts
+        at_location = self._next
+        for at in range(self._read, len(parts), 3):
+            body = parts[at + 2]
+            self._bodies_at[at_location] = body
+            at_location += RECORD_BYTES + len(parts[at + 1]) + len(body)
+        self._next = at_location
+        self._read = len(parts)
+        return self._bodies_at.get(location)
+
+    def seal(self, effects: list[Effect], at: int, seed: int, size: int, bodies: int, body_bytes: int) -> int:
+        """Who waits for it and since when, and no more records, but for the one that guards them; sizes are those of the others.
+        Returns the bytes of the whole block; 0: there is nothing to write."""
+        self.effects = effects
+        self.started_at = at
         self.bytes = size
         self.bodies = bodies
         self.body_bytes = body_bytes
-
-    def seal(self, seed: int) -> int:
-        """No more records, but for the one that guards them: the bytes of the whole block."""
         parts = self.parts
+        if not parts:
+            return 0
         head, body = guard_of(seed, self.segment, self.number, parts)
         parts.append(head)
         parts.append(b"")
@@ -153,7 +169,16 @@ class BlockWriter:
         try:
             if self._stopped:
                 raise StoreUnavailable("the store has stopped")
-            block = self._write(group, totals)
+            block = SealedBlock(group, self._files.seed)
+            if group.segment != self._segment:
+                self._descriptor = self._files.take(group.segment)
+                self._segment = group.segment
+                self._entries = []
+                self._entry_bytes = 0
+            self._put(block.header, block.payload, group.offset)
+            self.syncs += 1
+            self._disk.fdatasync(self._descriptor)
+            block.count_in(totals, group)
         except (OSError, BusError) as error:
             self._stopped = True
             group.finish(error)
@@ -162,19 +187,6 @@ class BlockWriter:
         group.finish(None)
         self._announce()
         self._keep(group, block, totals)
-
-    def _write(self, group: Group, totals: SegmentTotals) -> SealedBlock:
-        block = SealedBlock(group, self._files.seed)
-        if group.segment != self._segment:
-            self._descriptor = self._files.take(group.segment)
-            self._segment = group.segment
-            self._entries = []
-            self._entry_bytes = 0
-        self._put(block.header, block.payload, group.offset)
-        self.syncs += 1
-        self._disk.fdatasync(self._descriptor)
-        block.count_in(totals, group)
-        return block
 
     def _put(self, header: bytes, payload: bytes, offset: int) -> None:
         disk, descriptor = self._disk, self._descriptor

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant, run_effects
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.model.histogram import Histogram
@@ -15,9 +15,7 @@ from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEAD
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import Group
 from tandem.stores.compaction import Compaction
-from tandem.stores.effects import run_effects
 from tandem.stores.fetching import Fetch
-from tandem.stores.recent import RecentBodies
 from tandem.stores.recovery import RecoveryReport, SegmentStats
 from tandem.stores.settings import LogSettings
 from tandem.stores.upkeep import Upkeep
@@ -62,7 +60,8 @@ class GroupCommitStore(Journal):
         self._seed: int = 0
         """Of the checksums of this store's blocks."""
         # the pending block
-        self._parts: list[bytes] = []
+        self._pending = Group(0, 0, 0)
+        self._parts: list[bytes] = self._pending.parts
         self._next: int = 0
         """Location of the next record."""
         self._limit: int = STOPPED
@@ -75,7 +74,6 @@ class GroupCommitStore(Journal):
         self._flushed: int = 0
         """`_next` at the last flush: records beyond it belong to a turn that is not over."""
         self._number: int = 1
-        self._recent = RecentBodies(self._parts, 0)
         self._waiters: list[Effect] = []
         self._lazy_since: int = 0
         # the block in flight
@@ -156,20 +154,19 @@ class GroupCommitStore(Journal):
 
     def _hand_over(self) -> None:
         """The pending block goes to the committer; where the next one will stand is known from here on."""
-        start, effects = self._start, self._waiters
-        segment = start >> 32
-        offset = (start & 0xFFFF_FFFF) - BLOCK_BYTES
-        group = Group(segment, offset, self._number, self._parts, self._recent, effects, self._clock.steady_ms())
-        group.measure(self._next - start, self._bodies, self._body_bytes)
+        group, effects = self._pending, self._waiters
+        segment = group.segment
+        size = group.seal(effects, self._clock.steady_ms(), self._seed, self._next - self._start, self._bodies, self._body_bytes)
         self._group = group
         self._waiters = []
         self._lazy_since = 0
-        if not self._parts:
+        if not size:
+            self._begin_block(segment, group.offset)
             group.finish(None)
             self._loop_call(self._completed)
             return
         totals = self._stats[segment].totals
-        end = offset + group.seal(self._seed)
+        end = group.offset + size
         self._number += 1
         if end >= self._log.bytes_of(segment):
             group.fill_segment()
@@ -181,11 +178,11 @@ class GroupCommitStore(Journal):
         self._committer.submit(lambda: self._log.write(group, totals))
 
     def _begin_block(self, segment: int, offset: int) -> None:
-        self._parts = []
+        self._pending = Group(segment, offset, self._number)
+        self._parts = self._pending.parts
         self._bodies = self._body_bytes = 0
         self._start = self._next = segment << 32 | offset + BLOCK_BYTES
         self._limit = (segment << 32) + max(_BLOCK_END_MAX, offset + BLOCK_BYTES)
-        self._recent = RecentBodies(self._parts, self._start)
 
     def _trust(self) -> None:
         """All blocks before the pending one are durable."""
@@ -232,7 +229,8 @@ class GroupCommitStore(Journal):
             if location < in_memory:
                 fetch.wanted.append(location)
                 continue
-            body = group.recent.find(location) if group is not None and location < self._start else self._recent.find(location)
+            block = group if group is not None and location < self._start else self._pending
+            body = block.body_at(location)
             if body is None:
                 fetch.fail(Corrupt(f"{self._log.where}: no record at location {location:#x}"))
                 break

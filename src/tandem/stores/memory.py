@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tandem.broker.facts import SETTLED
-from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant
+from tandem.broker.ports import Effect, FetchEffect, Journal, StoreHealth, StoreState, Tenant, run_effects
 from tandem.model.errors import Corrupt, StoreUnavailable
-from tandem.stores.effects import run_effects
 from tandem.stores.relocated_bytes import RelocatedBytes
 from tandem.stores.settings import LogSettings
 

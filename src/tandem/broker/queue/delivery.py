@@ -318,7 +318,7 @@ class MessageDelivery:
         rows = self.rows
         for seq, message in zip(seqs, messages, strict=True):
             if message is not None and seq not in rows.hot and rows.index.state(seq) == READY:
-                rows.keep_paged(seq, message)
+                rows.keep_hot(seq, message, True)
         self.ledger.slot.touch()
         self.receivers.caught_up()
 

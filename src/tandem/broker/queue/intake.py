@@ -108,7 +108,7 @@ class Intake:
             never = message.ttl_ms == NO_TTL and terms.default_ttl_ms >= _FOREVER_MS
             expires_at = 0 if never else terms.expiry(message.ttl_ms, now)
             seq = self.ledger.enqueue(message, READY, now, expires_at, 0)
-            self.rows.keep_hot(seq, message)
+            self.rows.keep_hot(seq, message, False)
             if expires_at:
                 self.ledger.slot.wake(expires_at)
         self._await_visibility(seq)
@@ -117,14 +117,14 @@ class Intake:
     def take_over(self, message: Message, enqueued_at: int, count: int) -> int:
         """A message that moves in from another (sub-)queue, in the same block as its leaving there."""
         seq = self.ledger.enqueue(message, READY, enqueued_at, 0, count)
-        self.rows.keep_hot(seq, message)
+        self.rows.keep_hot(seq, message, False)
         self._await_visibility(seq)
         return seq
 
     def add_shared(self, message: Message, location: int, size: int, seq: int, expires_at: int, now: int) -> None:
         """A row whose body is kept once for several queues: the topic wrote it, this queue only points at it."""
         self.rows.apply_published(seq, message.session_id, now, expires_at, location, size)
-        self.rows.keep_hot(seq, message)
+        self.rows.keep_hot(seq, message, False)
         self.ledger.slot.wake(expires_at)
         self._await_visibility(seq)
 
@@ -144,17 +144,6 @@ class Intake:
             self.rows.backing.journal.when_durable(visible)
             turn.schedule()
         visible.add(seq, self.rows.sessions is not None)
-
-    def became_durable(self, upto: int, in_sessions: list[int]) -> None:
-        rows = self.rows
-        rows.now_durable(upto)
-        for seq in in_sessions:
-            session = rows.session_of(seq) if rows.index.state(seq) == READY else None
-            if session is not None:
-                session.ready.append(seq)
-                self.sessions.has_more(session)
-        self.wake_for_scheduled(self.ledger.slot.turn.now)
-        self.ledger.slot.touch()
 
     def wake_for_scheduled(self, now: int) -> None:
         scheduled = self.rows.scheduled
@@ -195,5 +184,17 @@ class _Visible(Effect):
             self.in_sessions.append(seq)
 
     def done(self, error: BaseException | None) -> None:
-        if error is None:
-            self.intake.became_durable(self.upto, self.in_sessions)
+        if error is not None:
+            return
+        intake = self.intake
+        rows = intake.rows
+        slot = intake.ledger.slot
+        rows.now_durable(self.upto)
+        for seq in self.in_sessions:
+            session = rows.session_of(seq) if rows.index.state(seq) == READY else None
+            if session is not None:
+                session.ready.append(seq)
+                intake.sessions.has_more(session)
+        if rows.scheduled:
+            intake.wake_for_scheduled(slot.turn.now)
+        slot.touch()

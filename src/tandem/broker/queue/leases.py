@@ -42,7 +42,7 @@ class Leases(LeaseVerbs):
 
     def pump(self) -> None:
         """Receivers come first; what they leave is for those who wait to lease it."""
-        if self.waiters and self._has_ready():
+        if self._has_ready():
             waiters = self.waiters
             self.waiters = {}
             for waiter in waiters:

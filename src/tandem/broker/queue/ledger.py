@@ -36,19 +36,16 @@ class Ledger:
 
     # -- messages ----------------------------------------------------------------------------
 
-    def enqueue(self, message: Message, state: int, at: int, expires_at: int, count: int) -> int:
-        """Under the next number, which is returned."""
-        seq = self.rows.next_seq
-        self._write(seq, message, state, False, at, expires_at, count)
-        return seq
-
     def rewrite(self, seq: int, message: Message, state: int, count: int) -> None:
         """The message stays, with other properties; in this state, whatever it was in."""
         index = self.rows.index
-        self._write(seq, message, state, True, index.enqueued_at(seq), index.expires_at(seq), count)
+        self.enqueue(message, state, index.enqueued_at(seq), index.expires_at(seq), count, seq)
 
-    def _write(self, seq: int, message: Message, state: int, relocated: bool, at: int, expires_at: int, count: int) -> None:
+    def enqueue(self, message: Message, state: int, at: int, expires_at: int, count: int, again: int = 0) -> int:
+        """Under the next number, or `again` under the one it has. Returns it."""
         rows = self.rows
+        relocated = again != 0
+        seq = again or rows.next_seq
         id_ = message.message_id
         session = message.session_id
         scheduled_at = message.scheduled_at
@@ -58,6 +55,7 @@ class Ledger:
             journal, rows.entity_id, seq, state, relocated, id_, session, scheduled_at, at, expires_at, count, body
         )
         rows.apply_enqueued(seq, state, relocated, id_, session, scheduled_at, at, expires_at, count, location, len(body))
+        return seq
 
     def settle(self, seq: int, reason: int, now: int) -> None:
         """The message leaves the queue; its body is free."""

@@ -187,7 +187,8 @@ class Queue(Entity):
                 self.receivers.pump(now)
                 if self.receivers.watchers:
                     self.receivers.tell_watchers()
-        self.lending.pump()
+        if self.lending.waiters:
+            self.lending.pump()
 
     def due(self, now: int) -> None:
         self.schedule.due(now)

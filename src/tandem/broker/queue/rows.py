@@ -354,21 +354,19 @@ class Rows:
 
     # -- bodies in memory --------------------------------------------------------------------
 
-    def keep_hot(self, seq: int, message: Message) -> None:
+    def keep_hot(self, seq: int, message: Message, wanted: bool) -> None:
+        """If there is room, or if it was read because it is wanted now."""
         size = message.size_bytes
         backing = self.backing
-        if self.hot_bytes + size > backing.per_queue_bytes_max:
-            return
-        if backing.used_bytes + size > backing.bytes_max and self.hot_bytes + size > _SMALL_QUEUE_BYTES:
-            return
-        self.keep_paged(seq, message)
-
-    def keep_paged(self, seq: int, message: Message) -> None:
-        """It was read because it is wanted now."""
-        size = message.size_bytes
+        hot_bytes = self.hot_bytes + size
+        if not wanted:
+            if hot_bytes > backing.per_queue_bytes_max:
+                return
+            if backing.used_bytes + size > backing.bytes_max and hot_bytes > _SMALL_QUEUE_BYTES:
+                return
         self.hot[seq] = message
-        self.hot_bytes += size
-        self.backing.use(size)
+        self.hot_bytes = hot_bytes
+        backing.use(size)
 
     def drop_hot(self, seq: int) -> None:
         message = self.hot.get(seq)

@@ -47,7 +47,7 @@ class PendingDisposition(Effect):
         connection = self.connection
         if connection.gone:
             return
-        entity = self.part.path
+        entity = self.part.terms.path
         state = self.state if error is None else encode_rejected(connection.error_of(error, entity))
         connection.send_disposition(self.session, self.receiver_role, self.first, self.last, state, entity)
 

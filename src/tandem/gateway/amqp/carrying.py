@@ -86,9 +86,11 @@ class CarriedConnection(ConnectionHandler, Flushed):
 
     def touch(self) -> None:
         if not self.dirty:
-            self.turn.touch_connection(self)
+            self.dirty = True
+            self.turn.add_connection(self)
 
     def flush(self) -> None:
+        self.dirty = False
         writer = self.writer
         if self.gone or writer is None:
             return

@@ -133,14 +133,16 @@ class PeerConnection(ConnectionHandler, Flushed):
         engine = self.engine
         engine.receive_bytes(data)
         if engine.has_output or engine.closed:
-            self.turn.touch_connection(self)
+            self.touch()
 
     def touch(self) -> None:
         """There is something to write."""
         if not self.dirty:
-            self.turn.touch_connection(self)
+            self.dirty = True
+            self.turn.add_connection(self)
 
     def flush(self) -> None:
+        self.dirty = False
         if self.gone:
             return
         engine = self.engine
@@ -155,8 +157,7 @@ class PeerConnection(ConnectionHandler, Flushed):
     def send_disposition(self, session: Session, receiver_role: bool, first: int, last: int, state: bytes, entity: str) -> None:
         """Settle these deliveries. `entity`: whose message it is about; empty if it answers a request."""
         session.send_disposition(receiver_role, first, last, True, state)
-        if not self.dirty:
-            self.turn.touch_connection(self)
+        self.touch()
 
     def set_writable(self, writable: bool) -> None:
         """The peer reads slower than we write, or has caught up."""

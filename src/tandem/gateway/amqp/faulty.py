@@ -68,6 +68,8 @@ class FaultyConnection(PeerConnection):
         points = self.fault_points()
         if points is None or not points.swallows():
             super().flush()
+        else:
+            self.dirty = False
 
     def on_attach(self, link: Link) -> None:
         if not self._fails_to_attach(link):
