@@ -107,9 +107,9 @@ class Meter:
 
     __slots__ = ("ages", "book", "completes", "dirty", "entity", "others", "receive_bytes", "receives", "send_bytes", "send_times", "sends")
 
-    def __init__(self, entity: int, book: MeterBook | None) -> None:
+    def __init__(self, entity: int, book: MeterBook) -> None:
         self.entity: int = entity
-        self.book: MeterBook | None = book
+        self.book: MeterBook = book
         self.dirty: bool = False
         self.sends: int = 0
         self.send_bytes: int = 0
@@ -170,8 +170,7 @@ class Meter:
 
     def _touch(self) -> None:
         self.dirty = True
-        if self.book is not None:
-            self.book.touched(self)
+        self.book.touched(self)
 
     def drain(self) -> list[tuple[int, int, int]]:
         """(slot, count, bytes) of everything counted since the last time."""

@@ -115,8 +115,13 @@ class Turn:
                     self._queues = queues[::-1] + self._queues
                     raise
         self.number += 1
-        if self._records:
-            self._record(now)
+        records = self._records
+        self._records = []
+        for record in records:
+            try:
+                record.record(now)
+            except Unavailable:
+                continue  # what its store did not commit did not happen, and is not counted
         for journal in self._journals:
             journal.flush()
         connections = self._connections
@@ -134,15 +139,6 @@ class Turn:
             self._later = []
             for queue in later:
                 queue.touch()
-
-    def _record(self, now: int) -> None:
-        records = self._records
-        self._records = []
-        for record in records:
-            try:
-                record.record(now)
-            except Unavailable:
-                continue  # what its store did not commit did not happen, and is not counted
 
     def _due(self, now: int) -> None:
         timers = self._timers

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from tandem.broker.entities.namespace import Namespace
-from tandem.broker.queue.index import DEFERRED_LOCKED, LEASED, LOCKED, SCHEDULED, STATES
+from tandem.broker.queue.index import BITS, DEFERRED_LOCKED, LEASED, LOCKED, SCHEDULED, STATES
 from tandem.broker.queue.queue import Queue
 
 _ROWS = re.compile(rb"[^\0]+")
@@ -35,7 +35,7 @@ def check_queue(queue: Queue) -> Iterator[str]:
         for run in _ROWS.finditer(chunk.states):
             live += run.end() - run.start()
             size += sum(chunk.sizes[run.start() : run.end()])
-            last = max(last, chunk_number << 12 | run.end() - 1)
+            last = max(last, chunk_number << BITS | run.end() - 1)
             for state in run[0]:
                 counted[state] += 1
         if live != chunk.live:

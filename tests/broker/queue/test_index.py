@@ -11,15 +11,26 @@ from tandem.broker.queue.index import DEFERRED, DELAYED, GONE, LOCKED, READY, SC
 
 def test_rows_come_and_go_and_chunks_with_them() -> None:
     index = Index()
-    for seq in (1, 4095, 4096, 10_000_000):
+    for seq in (1, 1023, 1024, 10_000_000):
         index.add(seq, READY, seq * 10, 100, 5, 0, 2)
     assert (index.total, index.size_bytes, index.by_state[READY], len(index.chunks)) == (4, 400, 4, 3)
-    assert index.seqs_from(0, 10) == [1, 4095, 4096, 10_000_000]
-    assert index.seqs_from(4096, 1) == [4096]
+    assert index.seqs_from(0, 10) == [1, 1023, 1024, 10_000_000]
+    assert index.seqs_from(1024, 1) == [1024]
     assert index.remove(10_000_000) == 100_000_000
     assert (index.total, len(index.chunks)) == (3, 2)
     assert index.state(10_000_000) == GONE
     assert index.state(123_456_789) == GONE
+
+
+def test_a_chunk_that_went_is_not_asked_again() -> None:
+    index = Index()
+    index.add(1, READY, 10, 100, 5, 0, 2)
+    assert index.remove_all([1]) == [10]
+    assert (index.state(1), index.chunks) == (GONE, {})
+    index.add(2, READY, 20, 100, 5, 0, 0)
+    assert (index.state(1), index.state(2), index.location(2), index.count(2)) == (GONE, READY, 20, 0)
+    index.add(5000, READY, 30, 100, 5, 0, 0)
+    assert [index.location(seq) for seq in (2, 5000, 2)] == [20, 30, 20]
 
 
 def test_a_number_is_used_once_and_removed_once() -> None:

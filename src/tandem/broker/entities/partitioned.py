@@ -17,7 +17,7 @@ from tandem.broker.entities.joined import (
 from tandem.broker.entities.rerouting import Rerouting
 from tandem.broker.entities.topic import Subscription, Topic, queue_of_topic
 from tandem.broker.ports import Effect
-from tandem.broker.queue.entity import Entity, Placement
+from tandem.broker.queue.entity import Entity, MovablePlacement, Placement
 from tandem.broker.queue.intake import check_terms
 from tandem.broker.queue.queue import Queue
 from tandem.broker.queue.rows import StateCounts
@@ -95,7 +95,7 @@ class PartitionedQueue(Entity):
 
     def fragment_of(self, message: Message) -> int:
         """The number of the fragment that its key leads to; -1: it has none, and may go anywhere."""
-        key = key_of(message, self.description.requires_duplicate_detection)
+        key = key_of(message, self.terms.detects_duplicates)
         return -1 if key is None else fragment_of_key(key, len(self.fragments.queues))
 
     def takes_here(self) -> bool:
@@ -107,7 +107,7 @@ class PartitionedQueue(Entity):
 
     def destination(self, message: Message) -> Queue:
         """One without a key goes anywhere that works; all of a turn go the same way."""
-        key = key_of(message, self.description.requires_duplicate_detection)
+        key = key_of(message, self.terms.detects_duplicates)
         if key is not None:
             chosen = self.fragments.of_key(key)
             if chosen.terms.out_of_service:
@@ -147,7 +147,10 @@ class PartitionedQueue(Entity):
         check_terms(self.terms, message, body_bytes)
 
     def enqueue(self, message: Message, now: int) -> Placement:
-        self.check_send(message, message.size_bytes)
+        terms = self.terms
+        size = message.size_bytes
+        if not terms.may_send or terms.has_sessions or size > terms.message_bytes_max:
+            check_terms(terms, message, size)
         while True:
             part = self.destination(message)
             try:
@@ -156,10 +159,13 @@ class PartitionedQueue(Entity):
                 raise  # it holds the message's key: those that do not matter were not chosen
             except StoreUnavailable:
                 part.terms.leave_service(False)  # found out before whoever watches the stores did
-                if key_of(message, self.description.requires_duplicate_detection) is not None:
+                if key_of(message, self.terms.detects_duplicates) is not None:
                     raise
                 continue
-            return Placement(part, number, part.intake.rows_of(number, now))
+            if not part.intake.names_rows:
+                return MovablePlacement(part, number, now, message, None)
+            rows = part.intake.rows_of(number, now)
+            return Placement(part, number) if rows is None else MovablePlacement(part, number, now, message, rows)
 
     def when_durable(self, effect: Effect) -> None:
         """Whatever any fragment appended so far."""

@@ -29,7 +29,7 @@ class Rerouting:
         Messages with a key have nowhere else to go."""
         front = self._front
         for message in messages:
-            if key_of(message, front.description.requires_duplicate_detection) is not None:
+            if key_of(message, front.terms.detects_duplicates) is not None:
                 raise StoreUnavailable(f"The store of '{front.path}' that was to keep this message is down. Try again.")
         left = list(rows)
         while True:

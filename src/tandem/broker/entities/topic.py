@@ -119,8 +119,6 @@ class TopicIntake(Intake):
         self.rewriter: Rewriter = rewriter
         self.subscriptions: dict[str, Subscription] = {}
         self.shares_room = True
-        self.names_rows: bool = False
-        """Somebody may want to move what was taken last."""
         self._passing: list[Subscription] = []
         """Those that take every message as it is: nobody has to look into it."""
         self._ruled: TopicRules[Subscription] = TopicRules(())

@@ -9,7 +9,7 @@ from tandem.broker import facts
 from tandem.broker.meters import UNIT_BYTES, Meter
 from tandem.broker.ports import Consumer, Effect, Loaded, Watcher
 from tandem.broker.queue.bodies import Bodies
-from tandem.broker.queue.index import LOCKED, READY
+from tandem.broker.queue.index import LOCKED, MASK, READY
 from tandem.broker.queue.ledger import Ledger
 from tandem.broker.queue.locks import LockTable
 from tandem.broker.queue.moves import Moves
@@ -217,7 +217,6 @@ class MessageDelivery:
         """Up to `room` messages to this consumer. Fewer means: nothing more is there (yet), or `given_bytes` has reached `room_bytes`."""
         rows = self.rows
         index = rows.index
-        chunks = index.chunks
         hot = rows.hot
         deliveries_max = self.terms.max_delivery_count
         until = now + self.terms.lock_ms if session is None else session.locked_until
@@ -238,8 +237,8 @@ class MessageDelivery:
                 self._page_in(line)
                 break
             line.take(seq)
-            chunk = chunks[seq >> 12]
-            row: SupportsIndex = seq & 4095
+            chunk = index.chunk_of(seq)
+            row: SupportsIndex = seq & MASK
             expires_at: int = chunk.expires[row]
             count: int = chunk.counts[row]
             if (expires_at and expires_at <= now) or count >= deliveries_max:

@@ -29,15 +29,31 @@ if TYPE_CHECKING:
 class Placement:
     """Where a message went."""
 
-    __slots__ = ("part", "rows", "seq")
+    __slots__ = ("part", "seq")
 
-    def __init__(self, part: Queue, seq: int, rows: list[RowId] | None) -> None:
+    def __init__(self, part: Queue, seq: int) -> None:
         self.part: Queue = part
         """The queue, or the fragment, whose journal has it."""
         self.seq: int = seq
         """0: it was accepted and dropped (ping, duplicate)."""
-        self.rows: list[RowId] | None = rows
-        """Its rows, if it went to a fragment and might go to another."""
+
+
+class MovablePlacement(Placement):
+    """In a fragment. Should its store fail before the disk knows, the message might go to another."""
+
+    __slots__ = ("_rows", "at", "message")
+
+    def __init__(self, part: Queue, seq: int, at: int, message: Message, rows: list[RowId] | None) -> None:
+        super().__init__(part, seq)
+        self.at: int = at
+        self.message: Message = message
+        self._rows: list[RowId] | None = rows
+
+    def rows(self) -> list[RowId]:
+        """All it may have, as journals name them; unless somebody named them, its own."""
+        if self._rows is not None:
+            return self._rows
+        return self.part.intake.rows_of(self.seq, self.at) or []
 
 
 @trait

@@ -20,14 +20,15 @@ DEFERRED_LOCKED: Final = 9
 """A deferred message in somebody's hands: returns to deferred, not to active."""
 
 STATES: Final = 10
-_BITS: Final = 12
-_ROWS: Final = 1 << _BITS
+BITS: Final = 10
+"""Fewer rows: more chunks in a backlog. More rows: a queue that is empty again and again makes a larger one each time."""
+_ROWS: Final = 1 << BITS
 # A row that several columns are asked for is a `SupportsIndex` here: compiled, its number is made an object once and not for each of them.
-_MASK: Final = _ROWS - 1
+MASK: Final = _ROWS - 1
 
 
 class Chunk:
-    """4,096 consecutive sequence numbers."""
+    """1,024 consecutive sequence numbers."""
 
     __slots__ = ("counts", "enqueued", "expires", "live", "locations", "min_expires", "owners", "sizes", "states")
 
@@ -105,23 +106,40 @@ class Chunk:
 class Index:
     """Rows by sequence number. A row exists from `add` to `remove`; asking for another is a defect of the caller."""
 
-    __slots__ = ("by_state", "chunks", "size_bytes", "total")
+    __slots__ = ("_last", "_last_number", "by_state", "chunks", "size_bytes", "total")
 
     def __init__(self) -> None:
         self.chunks: dict[int, Chunk] = {}
+        self._last: Chunk | None = None
+        """The one asked for last, and its number: the next question is mostly about the same."""
+        self._last_number: int = -1
         self.by_state: list[int] = [0] * STATES
         self.total: int = 0
         self.size_bytes: int = 0
 
     def add(self, seq: int, state: int, location: int, size: int, enqueued_at: int, expires_at: int, count: int) -> None:
-        chunk = self.chunks.get(seq >> _BITS)
+        chunk = self.find(seq)
         if chunk is None:
             chunk = Chunk()
-            self.chunks[seq >> _BITS] = chunk
-        chunk.add(seq & _MASK, state, location, size, enqueued_at, expires_at, count)
+            self.chunks[seq >> BITS] = chunk
+        chunk.add(seq & MASK, state, location, size, enqueued_at, expires_at, count)
         self.by_state[state] += 1
         self.total += 1
         self.size_bytes += size
+
+    def find(self, seq: int) -> Chunk | None:
+        """The chunk of this row, if there are rows in it."""
+        number = seq >> BITS
+        if number != self._last_number or self._last is None:
+            self._last = self.chunks.get(number)
+            self._last_number = number
+        return self._last
+
+    def chunk_of(self, seq: int) -> Chunk:
+        """As `find`, for a row that is there."""
+        chunk = self.find(seq)
+        assert chunk is not None, "no such row"
+        return chunk
 
     def remove(self, seq: int) -> int:
         """Forget a row; returns its location."""
@@ -129,13 +147,12 @@ class Index:
 
     def remove_all(self, seqs: list[int]) -> list[int]:
         """As `remove`, for several."""
-        chunks = self.chunks
         by_state = self.by_state
         locations: list[int] = []
         size_bytes = 0
         for seq in seqs:
-            chunk = chunks[seq >> _BITS]
-            row: SupportsIndex = seq & _MASK
+            chunk = self.chunk_of(seq)
+            row: SupportsIndex = seq & MASK
             state = chunk.states[row]
             assert state != GONE, "removed twice"
             chunk.states[row] = GONE
@@ -144,7 +161,8 @@ class Index:
             size_bytes += size
             locations.append(chunk.locations[row])
             if chunk.one_left() == 0:
-                del chunks[seq >> _BITS]
+                del self.chunks[seq >> BITS]
+                self._last = None
             elif chunk.expires[row]:
                 chunk.expires[row] = 0
         self.total -= len(seqs)
@@ -152,12 +170,12 @@ class Index:
         return locations
 
     def state(self, seq: int) -> int:
-        chunk = self.chunks.get(seq >> _BITS)
-        return GONE if chunk is None else chunk.states[seq & _MASK]
+        chunk = self.find(seq)
+        return GONE if chunk is None else chunk.states[seq & MASK]
 
     def set_state(self, seq: int, state: int) -> None:
-        chunk = self.chunks[seq >> _BITS]
-        row = seq & _MASK
+        chunk = self.chunk_of(seq)
+        row = seq & MASK
         self.by_state[chunk.states[row]] -= 1
         self.by_state[state] += 1
         chunk.states[row] = state
@@ -169,56 +187,52 @@ class Index:
         chunk.states[row] = LOCKED
 
     def owner(self, seq: int) -> int:
-        owners = self.chunks[seq >> _BITS].owners
-        return 0 if owners is None else owners[seq & _MASK]
+        owners = self.chunk_of(seq).owners
+        return 0 if owners is None else owners[seq & MASK]
 
     def set_owner(self, seq: int, number: int) -> None:
-        chunk = self.chunks[seq >> _BITS]
-        chunk.set_owner(seq & _MASK, number)
+        chunk = self.chunk_of(seq)
+        chunk.set_owner(seq & MASK, number)
 
     def location(self, seq: int) -> int:
-        location: int = self.chunks[seq >> _BITS].locations[seq & _MASK]
+        location: int = self.chunk_of(seq).locations[seq & MASK]
         return location
 
     def set_location(self, seq: int, location: int) -> None:
-        self.chunks[seq >> _BITS].locations[seq & _MASK] = location
+        self.chunk_of(seq).locations[seq & MASK] = location
 
     def set_body(self, seq: int, location: int, size: int) -> None:
         """The message was written again, changed."""
-        chunk = self.chunks[seq >> _BITS]
-        row = seq & _MASK
+        chunk = self.chunk_of(seq)
+        row = seq & MASK
         chunk.locations[row] = location
         self.size_bytes += size - chunk.sizes[row]
         chunk.sizes[row] = size
 
     def enqueued_at(self, seq: int) -> int:
-        at: int = self.chunks[seq >> _BITS].enqueued[seq & _MASK]
+        at: int = self.chunk_of(seq).enqueued[seq & MASK]
         return at
 
     def expires_at(self, seq: int) -> int:
-        at: int = self.chunks[seq >> _BITS].expires[seq & _MASK]
+        at: int = self.chunk_of(seq).expires[seq & MASK]
         return at
 
     def size(self, seq: int) -> int:
-        size: int = self.chunks[seq >> _BITS].sizes[seq & _MASK]
+        size: int = self.chunk_of(seq).sizes[seq & MASK]
         return size
 
     def count(self, seq: int) -> int:
-        count: int = self.chunks[seq >> _BITS].counts[seq & _MASK]
+        count: int = self.chunk_of(seq).counts[seq & MASK]
         return count
 
     def set_count(self, seq: int, count: int) -> None:
-        self.chunks[seq >> _BITS].counts[seq & _MASK] = count
+        self.chunk_of(seq).counts[seq & MASK] = count
 
     def count_deliveries(self, seqs: list[int]) -> None:
         """One more each, of those that are there."""
-        number = -1
-        chunk: Chunk | None = None
         for seq in seqs:
-            if seq >> _BITS != number:
-                number = seq >> _BITS
-                chunk = self.chunks.get(number)
-            row: SupportsIndex = seq & _MASK
+            chunk = self.find(seq)
+            row: SupportsIndex = seq & MASK
             if chunk is not None and chunk.states[row]:
                 chunk.counts[row] += 1
 
@@ -226,15 +240,15 @@ class Index:
         """The first row from `start` to below `end` in this state; `end` when there is none."""
         at = start
         while at < end:
-            number = at >> _BITS
+            number = at >> BITS
             chunk = self.chunks.get(number)
             if chunk is not None:
-                row = chunk.states.find(state, at & _MASK)
+                row = chunk.states.find(state, at & MASK)
                 if row >= 0:
-                    found = (number << _BITS) + row
+                    found = (number << BITS) + row
                     return found if found < end else end
-            at = (number + 1) << _BITS
-            if chunk is None and len(self.chunks) < 64:
+            at = (number + 1) << BITS
+            if chunk is None and len(self.chunks) < 256:
                 at = self._skip_gap(at, end)
         return end
 
@@ -242,22 +256,22 @@ class Index:
         """The first row of all in this state; -1 when there is none."""
         if not self.by_state[state]:
             return -1
-        end = (max(self.chunks) + 1) << _BITS
-        at = self.next_in_state(state, min(self.chunks) << _BITS, end)
+        end = (max(self.chunks) + 1) << BITS
+        at = self.next_in_state(state, min(self.chunks) << BITS, end)
         return at if at < end else -1
 
     def _skip_gap(self, at: int, end: int) -> int:
         """After a hole, go straight to the next chunk there is: sequence numbers may lie far apart."""
-        number = at >> _BITS
+        number = at >> BITS
         following = [n for n in self.chunks if n >= number]
-        return min(following) << _BITS if following else end
+        return min(following) << BITS if following else end
 
     def seqs_from(self, start: int, most: int) -> list[int]:
         """Up to `most` existing rows from `start` on, in order."""
         found: list[int] = []
-        for number in sorted(n for n in self.chunks if n >= start >> _BITS):
+        for number in sorted(n for n in self.chunks if n >= start >> BITS):
             states = self.chunks[number].states
-            base = number << _BITS
+            base = number << BITS
             for row in range(start - base if start > base else 0, _ROWS):
                 if states[row]:
                     found.append(base + row)
@@ -283,7 +297,7 @@ class Index:
         """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
         found: list[int] = []
         for number in sorted(self.chunks):
-            base = number << _BITS
+            base = number << BITS
             found.extend([base + row for row in self.chunks[number].expired(now, most - len(found))])
             if len(found) == most:
                 break

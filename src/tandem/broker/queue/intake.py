@@ -32,6 +32,8 @@ class Intake:
         self.sessions: SessionEvents = SessionEvents()
         self.shares_room: bool = False
         """Its size is not that of its own rows alone: only `check_room` knows it."""
+        self.names_rows: bool = False
+        """What it takes may have rows elsewhere, and `rows_of` knows them until it takes the next."""
         self.pings: int = 0
         self.duplicates_dropped: int = 0
         self._visible: _Visible | None = None

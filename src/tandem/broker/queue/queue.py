@@ -149,7 +149,7 @@ class Queue(Entity):
         self.intake.check_send(message, body_bytes)
 
     def enqueue(self, message: Message, now: int) -> Placement:
-        return Placement(self, self.intake.enqueue(message, now), None)
+        return Placement(self, self.intake.enqueue(message, now))
 
     def when_durable(self, effect: Effect) -> None:
         self.ledger.when_durable(effect)
@@ -184,7 +184,8 @@ class Queue(Entity):
             elif terms.has_sessions:
                 self.holding.pump(now)
             else:
-                self.receivers.pump(now)
+                if self.receivers.consumers:
+                    self.receivers.pump(now)
                 if self.receivers.watchers:
                     self.receivers.tell_watchers()
         if self.lending.waiters:

@@ -97,8 +97,7 @@ class Ready(Line):
         cursor = self.cursor
         if cursor > rows.durable_seq:
             return 0
-        chunk = index.chunks.get(cursor >> 12)
-        if chunk is not None and chunk.states[cursor & 4095] == READY:
+        if index.state(cursor) == READY:
             return cursor
         end = rows.durable_seq + 1
         seq = index.next_in_state(READY, cursor, end)

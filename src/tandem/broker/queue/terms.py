@@ -31,6 +31,7 @@ class Terms:
         self.default_ttl_ms: int = 0
         self.dead_letter_expired: bool = False
         self.quota_bytes: int = 0
+        self.detects_duplicates: bool = False
         self.may_send: bool = True
         self.may_receive: bool = True
         self.forwards: bool = False
@@ -46,6 +47,7 @@ class Terms:
         self.dead_letter_expired = description.dead_lettering_on_message_expiration
         self.quota_bytes = description.max_size_megabytes * 1_048_576
         self.forwards = description.forward_to is not None
+        self.detects_duplicates = description.requires_duplicate_detection
         status: EntityStatus = description.status
         self.may_send = status.may_send
         self.may_receive = status.may_receive

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected
 from tandem.broker.entities.partitioned import PartitionedQueue
 from tandem.broker.ports import Effect
+from tandem.broker.queue.entity import MovablePlacement
 from tandem.model.errors import BusError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from tandem.broker.ports import RowId
     from tandem.broker.queue.entity import Entity
     from tandem.gateway.amqp.connection import PeerConnection
-    from tandem.model.message import Message
 
 
 class PendingDisposition(Effect):
@@ -68,14 +68,26 @@ class ReroutableDisposition(PendingDisposition):
     """The same for messages that a fragment of a partitioned entity took. If its store fails before they are durable, those without a
     key are taken by another fragment, and their sender hears nothing but that they were accepted."""
 
-    __slots__ = ("_arriving", "items", "queue")
+    __slots__ = ("_arriving", "_is_batch", "items", "queue")
 
-    def __init__(self, connection: PeerConnection, session: Session, queue: Entity, part: Entity, first: int, turn_number: int) -> None:
+    def __init__(
+        self,
+        connection: PeerConnection,
+        session: Session,
+        queue: Entity,
+        part: Entity,
+        first: int,
+        turn_number: int,
+        items: list[MovablePlacement],
+        is_batch: bool,
+    ) -> None:
         super().__init__(connection, session, part, True, first, ACCEPTED, turn_number)
         self.queue: Entity = queue
         """The whole of which `part` is a fragment."""
-        self.items: list[tuple[list[Message], list[RowId]]] = []
-        """Per delivery its messages, and their rows in the journal."""
+        self.items: list[MovablePlacement] = items
+        """One for each delivery."""
+        self._is_batch: bool = is_batch
+        """All of them are of one delivery."""
         self._arriving: list[RowId] = []
         """Rows that a failed store may have on its disk all the same, and must give up when it is back."""
 
@@ -103,19 +115,23 @@ class ReroutableDisposition(PendingDisposition):
         self.part.terms.leave_service(False)  # found out before whoever watches the stores did
         again: ReroutableDisposition | None = None
         delivery_id = self.first - 1
-        for messages, rows in self.items:
+        for items in [self.items] if self._is_batch else [[item] for item in self.items]:
             delivery_id += 1
+            messages = [item.message for item in items]
             try:
-                part, placed, left = queue.rerouting.reroute(messages, rows, now)
+                part, placed, left = queue.rerouting.reroute(messages, [row for item in items for row in item.rows()], now)
             except BusError as refusal:
                 again = None
                 state = encode_rejected(connection.error_of(refusal, self.part.path))
                 connection.send_disposition(self.session, True, delivery_id, delivery_id, state, "")
                 continue
             if again is None or not again.extend(delivery_id, part, ACCEPTED, -1):
-                again = ReroutableDisposition(connection, self.session, queue, part, delivery_id, -1)
+                again = ReroutableDisposition(connection, self.session, queue, part, delivery_id, -1, [], self._is_batch)
                 part.when_durable(again)
-            again.items.append((messages, left + placed))
+            rows = left + placed
+            for message in messages:
+                again.items.append(MovablePlacement(part, 0, now, message, rows))
+                rows = []  # they are those of all messages of the delivery
             again._arriving.extend(left)
         connection.touch()
         connection.turn.schedule()

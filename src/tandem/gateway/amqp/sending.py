@@ -10,6 +10,7 @@ from tandem.amqp.message import data_of, scan
 from tandem.amqp.outcomes import ACCEPTED, encode_rejected, encode_transactional
 from tandem.broker.entities.joined import AllOf
 from tandem.broker.meters import REFUSED, SEND
+from tandem.broker.queue.entity import MovablePlacement
 from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition, ReroutableDisposition, accept_when_durable
 from tandem.gateway.amqp.settlements import transaction_of
@@ -18,8 +19,7 @@ from tandem.model.message import Message
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Link, ReceiverLink
-    from tandem.broker.ports import RowId
-    from tandem.broker.queue.entity import Entity
+    from tandem.broker.queue.entity import Entity, Placement
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
 
@@ -61,26 +61,24 @@ class Sending(LinkHandler):
         if settled:
             queue.when_durable(verbs.NOTHING)
         elif placed.part is not queue:
-            self._answer_for_fragment(link, delivery_id, placed.part, [message], placed.rows)
+            self._answer_for_fragment(link, delivery_id, placed)
         else:
             self._pending = accept_when_durable(self._pending, connection, link.session, queue, True, delivery_id)
 
-    def _answer_for_fragment(
-        self, link: ReceiverLink, delivery_id: int, part: Entity, messages: list[Message], rows: list[RowId] | None
-    ) -> None:
-        """A fragment took them: should its store fail before they are on its disk, another one takes those that have no key."""
+    def _answer_for_fragment(self, link: ReceiverLink, delivery_id: int, placed: Placement) -> None:
+        """A fragment took it: should its store fail before it is on its disk, another one takes it if it has no key."""
         pending = self._pending
+        part = placed.part
         turn_number = self.connection.turn.number
-        if rows is None:  # copies of it are in other stores too
+        if not isinstance(placed, MovablePlacement):  # copies of it are in other stores too
             whole = PendingDisposition(self.connection, link.session, part, True, delivery_id, ACCEPTED, turn_number)
             self.queue.when_durable(whole)
         elif isinstance(pending, ReroutableDisposition) and pending.extend(delivery_id, part, ACCEPTED, turn_number):
-            pending.items.append((messages, rows))
+            pending.items.append(placed)
         else:
-            reroutable = ReroutableDisposition(self.connection, link.session, self.queue, part, delivery_id, turn_number)
-            reroutable.items.append((messages, rows))
-            self._pending = reroutable
-            part.when_durable(reroutable)
+            begun = ReroutableDisposition(self.connection, link.session, self.queue, part, delivery_id, turn_number, [placed], False)
+            self._pending = begun
+            part.when_durable(begun)
 
     def _send_batch(self, link: ReceiverLink, delivery_id: int, queue: Entity, payload: bytes, settled: bool, now: int) -> None:
         self._send_messages(
@@ -92,23 +90,22 @@ class Sending(LinkHandler):
         if settled:
             queue.when_durable(verbs.NOTHING)
             return
+        connection = self.connection
         parts: dict[Entity, None] = {}
-        rows: list[RowId] = []
-        movable = True
+        movable: list[MovablePlacement] = []
         for one in placed:
             parts[one.part] = None
-            if one.rows is None:
-                movable = False
-            else:
-                rows.extend(one.rows)
+            if isinstance(one, MovablePlacement):
+                movable.append(one)
         if queue in parts:
-            self._pending = accept_when_durable(self._pending, self.connection, link.session, queue, True, delivery_id)
-        elif len(parts) == 1:
-            self._answer_for_fragment(link, delivery_id, placed[0].part, messages, rows if movable else None)
+            self._pending = accept_when_durable(self._pending, connection, link.session, queue, True, delivery_id)
+        elif len(parts) == 1 and len(movable) == len(placed):
+            holder = placed[0].part
+            holder.when_durable(ReroutableDisposition(connection, link.session, queue, holder, delivery_id, -1, movable, True))
         else:
             # Keyless messages of a batch go to one fragment; others may be all over the stores, and all of those have to answer.
-            pending = PendingDisposition(self.connection, link.session, queue, True, delivery_id, ACCEPTED, -1)
-            if not movable:
+            pending = PendingDisposition(connection, link.session, queue, True, delivery_id, ACCEPTED, -1)
+            if len(movable) < len(placed):
                 queue.when_durable(pending)
                 return
             joint = AllOf(pending, len(parts))

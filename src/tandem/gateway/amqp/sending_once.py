@@ -10,6 +10,7 @@ from tandem.amqp.message import decode_message
 from tandem.amqp.outcomes import ACCEPTED
 from tandem.broker.entities.joined import AllOf
 from tandem.broker.ports import Effect
+from tandem.broker.queue.entity import MovablePlacement
 from tandem.gateway import verbs
 from tandem.gateway.amqp.answers import PendingDisposition
 from tandem.gateway.amqp.sending import BATCH_FORMAT, Sending, split_batch
@@ -58,7 +59,7 @@ class SendingOnce(Sending):
         used: dict[Entity, None] = {}
         for one in placed:
             used[one.part] = None
-        if not used or any(one.rows is None for one in placed):
+        if not used or not all(isinstance(one, MovablePlacement) for one in placed):
             queue.when_durable(noted)
             return
         joint = AllOf(noted, len(used))

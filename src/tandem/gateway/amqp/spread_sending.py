@@ -79,7 +79,7 @@ class SpreadSending(Sending):
                 if settled:
                     self._front.when_durable(verbs.NOTHING)
                 else:
-                    self._answer_for_fragment(link, delivery_id, placed.part, [message], placed.rows)
+                    self._answer_for_fragment(link, delivery_id, placed)
                 return
             far = self._far_to(owner)
             far.send(payload, tag, settled, delivery_id, message_format)
