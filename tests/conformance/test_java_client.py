@@ -14,6 +14,7 @@ from tests.conformance.jvm import needs_java, run_page, seen, tell
 pytestmark = needs_java
 
 CONFIG = "".join(f'[[queue]]\nname = "{name}"\n' for name in ("transactions", "rolled-back", "tls", "websocket"))
+CONFIG += "".join(f'[[queue]]\nname = "{name}"\nrequires_session = true\n' for name in ("sessions", "processed"))
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,22 @@ def test_sends_and_receives_over_websocket(told: dict[str, Any]) -> None:
 
 def test_the_administration_client_works_on_any_port_with_a_policy_of_three_lines(told: dict[str, Any]) -> None:
     assert seen(told, "administration") == {"there": True, "lock": "PT1M", "after": False}
+
+
+def test_sessions_by_id_and_next_with_state_and_deferred_messages(told: dict[str, Any]) -> None:
+    found = seen(told, "sessions")
+    assert found == {"renewed": True, "next": ["green", ["g1"]], "held": ["b2"], "deferred": "b1", "state": "half way"}
+
+
+def test_a_session_processor_has_each_session_in_its_order(told: dict[str, Any]) -> None:
+    assert seen(told, "session_processor") == {"all": "true", "s0": "012", "s1": "012", "s2": "012", "s3": "012"}
+
+
+def test_topics_and_rules(told: dict[str, Any]) -> None:
+    found = seen(told, "topics_and_rules")
+    assert found["rules"] == ["large", "urgent"]
+    assert sorted(found["received"]) == ["large null", "urgent seen"]
+    assert found["left"] == ["urgent", "urgent", {"country": "fr"}, "SET sys.Label = 'seen'"]
 
 
 def test_the_program_of_the_guide_runs_as_it_stands(broker: BrokerProcess) -> None:

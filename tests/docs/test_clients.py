@@ -39,6 +39,8 @@ PROOFS: dict[str, dict[str, str]] = {
     },
     "Java": {
         "messages": f"{JAVA}::test_sends_and_receives_over_tls",
+        "sessions": f"{JAVA}::test_sessions_by_id_and_next_with_state_and_deferred_messages",
+        "topics, rules": f"{JAVA}::test_topics_and_rules",
         "administration": f"{JAVA}::test_the_administration_client_works_on_any_port_with_a_policy_of_three_lines",
         "transactions": f"{JAVA}::test_nothing_of_a_transaction_that_was_rolled_back_has_happened",
         "TLS": f"{JAVA}::test_sends_and_receives_over_tls",
