@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from kombu import Connection
+from kombu import Connection, Exchange, Queue
 
 URL, NAME, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 DIALLED: set[int] = set()
@@ -22,6 +22,20 @@ def look_up(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
         DIALLED.add(int(port))
         host, port = "127.0.0.1", PORT
     return _look_up(host, port, *rest, **options)
+
+
+def administration(channel: Any) -> list[object]:
+    """A queue is made, counted, emptied and deleted."""
+    queue = Queue("kombu.passing", Exchange("kombu.passing"), channel=channel)
+    queue.declare()
+    for number in range(3):
+        channel.basic_publish(channel.prepare_message(str(number)), exchange=queue.name, routing_key="")
+    counted = queue.queue_declare(passive=True).message_count
+    purged = queue.purge()
+    left = queue.queue_declare(passive=True).message_count
+    queue.delete()
+    there = [one.name for one in channel.queue_mgmt_service.list_queues()]
+    return [counted, purged, left, queue.name in there]
 
 
 def main() -> None:
@@ -37,6 +51,7 @@ def main() -> None:
             message.ack()
         seen["bodies"] = sorted(bodies)
         queue.close()
+        seen["administration"] = administration(connection.channel())
     seen["dialled"] = sorted(DIALLED)
     print(json.dumps(seen))
 

@@ -42,4 +42,4 @@ def test_kombu_finds_a_broker_that_has_a_name_two_ports_and_a_certificate_it_tru
         environ = kept | {"PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"bodies": [1, 2], "dialled": [443, 5671]}
+    assert json.loads(done.stdout) == {"bodies": [1, 2], "administration": [3, 3, 0, False], "dialled": [443, 5671]}

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conformance.house import ROOT_KEY, ROOT_NAME, ProcessBroker
+from tests.conformance.house import ROOT_KEY, ROOT_NAME, TOPIC, ProcessBroker
 
 QUEUES = {"plain": 20, "sessions": 4, "short": 2}
-SCRIPTS = Path(__file__).resolve().parent.parent / "js"
 
 proton = pytest.importorskip("proton", reason="MISSING: python-qpid-proton, which needs a C compiler; pip install python-qpid-proton")
 
-from proton import Delivery, Message, int32, symbol, timestamp, ubyte, ulong  # noqa: E402
-from proton.reactor import Container  # noqa: E402
+from proton import Delivery, Message, SSLDomain, int32, symbol, timestamp, ubyte, ulong  # noqa: E402
+from proton.reactor import Container, Filter  # noqa: E402
 from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
+
+
+def connect(address: str, **options: Any) -> Any:
+    container = Container()
+    container.allow_insecure_mechs = True
+    return BlockingConnection(address, timeout=20, container=container, user=ROOT_NAME, password=ROOT_KEY, allowed_mechs="PLAIN", **options)
 
 
 @pytest.fixture
 def connection(broker: ProcessBroker) -> Iterator[Any]:
-    container = Container()
-    container.allow_insecure_mechs = True
-    opened = BlockingConnection(
-        f"amqp://localhost:{broker.port}", timeout=20, container=container, user=ROOT_NAME, password=ROOT_KEY, allowed_mechs="PLAIN"
-    )
+    opened = connect(f"amqp://localhost:{broker.port}")
     yield opened
     opened.close()
 
@@ -112,3 +112,41 @@ def test_proton_is_told_of_a_stolen_link_and_keeps_its_connection(connection: An
     with pytest.raises(LinkDetached, match="amqp:link:stolen"):
         connection.create_receiver(queue, name="same", credit=1)
     connection.create_sender(broker.queue("plain")).send(Message(body="fine"))
+
+
+def test_proton_verifies_the_broker_over_tls(broker: ProcessBroker) -> None:
+    trust = SSLDomain(SSLDomain.MODE_CLIENT)
+    trust.set_trusted_ca_db(broker.process.line("CA file:"))
+    trust.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+    queue = broker.queue("plain")
+    connection = connect(f"amqps://localhost:{broker.port}", ssl_domain=trust)
+    connection.create_sender(queue).send(Message(body="private"))
+    assert connection.create_receiver(queue, credit=1).receive().body == "private"
+    connection.close()
+
+
+def test_proton_takes_a_session_by_id_and_the_next_one(connection: Any, broker: ProcessBroker) -> None:
+    queue = broker.queue("sessions")
+    sender = connection.create_sender(queue)
+    for group in ("blue", "green", "blue"):
+        sender.send(Message(body=f"for {group}", group_id=group))
+
+    def take(session: str | None) -> tuple[Any, str]:
+        name = symbol("com.microsoft:session-filter")
+        receiver = connection.create_receiver(queue, name=f"of {session}", credit=2, options=Filter({name: session}))
+        answer = receiver.link.remote_source.filter
+        answer.rewind()
+        answer.next()
+        return receiver, answer.get_dict()[name]
+
+    (blue, by_id), (following, next_one) = take("blue"), take(None)
+    assert (by_id, next_one) == ("blue", "green")
+    assert [blue.receive().body, blue.receive().body, following.receive().body] == ["for blue", "for blue", "for green"]
+
+
+def test_proton_sends_to_a_topic_and_receives_what_the_rule_of_a_subscription_lets_through(connection: Any, broker: ProcessBroker) -> None:
+    receiver = connection.create_receiver(f"{TOPIC}/Subscriptions/ruled", credit=2)
+    sender = connection.create_sender(TOPIC)
+    for subject in ("other", "s"):
+        sender.send(Message(body=f"about {subject}", subject=subject))
+    assert receiver.receive().body == "about s"

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 CONFORMANCE = "tests/conformance"
 GO = f"{CONFORMANCE}/test_go_client.py"
+PROTON = f"{CONFORMANCE}/test_proton_client.py"
 JAVA = f"{CONFORMANCE}/test_java_client.py"
 COLUMNS = ("messages", "sessions", "topics, rules", "administration", "transactions", "TLS", "WebSocket")
 PROOFS: dict[str, dict[str, str]] = {
@@ -55,11 +56,15 @@ PROOFS: dict[str, dict[str, str]] = {
     },
     "Celery, kombu": {
         "messages": f"{CONFORMANCE}/test_kombu.py::test_kombu_finds_a_broker_that_has_a_name_two_ports_and_a_certificate_it_trusts",
+        "administration": f"{CONFORMANCE}/test_kombu.py::test_kombu_finds_a_broker_that_has_a_name_two_ports_and_a_certificate_it_trusts",
         "TLS": f"{CONFORMANCE}/test_kombu.py::test_kombu_finds_a_broker_that_has_a_name_two_ports_and_a_certificate_it_trusts",
     },
     "AMQP 1.0 (Proton, rhea)": {
-        "messages": f"{CONFORMANCE}/test_proton_client.py::test_proton_sends_receives_and_settles",
+        "messages": f"{PROTON}::test_proton_sends_receives_and_settles",
+        "sessions": f"{PROTON}::test_proton_takes_a_session_by_id_and_the_next_one",
+        "topics, rules": f"{PROTON}::test_proton_sends_to_a_topic_and_receives_what_the_rule_of_a_subscription_lets_through",
         "transactions": f"{CONFORMANCE}/test_transactions.py::test_proton_moves_messages_in_transactions_and_aborts_one",
+        "TLS": f"{PROTON}::test_proton_verifies_the_broker_over_tls",
         "WebSocket": f"{CONFORMANCE}/test_node_clients.py::test_rhea_sends_receives_settles_and_drains",
     },
     "HTTP (`curl`)": {
