@@ -15,8 +15,9 @@ from tests.conformance.jvm import needs_java, run_page, seen, tell
 pytestmark = needs_java
 
 QUEUES = ("orders", "plain", "tls", "websocket", "commit-in", "commit-out", "rollback", "recover", "delay", "select", "browse")
-CONFIG = "".join(f'[[queue]]\nname = "{name}"\nlock_duration = "5m"\n' for name in QUEUES) + (
-    '[[topic]]\nname = "events"\n[[topic.subscription]]\nname = "eu"\n'
+CONFIG = "".join(f'[[queue]]\nname = "{name}"\nlock_duration = "5m"\n' for name in QUEUES)
+CONFIG += "".join(
+    f'[[topic]]\nname = "{name}"\n[[topic.subscription]]\nname = "eu"\n' for name in ("events", "durable-events", "shared-events")
 )
 
 
@@ -68,8 +69,9 @@ def test_what_only_an_administrator_can_make_is_refused_in_words_that_help_and_t
     found = seen(told, "refused")
     for wish in ("temporary_queue", "temporary_topic"):
         assert "Dynamic nodes" in found[wish] and "amqp:not-implemented" in found[wish]
-    for wish in ("topic", "shared", "durable"):
-        assert "events/Subscriptions/<name>" in found[wish] and "amqp:not-implemented" in found[wish]
+    assert "events/Subscriptions/<name>" in found["topic"] and "amqp:not-implemented" in found["topic"]
+    for wish in ("shared", "durable"):
+        assert "events/Subscriptions/mine' could not be found. Create it" in found[wish] and "amqp:not-found" in found[wish]
     assert found["after"] == ["one", "two"]
 
 
@@ -80,3 +82,13 @@ def test_the_program_of_the_guide_runs_as_it_stands(broker: BrokerProcess) -> No
 
 def test_a_subscription_is_received_from_as_a_queue(told: dict[str, Any]) -> None:
     assert seen(told, "subscription") == "told"
+
+
+def test_a_durable_subscriber_receives_from_the_subscription_of_its_name_and_does_not_delete_it(told: dict[str, Any]) -> None:
+    *received, unsubscribing = seen(told, "durable")
+    assert received == ["first", "second"]
+    assert "amqp:invalid-field" in unsubscribing
+
+
+def test_shared_consumers_receive_from_the_subscription_of_their_name(told: dict[str, Any]) -> None:
+    assert seen(told, "shared") == ["number 2", "number 1"]

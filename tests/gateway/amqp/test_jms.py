@@ -60,19 +60,21 @@ def attach(raw: Raw, source: amqp.Terminus | None, target: amqp.Terminus | None)
 
 
 @pytest.mark.parametrize(
-    ("source", "target"),
+    ("source", "target", "condition"),
     [
-        (amqp.Terminus(dynamic=True), None),
-        (None, amqp.Terminus(dynamic=True, capabilities=["temporary-queue"])),
-        (amqp.Terminus("events", durable=2), None),
-        (amqp.Terminus("events", capabilities=["topic"]), None),
-        (amqp.Terminus("events", capabilities=["topic", "shared", "global"]), None),
+        (amqp.Terminus(dynamic=True), None, "amqp:not-implemented"),
+        (None, amqp.Terminus(dynamic=True, capabilities=["temporary-queue"]), "amqp:not-implemented"),
+        (amqp.Terminus("events", durable=2), None, "amqp:not-found"),
+        (amqp.Terminus("events", capabilities=["topic"]), None, "amqp:not-implemented"),
+        (amqp.Terminus("events", capabilities=["topic", "shared", "global"]), None, "amqp:not-found"),
     ],
 )
-def test_nodes_and_subscriptions_are_not_made_by_attaching(raw: Raw, source: amqp.Terminus | None, target: amqp.Terminus | None) -> None:
+def test_nodes_and_subscriptions_are_not_made_by_attaching(
+    raw: Raw, source: amqp.Terminus | None, target: amqp.Terminus | None, condition: str
+) -> None:
     with pytest.raises(Refused) as refused:
         attach(raw, source, target)
-    assert refused.value.condition == "amqp:not-implemented"
+    assert refused.value.condition == condition
     assert "Create" in refused.value.description
     raw.feed("q", "the session lives on")
 

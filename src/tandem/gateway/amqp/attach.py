@@ -16,7 +16,7 @@ from tandem.cluster.peers import PART_PROPERTY
 from tandem.gateway.amqp.cbs import TokenNode
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.coordinator import CoordinatorLink
-from tandem.gateway.amqp.jms import DELAYED_DELIVERY, refuse_unmade_nodes
+from tandem.gateway.amqp.jms import DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS, node_of
 from tandem.gateway.amqp.leases import LeaseOperations
 from tandem.gateway.amqp.management import ManagementNode
 from tandem.gateway.amqp.peer_requests import BYTES_MAX, PEER, PeerNode
@@ -83,17 +83,14 @@ def _attach(connection: PeerConnection, link: Link, look_again: bool) -> None:
             _attach_coordinator(connection, link)
             connection.touch()
             return
-        if terminus is not None:
-            refuse_unmade_nodes(terminus, not link.receiver, connection.context.namespace)
-        if terminus is None or terminus.address is None:
-            raise InvalidField(f"The attach names no address in its {'target' if link.receiver else 'source'}.")
-        path = terminus.address
-        _attach_to(connection, link, addresses.parse(path))
+        address = node_of(terminus or Terminus(), link.name, not link.receiver, connection.context.namespace)
+        path = address.path
+        _attach_to(connection, link, address)
     except BusError as error:
         if look_again and isinstance(error, EntityNotFound):
             connection.context.spawn(_attach_again(connection, link))
             return
-        refusal = connection.error_of(error, addresses.parse(path).path)
+        refusal = connection.error_of(error, path)
         if isinstance(error, Unauthorized):
             connection.context.warn(f"link of {connection.peer} refused: {refusal.description}")
         link.refuse(refusal)
@@ -296,6 +293,8 @@ def serve_receiver(link: SenderLink, address: Address, queue: Entity, consumer: 
     link.handle_with(_receiving(connection, queue, consumer))
     queue.add_consumer(consumer)
     connection.keep_link(link, address, Right.LISTEN)
+    if SHARED_SUBSCRIPTIONS in link.desired_capabilities:
+        link.offer([SHARED_SUBSCRIPTIONS])
     if session is None:
         link.accept()
         return

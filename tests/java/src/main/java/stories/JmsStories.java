@@ -9,6 +9,7 @@ import jakarta.jms.Queue;
 import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
+import jakarta.jms.Topic;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -43,6 +44,8 @@ public final class JmsStories {
         stories.add("browsed", () -> connected("amqp://" + address, JmsStories::browsed));
         stories.add("refused", () -> connected("amqp://" + address, JmsStories::refused));
         stories.add("subscription", () -> connected("amqp://" + address, JmsStories::subscription));
+        stories.add("durable", () -> connected("amqp://" + address, JmsStories::durable));
+        stories.add("shared", () -> connected("amqp://" + address, JmsStories::shared));
         stories.tellAll();
     }
 
@@ -220,5 +223,44 @@ public final class JmsStories {
         MessageProducer producer = session.createProducer(session.createTopic("events"));
         producer.send(session.createTextMessage("told"));
         return text(session.createConsumer(session.createQueue("events/Subscriptions/eu")).receive(PATIENCE_MS));
+    }
+
+    /** A subscriber with the name of an administrator's subscription; it is away while the second message is sent. */
+    private static Object durable(Connection connection) throws JMSException {
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        Topic topic = session.createTopic("durable-events");
+        MessageProducer producer = session.createProducer(topic);
+        List<Object> seen = new ArrayList<>();
+        try (Connection named = new JmsConnectionFactory(keyName, key, "amqp://" + address).createConnection()) {
+            named.setClientID("shop");
+            named.start();
+            Session own = named.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            for (String text : List.of("first", "second")) {
+                producer.send(session.createTextMessage(text));
+                MessageConsumer subscriber = own.createDurableSubscriber(topic, "eu");
+                seen.add(text(subscriber.receive(PATIENCE_MS)));
+                subscriber.close();
+            }
+            seen.add(complaint(() -> {
+                own.unsubscribe("eu");
+                return null;
+            }));
+        }
+        return seen;
+    }
+
+    /** Two of one connection share a subscription: each message goes to one of them. */
+    private static Object shared(Connection connection) throws JMSException {
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        Topic topic = session.createTopic("shared-events");
+        MessageConsumer durable = session.createSharedDurableConsumer(topic, "eu", "number = 1");
+        MessageConsumer fleeting = session.createSharedConsumer(topic, "eu", "number = 2");
+        MessageProducer producer = session.createProducer(topic);
+        for (int number = 1; number <= 2; number++) {
+            TextMessage message = session.createTextMessage("number " + number);
+            message.setIntProperty("number", number);
+            producer.send(message);
+        }
+        return List.of(text(fleeting.receive(PATIENCE_MS)), text(durable.receive(PATIENCE_MS)));
     }
 }
