@@ -14,8 +14,9 @@ QUEUES = {"plain": 20, "sessions": 4, "short": 2}
 
 proton = pytest.importorskip("proton", reason="MISSING: python-qpid-proton, which needs a C compiler; pip install python-qpid-proton")
 
-from proton import Delivery, Message, SSLDomain, int32, symbol, timestamp, ubyte, ulong  # noqa: E402
-from proton.reactor import Container, Filter  # noqa: E402
+from proton import Delivery, Event, Message, SSLDomain, int32, symbol, timestamp, ubyte, ulong  # noqa: E402
+from proton.handlers import MessagingHandler  # noqa: E402
+from proton.reactor import Backoff, Container, Filter  # noqa: E402
 from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
 
 
@@ -150,3 +151,41 @@ def test_proton_sends_to_a_topic_and_receives_what_the_rule_of_a_subscription_le
     for subject in ("other", "s"):
         sender.send(Message(body=f"about {subject}", subject=subject))
     assert receiver.receive().body == "about s"
+
+
+class Reconnecting(MessagingHandler):
+    """Loses its connection with a message in hand, and receives it again over the next one."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        super().__init__(prefetch=1, auto_accept=False)
+        self.port, self.queue = port, queue
+        self.seen: list[object] = []
+
+    def on_start(self, event: Event) -> None:
+        event.container.allow_insecure_mechs = True
+        connection = event.container.connect(
+            f"amqp://localhost:{self.port}", user=ROOT_NAME, password=ROOT_KEY, allowed_mechs="PLAIN", reconnect=Backoff(max_tries=3)
+        )
+        event.container.create_receiver(connection, self.queue)
+
+    def on_message(self, event: Event) -> None:
+        self.seen.append((event.message.body, event.message.delivery_count))
+        if len(self.seen) == 1:
+            event.transport.close_tail()
+            event.transport.close_head()
+        else:
+            self.accept(event.delivery)
+            event.connection.close()
+
+    def on_transport_error(self, event: Event) -> None:
+        self.seen.append(event.transport.condition.description)
+        if len(self.seen) > 2:
+            event.container.stop()
+
+
+def test_proton_receives_again_over_the_connection_that_it_made_anew(connection: Any, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    connection.create_sender(queue).send(Message(body="kept"))
+    handler = Reconnecting(broker.port, queue)
+    Container(handler).run()
+    assert handler.seen == [("kept", 0), "connection aborted", ("kept", 1)]

@@ -13,7 +13,7 @@ from tests.differential.values import KEYS, POOL, binary, list_of, map_of, symbo
 HEADERS = b"AMQP\x00\x01\x00\x00"
 FIRST_TRANSFER = 1
 """What the broker says in its begin."""
-FIRST_DELIVERY = 0x40000000
+FIRST_DELIVERY = 0
 _POOL_SIZE = len(POOL)
 _ODD = 65536 // 5
 _ODD_OR_NULL = _ODD + (65536 - _ODD) // 3

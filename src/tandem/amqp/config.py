@@ -32,5 +32,5 @@ class ConnectionConfig:
     next_outgoing_id: int = 0
     """First transfer id, which the window counts."""
     first_delivery_id: int | None = None
-    """None: as the transfer id. A server should stay away from the client's: 0x40000000."""
+    """None: as the transfer id. `Session.number_deliveries_from` says otherwise for one session."""
     properties: dict[object, object] | None = field(default=None)

@@ -423,6 +423,10 @@ class Session:
 
     # -- deliveries out ---------------------------------------------------------------------------------------------
 
+    def number_deliveries_from(self, first: int) -> None:
+        """For a session that has sent none."""
+        self.next_delivery_id = first
+
     def next_delivery(self) -> int:
         """The id of the next one."""
         delivery_id = self.next_delivery_id

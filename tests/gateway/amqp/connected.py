@@ -34,7 +34,13 @@ class Written(ConnectionWriter):
 class Connected:
     """`client` has a session to the broker; `desk.run()` lets the disk answer, `exchange` does not."""
 
-    def __init__(self, *descriptions: QueueDescription, limits: Limits | None = None, faults: bool = False) -> None:
+    def __init__(
+        self,
+        *descriptions: QueueDescription,
+        limits: Limits | None = None,
+        faults: bool = False,
+        properties: dict[object, object] | None = None,
+    ) -> None:
         self.desk = Desk(*(descriptions or (QueueDescription(name="q"),)))
         self.log: list[str] = []
         namespace = self.desk.namespace
@@ -48,7 +54,7 @@ class Connected:
         kind = FaultyConnection if faults else PeerConnection
         self.peer = kind(lambda host: self.context, attach, self.writer, "test", "broker")
         self.peer.grant(Grant(frozenset(Right), 2**62, "", "root"))
-        self.client = amqp.Connection(Notes(), amqp.ConnectionConfig(container_id="client"), False)
+        self.client = amqp.Connection(Notes(), amqp.ConnectionConfig(container_id="client", properties=properties), False)
         self.client.open()
         self.session = self.client.begin()
         self.exchange()

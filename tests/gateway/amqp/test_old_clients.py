@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from tandem import amqp
 from tandem.amqp.performatives import Begin, Disposition, Open, Transfer
 from tandem.testing import Bus
@@ -44,13 +46,15 @@ def test_a_client_that_counts_our_transfers_from_zero_gets_them() -> None:
     assert [amqp.decode_message(transfer[2]).properties["message-id"] for transfer in notes.transfers] == ["a", "b", "c"]
 
 
-def test_ids_of_deliveries_stay_away_from_those_of_the_client() -> None:
-    both = Connected()
+@pytest.mark.parametrize(("properties", "first"), [({"framework": "Python/3.11.7"}, 0x40000000), ({"framework": "Go"}, 0), (None, 0)])
+def test_ids_of_deliveries_stay_away_from_those_of_a_python_client(properties: dict[object, object] | None, first: int) -> None:
+    """Its sender links take a disposition of the broker's for one of their own. Proton, connected again, takes no other id than 0."""
+    both = Connected(properties=properties)
     link, _ = both.sender()
     _, notes = both.receiver()
     link.send(payload("a"), b"a", False, None)
     both.settle()
-    assert notes.transfers[0][0] == 0x40000000
+    assert notes.transfers[0][0] == first
 
 
 def test_open_says_what_it_speaks_to_in_its_last_field() -> None:

@@ -40,8 +40,10 @@ _PRODUCT: Final = ("product", "version", "user-agent")
 """What SDKs say of themselves in their open."""
 _FIRST_TRANSFER_ID: Final = 1
 """As in the service. Old JavaScript clients (rhea 1) count ours from 0 whatever `begin` says: far from that, their window would be shut."""
-_FIRST_DELIVERY_ID: Final = 0x40000000
-"""Away from the client's own ids: its sender links take a disposition for either."""
+_FIRST_DELIVERY_ID: Final = 0
+"""As in the service. Proton, once it has connected again, takes no other."""
+_FAR_DELIVERY_ID: Final = 0x40000000
+"""For the SDK for Python, away from its own ids: its sender links take a disposition for either."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -376,6 +378,8 @@ class PeerConnection(ConnectionHandler, Flushed):
         most = self.context.limits.sessions_before_token_max
         if not self.authenticated and len(session.connection.sessions) > most:
             self.close(QuotaExceeded(f"Before a token was put a connection may have {most} sessions."))
+        if str(session.connection.remote_properties.get("framework")).startswith("Python"):
+            session.number_deliveries_from(_FAR_DELIVERY_ID)
 
     def on_attach(self, link: Link) -> None:
         if not self.authenticated:
