@@ -14,7 +14,7 @@ from tandem.gateway.http import rest
 from tandem.gateway.http.atom.verbs import Atom
 from tandem.gateway.http.atom.xml import ERROR_TYPE, KEY_ELEMENT, error_document
 from tandem.gateway.http.onward import HEADER, Onward
-from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, peer_of, split_target
+from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, peer_of, split_target, to_the_end
 from tandem.model.clock import Clock
 from tandem.model.errors import AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.model.limits import Limits
@@ -229,12 +229,7 @@ class HttpFront:
                 raise
             if target is not None:
                 return await self._rest.handle(namespace, request, target, incoming.headers.items())
-            reply = await self._atom.handle(namespace, request)
-            action = CHANGED if request.method in ("PUT", "DELETE") else READ_KEYS if KEY_ELEMENT in reply.body else ""
-            if action and reply.status < 300:
-                done = {"PUT": "created" if reply.status == 201 else "updated", "DELETE": "deleted"}.get(request.method, "")
-                namespace.audited(action, request.token or "", peer_of(incoming), entity, done)
-            return reply
+            return await to_the_end(self._administered(namespace, request, peer_of(incoming), entity))
         except BusError as error:
             if error.status >= 500:
                 logger.error("%s /%s: %s", incoming.method, entity, error.description)
@@ -248,6 +243,14 @@ class HttpFront:
             logger.exception("%s /%s failed", incoming.method, entity)
             failure = BusError(f"the broker could not do this: {type(error).__name__}")
             return self._refusal(namespace, failure, 500, entity)
+
+    async def _administered(self, namespace: HttpNamespace, request: Request, peer: str, entity: str) -> Reply:
+        reply = await self._atom.handle(namespace, request)
+        action = CHANGED if request.method in ("PUT", "DELETE") else READ_KEYS if KEY_ELEMENT in reply.body else ""
+        if action and reply.status < 300:
+            done = {"PUT": "created" if reply.status == 201 else "updated", "DELETE": "deleted"}.get(request.method, "")
+            namespace.audited(action, request.token or "", peer, entity, done)
+        return reply
 
     def _refusal(self, namespace: HttpNamespace | None, error: BusError, status: int, entity: str) -> Reply:
         detail = error.description

@@ -17,7 +17,7 @@ from tandem.gateway.http.connections import close_connection, describe_connectio
 from tandem.gateway.http.console_files import serve_console
 from tandem.gateway.http.lock_pages import describe_locks, release_locks
 from tandem.gateway.http.relay_pages import serve_relays
-from tandem.gateway.http.types import PASSIVE, note_refused, peer_of
+from tandem.gateway.http.types import PASSIVE, note_refused, peer_of, to_the_end
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.server import sas
@@ -199,9 +199,7 @@ class OperatorPages:
             await self._server.admins[number].authorize(request.headers.get("Authorization"), "", Right.MANAGE)
             if request.method not in (*methods, *(("HEAD",) if "GET" in methods else ())):
                 raise WrongMethod(f"{request.method} means nothing here; {', '.join(methods)} do")
-            done = as_json(await handler(request))
-            self._audited(request, number)
-            return done
+            return as_json(await to_the_end(self._done(request, handler, number, peer_of(request))))
         except BusError as error:
             error.reword(self._server.contexts[number].tracker.describe(error, "", self._server.turn.now))
             if isinstance(error, AuthenticationFailed | Unauthorized):
@@ -210,12 +208,14 @@ class OperatorPages:
         except (ValueError, RecursionError) as error:
             return as_json({"error": "amqp:decode-error", "description": str(error)}, 400)
 
-    def _audited(self, request: web.BaseRequest, number: int) -> None:
+    async def _done(self, request: web.BaseRequest, handler: Callable[[web.BaseRequest], Any], number: int, peer: str) -> object:
+        done = await handler(request)
         action = CHANGED if request.method not in ("GET", "HEAD") else READ_KEYS if "keys" in request.query else ""
         if action:
             context = self._server.contexts[number]
             who = context.authority.holder_of(request.headers.get("Authorization", ""))
-            context.audited(action, who, peer_of(request), request.path[:200], request.method)
+            context.audited(action, who, peer, request.path[:200], request.method)
+        return done
 
 
 async def _may_read(context: NamespaceContext, given: str, refusals: list[BusError]) -> bool:

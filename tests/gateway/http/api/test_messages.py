@@ -409,3 +409,38 @@ def test_who_changed_and_removed_what_is_audited(bus: Bus, console: ConsoleClien
         ("purged", who, "watched", "console: POST messages/purge, 1 messages"),
         ("changed", who, "watched", "console: DELETE entity"),
     ]
+
+
+def test_a_change_whose_client_hangs_up_is_in_force_as_it_is_on_disk_and_audited(bus: Bus, console: ConsoleClient, queue: str) -> None:
+    import socket
+
+    context, admin = bus._server.contexts[0], bus._server.admins[0]  # type: ignore[union-attr]
+    entries: list[Any] = []
+    began, hung_up, written = threading.Event(), threading.Event(), threading.Event()
+    delete = admin._catalog.delete_entity
+
+    def slow(id_: int) -> None:
+        began.set()
+        assert hung_up.wait(10)
+        delete(id_)
+        written.set()
+
+    admin._catalog.delete_entity = slow  # type: ignore[method-assign]
+    kept, context.audit = context.audit, entries.append
+    try:
+        body = json.dumps({"path": queue}).encode()
+        with socket.create_connection(("127.0.0.1", bus.port)) as peer:
+            head = f"DELETE /$tandem/api/entity HTTP/1.1\r\nHost: localhost\r\nAuthorization: {console.token}\r\n"
+            peer.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            where = "{}:{}".format(*peer.getsockname())
+            assert began.wait(10)
+        console("POST", "entity", path=queue)  # a later request: the broker knows of the hang-up
+        hung_up.set()
+        assert written.wait(10)
+        wait_until(lambda: entries, "the change is audited")
+    finally:
+        context.audit = kept
+        admin._catalog.delete_entity = delete  # type: ignore[method-assign]
+    assert [(one.action, one.peer, one.what, one.detail) for one in entries] == [("changed", where, queue, "console: DELETE entity")]
+    with pytest.raises(Refusal, match="404"):
+        console("POST", "messages/send", path=queue, messages=[{"body": "would be lost with the next start"}])

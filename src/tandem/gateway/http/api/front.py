@@ -15,7 +15,7 @@ from tandem.gateway.http.api.overview import Overview
 from tandem.gateway.http.api.report import ReportTickets
 from tandem.gateway.http.api.spread_messages import shared_out
 from tandem.gateway.http.onward import HEADER
-from tandem.gateway.http.types import peer_of
+from tandem.gateway.http.types import peer_of, to_the_end
 from tandem.model.errors import BusError, EntityNotFound
 from tandem.server.audit import CHANGED, PURGED, TOKEN
 
@@ -77,6 +77,7 @@ _AUDITED: Final[dict[str, str]] = {
     "POST cluster/move": CHANGED,
     "POST cluster/drain": CHANGED,
 }
+"""Each is done to its end, once begun."""
 
 
 class ConsoleApi:
@@ -116,6 +117,23 @@ class ConsoleApi:
         node = onward.owner_elsewhere(number, path)
         return (onward, node) if node is not None else None
 
+    async def _answered(self, call: ApiCall, what: str, handler: Handler, raw: bytes) -> web.StreamResponse:
+        """Here, or by whoever has what it is about; and written down."""
+        request, peer = call.request, peer_of(call.request)
+        shared = shared_out(call, what, handler) if what in _OF_MESSAGES else None
+        elsewhere = self._elsewhere(request, call.number, what, str(call.body.get("path", ""))) if shared is None else None
+        if elsewhere is not None:
+            onward, node = elsewhere
+            answered = await onward.answer(node, request, raw)
+            if answered.status == 200:
+                _note(call, what, peer, json.loads(answered.body) if what in _AUDITED and isinstance(answered.body, bytes) else {})
+            return answered
+        call.context.turn.begin()
+        found = await (handler(call) if shared is None else shared)
+        if HEADER not in request.headers:  # else whoever asked us knows who asked them
+            _note(call, what, peer, found)
+        return found if isinstance(found, web.StreamResponse) else answer(found)
+
     async def serve(self, request: web.BaseRequest, rest: tuple[str, ...]) -> web.StreamResponse:
         number = self._namespace(request)
         context = self._server.contexts[number]
@@ -134,20 +152,8 @@ class ConsoleApi:
                 raise EntityNotFound(f"The console has no call '{what[:80]}'.")
             raw = await read_body(request, limits.http_body_bytes_max, limits.http_body_ms_max)
             body = parse_body(raw)
-            call = ApiCall(self._server, number, request, caller, body)
-            shared = shared_out(call, what, handler) if what in _OF_MESSAGES else None
-            elsewhere = self._elsewhere(request, number, what, str(body.get("path", ""))) if shared is None else None
-            if elsewhere is not None:
-                onward, node = elsewhere
-                answered = await onward.answer(node, request, raw)
-                if answered.status == 200 and what in _AUDITED:
-                    _note(call, what, json.loads(answered.body if isinstance(answered.body, bytes) else b"{}"))
-                return answered
-            context.turn.begin()
-            found = await (handler(call) if shared is None else shared)
-            if HEADER not in request.headers:  # else whoever asked us knows who asked them
-                _note(call, what, found)
-            return found if isinstance(found, web.StreamResponse) else answer(found)
+            work = self._answered(ApiCall(self._server, number, request, caller, body), what, handler, raw)
+            return await (to_the_end(work) if what in _AUDITED else work)
         except BusError as error:
             if error.status >= 500:
                 logger.error("%s %s: %s", request.method, request.path[:100], error.description)
@@ -162,7 +168,7 @@ class ConsoleApi:
             return refusal(context, request, failure, context.connection_clock.now_ms())
 
 
-def _note(call: ApiCall, what: str, found: Any) -> None:
+def _note(call: ApiCall, what: str, peer: str, found: Any) -> None:
     """Who changed or removed something; a step that did nothing is no news."""
     action = _AUDITED.get(what)
     done = found.get("done") if isinstance(found, dict) else None
@@ -171,4 +177,4 @@ def _note(call: ApiCall, what: str, found: Any) -> None:
     detail = f"console: {what}" + (
         f", {done} messages" if done is not None else f", {found['said']}" if isinstance(found, dict) and "said" in found else ""
     )
-    call.context.audited(action, call.caller.name, peer_of(call.request), str(call.body.get("path", ""))[:200], detail)
+    call.context.audited(action, call.caller.name, peer, str(call.body.get("path", ""))[:200], detail)

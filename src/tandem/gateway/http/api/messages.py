@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,11 +26,6 @@ CHUNK_MAX: Final = 1_000
 """Messages that one call sends, sends again or removes."""
 _SKIPPED_TOLD: Final = 100
 _REASON_CHARS_MAX: Final = 4_096
-
-
-async def to_the_end(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """Whoever hangs up does not stop it half way: a copy that was sent and its original that is completed belong together."""
-    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 # --- sending
@@ -85,12 +78,8 @@ async def resubmit(call: ApiCall) -> object:
     seqs = chosen.seqs
     if call.argument("dry_run", bool, False) or not seqs:
         return _done(len(seqs), {}, chosen)
-
-    async def work() -> dict[str, Any]:
-        done, skipped = await _send_again(call, queue, entity, seqs, changes)
-        return _done(done, skipped, chosen)
-
-    return await to_the_end(work())
+    done, skipped = await _send_again(call, queue, entity, seqs, changes)
+    return _done(done, skipped, chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,25 +155,21 @@ async def remove(call: ApiCall) -> object:
     queue = queue_of(call)
     chosen = await _chosen(call, queue)
     seqs = chosen.seqs
-
-    async def work() -> dict[str, Any]:
-        now = call.context.turn.begin()
-        scheduled = [seq for seq in seqs if queue.part_of(seq).index.state(seq) == SCHEDULED]
-        if scheduled:
-            queue.browsing.cancel_scheduled(scheduled, now)
-            await durable(queue)
-        others = [seq for seq in seqs if seq not in set(scheduled)]
-        if not others:
-            return _done(len(scheduled), {}, chosen)
-        taken = Taken(queue, f"console-{call.server.entropy(16).hex()}")
-        try:
-            taken.take(others, call.context.turn.begin())
-            done = await taken.complete(taken.seqs, call.context.turn.begin()) if taken.seqs else 0
-        finally:
-            await taken.give_back(call.context.turn.begin())
-        return _done(done + len(scheduled), taken.skipped, chosen)
-
-    return await to_the_end(work())
+    now = call.context.turn.begin()
+    scheduled = [seq for seq in seqs if queue.part_of(seq).index.state(seq) == SCHEDULED]
+    if scheduled:
+        queue.browsing.cancel_scheduled(scheduled, now)
+        await durable(queue)
+    others = [seq for seq in seqs if seq not in set(scheduled)]
+    if not others:
+        return _done(len(scheduled), {}, chosen)
+    taken = Taken(queue, f"console-{call.server.entropy(16).hex()}")
+    try:
+        taken.take(others, call.context.turn.begin())
+        done = await taken.complete(taken.seqs, call.context.turn.begin()) if taken.seqs else 0
+    finally:
+        await taken.give_back(call.context.turn.begin())
+    return _done(done + len(scheduled), taken.skipped, chosen)
 
 
 async def cancel(call: ApiCall) -> object:
@@ -203,17 +188,13 @@ async def dead_letter(call: ApiCall) -> object:
     seqs = call.numbers("sequence_numbers", CHUNK_MAX)
     reason = call.argument("reason", str, "")[:_REASON_CHARS_MAX]
     description = call.argument("description", str, "")[:_REASON_CHARS_MAX]
-
-    async def work() -> dict[str, Any]:
-        taken = Taken(queue, f"console-{call.server.entropy(16).hex()}")
-        try:
-            taken.take(seqs, call.context.turn.begin())
-            done = await taken.dead_letter(reason, description, call.context.turn.begin())
-        finally:
-            await taken.give_back(call.context.turn.begin())
-        return _done(done, taken.skipped, Chosen(seqs))
-
-    return await to_the_end(work())
+    taken = Taken(queue, f"console-{call.server.entropy(16).hex()}")
+    try:
+        taken.take(seqs, call.context.turn.begin())
+        done = await taken.dead_letter(reason, description, call.context.turn.begin())
+    finally:
+        await taken.give_back(call.context.turn.begin())
+    return _done(done, taken.skipped, Chosen(seqs))
 
 
 async def purge(call: ApiCall) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import zlib
 from collections.abc import Awaitable, Callable
@@ -62,8 +61,7 @@ class Atom:
             return await (call.read() if relays is None else self._relay(relays, request, target))
         if request.method not in ("PUT", "DELETE"):
             return Reply(status=405, headers={"Allow": "GET, HEAD, PUT, DELETE"})
-        # A client that hangs up must not leave a change half way: the change goes on without it.
-        return await asyncio.shield(asyncio.ensure_future(self._change(call, target, relays)))
+        return await self._change(call, target, relays)
 
     async def _relay(self, relays: RelayPort, request: Request, target: AtomTarget) -> Reply:
         return await handle_relay(relays, request, target, self.writer(request), self.with_keys)
