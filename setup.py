@@ -58,6 +58,7 @@ HOT_MODULES = (
     "broker/queue/dedup.py",
     "broker/queue/locks.py",
     "broker/queue/terms.py",
+    "broker/queue/passage.py",
     "broker/queue/rows.py",
     "broker/queue/ledger.py",
     "broker/queue/ready.py",

@@ -77,14 +77,14 @@ def message(
 ) -> Message:
     body = text.encode()
     identity = (message_id or str(uuid.uuid4())).encode()
-    bare = b"\x00\x53\x75\xa0" + bytes((len(body),)) + body
+    bare = b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body
     return Message(bare, b"\xa1" + bytes((len(identity),)) + identity, session, ttl_ms, scheduled_at, b"", 0, b"", 0, b"", None, ping)
 
 
 def text_of(message: Message) -> str:
     """What stands in the data section; what was put before it (application properties) is skipped."""
-    at = message.bare.index(b"\x00\x53\x75\xa0")
-    return message.bare[at + 5 :].decode()
+    at = message.bare.index(b"\x00\x53\x75\xb0")
+    return message.bare[at + 8 :].decode()
 
 
 class Desk:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 HOPS_MAX: Final = 4
 _BATCH_MAX: Final = 256
+_BATCH_BYTES_MAX: Final = 1_048_576
 _RETRY_MS: Final = 1_000
 
 _TOO_MANY_HOPS: Final = f"The maximum transfer hop count ({HOPS_MAX}) is exceeded: the message was forwarded that often already."
@@ -86,7 +87,8 @@ class Forwarding(Carrier):
             far.learn(queue.entity_id, own, must, _Learning(self))
             return
         seqs: list[int] = []
-        while len(seqs) < _BATCH_MAX:
+        size = 0
+        while len(seqs) < _BATCH_MAX and size < _BATCH_BYTES_MAX:
             seq = queue.ready.first()
             if seq == 0:
                 break
@@ -96,9 +98,10 @@ class Forwarding(Carrier):
                 continue
             queue.index.set_state(seq, MOVING)
             seqs.append(seq)
+            size += queue.index.size(seq)
         if seqs:
             self.under_way += 1
-            queue.bodies.load(seqs, _Taken(self, seqs))
+            queue.bodies.load_to_write(seqs, _Taken(self, seqs))
 
     def clock_jumped(self) -> None:
         self.retry_at = 0

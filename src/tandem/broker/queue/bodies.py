@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.broker.ports import FetchEffect, Loaded
+from tandem.broker.queue.passage import Crossing
 from tandem.broker.queue.rows import Rows
 from tandem.model.errors import Corrupt
 from tandem.model.message import DAMAGED_TTL, Message, decode_body
@@ -49,11 +50,56 @@ class Bodies:
                 warm[seq] = message
         rows.backing.journal.fetch(locations, _Loading(self, seqs, missing, warm, then))
 
+    def load_to_write(self, seqs: list[int], then: Loaded) -> None:
+        """As `load`, for messages that are written again, in their turn: few of the store are under way at a time."""
+        self.rows.backing.passage.enter(_Rewritten(self, seqs, then))
+
     def decode(self, seq: int, body: bytes) -> Message:
         try:
             return decode_body(body)
         except (ValueError, IndexError) as error:
             raise Corrupt(f"message {seq} of '{self._path}' cannot be read back: {error}") from error
+
+
+class _Rewritten(Crossing):
+    __slots__ = ("bodies", "seqs", "size", "then")
+
+    def __init__(self, bodies: Bodies, seqs: list[int], then: Loaded) -> None:
+        self.bodies = bodies
+        self.seqs = seqs
+        self.size: int = 0
+        self.then = then
+
+    def begin(self) -> int:
+        index = self.bodies.rows.index
+        size = 0
+        for seq in self.seqs:
+            if index.state(seq):
+                size += index.size(seq)
+        self.size = size
+        return size
+
+    def read(self) -> None:
+        self.bodies.load(self.seqs, _Read(self))
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        of = self.bodies
+        backing = of.rows.backing
+        try:
+            self.then.loaded(messages, error)
+        finally:
+            backing.passage.arrived(self.size, backing.journal)
+            of.slot.turn.schedule()
+
+
+class _Read(Loaded):
+    __slots__ = ("rewritten",)
+
+    def __init__(self, rewritten: _Rewritten) -> None:
+        self.rewritten = rewritten
+
+    def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
+        self.rewritten.loaded(messages, error)
 
 
 class _Loading(FetchEffect):

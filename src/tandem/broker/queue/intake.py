@@ -150,7 +150,7 @@ class Intake:
     def wake_for_scheduled(self, now: int) -> None:
         scheduled = self.rows.scheduled
         if scheduled and scheduled[0][1] <= self.rows.durable_seq:
-            self.ledger.slot.wake(max(scheduled[0][0], now + 1))
+            self.ledger.slot.wake(max(scheduled[0][0], self.rows.backing.passage.next_look(now)))
 
 
 def check_terms(terms: Terms, message: Message, body_bytes: int) -> None:

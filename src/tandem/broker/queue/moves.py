@@ -93,7 +93,7 @@ class Moves(Lost):
                 self.ledger.when_durable(effect)
             return
         self.rows.index.set_state(seq, MOVING)
-        self.bodies.load([seq], _DeadLettering(self, seq, count, changes, effect, deferred, lease))
+        self.bodies.load_to_write([seq], _DeadLettering(self, seq, count, changes, effect, deferred, lease))
 
     def dead_letter_loaded(self, asked: _DeadLettering, message: Message | None, error: BaseException | None) -> None:
         seq, effect = asked.seq, asked.effect
@@ -153,7 +153,7 @@ class Moves(Lost):
     def rewrite(self, lock: Lock, properties: dict[str, object], deliver_at: int, effect: Effect | None) -> None:
         """Properties to modify: the message is written again under its own number. `deliver_at` < 0 means deferred."""
         self.rows.index.set_state(lock.seq, MOVING)
-        self.bodies.load([lock.seq], _Rewriting(self, lock, properties, deliver_at, effect))
+        self.bodies.load_to_write([lock.seq], _Rewriting(self, lock, properties, deliver_at, effect))
 
     def rewritten(self, lock: Lock, properties: dict[str, object], deliver_at: int, message: Message | None) -> None:
         if message is None:

@@ -18,6 +18,7 @@ from tandem.broker.queue.index import (
     Index,
 )
 from tandem.broker.queue.lease import Lease
+from tandem.broker.queue.passage import Passage
 from tandem.broker.queue.sessions import MessageSession, SessionTable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ENDED_MAX: Final = 10_000
 class Backing:
     """What the queues of one store share: its journal, memory for bodies, the bodies that are kept once for several of them."""
 
-    __slots__ = ("bytes_max", "journal", "per_queue_bytes_max", "shared", "short_of_room", "suspended", "used_bytes")
+    __slots__ = ("bytes_max", "journal", "passage", "per_queue_bytes_max", "shared", "short_of_room", "suspended", "used_bytes")
 
     def __init__(self, journal: Journal, bytes_max: int) -> None:
         self.journal: Journal = journal
@@ -41,6 +42,7 @@ class Backing:
         self.bytes_max: int = bytes_max
         self.per_queue_bytes_max: int = max(bytes_max // 4, 1)
         self.used_bytes: int = 0
+        self.passage: Passage = Passage()
         self.shared: dict[int, int] = {}
         """By location: how many rows of all queues still need that body."""
         self.short_of_room: str = ""

@@ -53,8 +53,9 @@ class Schedule:
         self.leases.due(now)
         self._activate_due(now)
         self.sessions.due(now)
-        for seq in self.rows.index.expired(now, _DUE_MAX):
-            self.moves.expire(seq, now)
+        if not self.terms.dead_letter_expired or self.rows.backing.passage.room():
+            for seq in self.rows.index.expired(now, _DUE_MAX):
+                self.moves.expire(seq, now)
         if self.terms.forwards:
             self.slot.touch()
         self.plan(now)
@@ -64,7 +65,7 @@ class Schedule:
         self.sessions.wake()
         expiry = self.rows.index.next_expiry()
         if expiry:
-            self.slot.wake(max(expiry, now + 1))
+            self.slot.wake(max(expiry, self.rows.backing.passage.next_look(now)))
         if self.rows.delayed:
             self.slot.wake(self.rows.delayed[0][0])
         self.intake.wake_for_scheduled(now)
@@ -101,15 +102,17 @@ class Schedule:
         rows = self.rows
         ready: list[int] = []
         scheduled = rows.scheduled
-        while scheduled and scheduled[0][0] <= now and len(ready) < _DUE_MAX:
+        room = rows.backing.passage.room()
+        while scheduled and scheduled[0][0] <= now and len(ready) < _DUE_MAX and room > 0:
             _, seq = scheduled[0]
             if seq > rows.durable_seq:
                 break  # not on disk yet: its commit comes first and wakes the queue
             heapq.heappop(scheduled)
             if rows.index.state(seq) == SCHEDULED:
                 ready.append(seq)
+                room -= rows.index.size(seq)
         if ready:
-            self.moves.bodies.load(ready, _Activation(self, ready))
+            self.moves.bodies.load_to_write(ready, _Activation(self, ready))
         self.intake.wake_for_scheduled(now)
 
     def activate(self, seqs: list[int], messages: list[Message | None]) -> None:
