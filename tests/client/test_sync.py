@@ -11,6 +11,7 @@ import tandem
 from tandem import aio
 from tandem.client.facade import Facade, facade
 from tests.client.scripted import ScriptedAdministration, ScriptedNamespace
+from tests.forked import in_a_forked_process
 
 
 def test_importing_tandem_loads_neither_the_sdk_nor_the_client():
@@ -97,3 +98,28 @@ def test_a_callback_on_the_loop_may_not_wait_for_the_loop():
     assert isinstance(stand_in, Facade)
     stand_in.outer()
     assert "on the loop" in caught[0]
+
+
+def test_in_a_forked_process_what_the_parent_made_is_refused_and_what_is_made_there_works():
+    primary, secondary = ScriptedNamespace("contoso"), ScriptedNamespace("backup")
+    with tandem.PassiveReplication(primary, secondary) as replication:
+        sender = replication.get_queue_sender("q")
+        sender.send_messages(ServiceBusMessage("1"))
+
+        def with_the_parents():
+            with pytest.raises(RuntimeError, match="PassiveReplication was made before the process was forked"), replication:
+                raise AssertionError("entered")
+            with pytest.raises(RuntimeError, match="make one in each process"):
+                sender.send_messages(ServiceBusMessage("2"))
+            replication.__exit__(None, None, None)  # as a child does that leaves the parent's block: nothing is closed
+            return "refused"
+
+        def with_its_own():
+            with tandem.PassiveReplication(primary, secondary) as own, own.get_queue_sender("q") as own_sender:
+                own_sender.send_messages(ServiceBusMessage("2"))
+            return len(primary.entity("q").messages)
+
+        assert in_a_forked_process(with_the_parents) == "refused"
+        assert in_a_forked_process(with_its_own) == "2"
+        sender.send_messages(ServiceBusMessage("3"))
+    assert len(primary.entity("q").messages) == 2

@@ -50,7 +50,13 @@ class EventReport:
         self._clock = SystemClock()
         self._timeout = timeout
         self._every = every
-        self.who = who or f"{socket.gethostname()}-{os.getpid()}"
+        self._given = who
+        self._begin()
+
+    def _begin(self) -> None:
+        """Once in each process: threads and their locks stay behind when one is forked, and what the parent has to tell it tells itself."""
+        self._process = os.getpid()
+        self.who = self._given or f"{socket.gethostname()}-{self._process}"
         self.dropped = 0
         self.told = 0
         self._lines: collections.deque[dict[str, Any]] = collections.deque()
@@ -68,6 +74,8 @@ class EventReport:
             self._add(now_ms(), "counters", path, counts)
 
     def _add(self, at_ms: int, kind: str, path: str, more: Mapping[str, object]) -> None:
+        if self._process != os.getpid():
+            self._begin()
         with self._lock:
             self._lines.append({"at_ms": at_ms, "source": "client", "who": self.who, "kind": kind, "path": path, **more})
             if len(self._lines) > _LINES_KEPT:

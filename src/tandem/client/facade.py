@@ -7,6 +7,7 @@ import atexit
 import concurrent.futures
 import functools
 import inspect
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
@@ -18,6 +19,11 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin_anew(self) -> None:
+        """In a process that was forked: threads stay behind, and the lock may be in the hand of one of them."""
+        self._lock = threading.Lock()
+        self._loop = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -42,6 +48,7 @@ class LoopThread:
 
 
 _THREAD = LoopThread()
+os.register_at_fork(after_in_child=_THREAD.begin_anew)
 _FACADES: dict[type, type[Facade]] = {}
 
 
@@ -49,11 +56,13 @@ class Facade:
     """A synchronous stand-in for one asynchronous object, which is `facade.aio`."""
 
     _async_class: type
+    _process: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         async def make() -> Any:
             return self._async_class(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
 
+        self._process = os.getpid()
         self.aio = _THREAD.run(make())
 
     def __getattr__(self, name: str) -> Any:
@@ -63,14 +72,15 @@ class Facade:
         return wrap(getattr(self.aio, name))
 
     def __enter__(self) -> Any:
-        entered = _THREAD.run(self.aio.__aenter__())
+        entered = _THREAD.run(_own(self).__aenter__())
         return self if entered is self.aio else wrap(entered)
 
     def __exit__(self, *exception: object) -> None:
-        _THREAD.run(self.aio.__aexit__(*exception))
+        if self._process == os.getpid():  # else it is for the parent to close
+            _THREAD.run(self.aio.__aexit__(*exception))
 
     def __iter__(self) -> Iterator[Any]:
-        iterator: AsyncIterator[Any] = self.aio.__aiter__()
+        iterator: AsyncIterator[Any] = _own(self).__aiter__()
 
         async def following() -> tuple[bool, Any]:
             try:
@@ -85,8 +95,18 @@ class Facade:
             yield wrap(item)
 
 
+def _own(stand_in: Facade) -> Any:
+    """The asynchronous object, which works in the process that made it, and in no other."""
+    if stand_in._process != os.getpid():
+        raise RuntimeError(
+            f"this {type(stand_in).__name__} was made before the process was forked, and its connections are the parent's: make one in "
+            "each process (gunicorn: post_fork; Celery: worker_process_init; multiprocessing: initializer, or the start method 'spawn')"
+        )
+    return stand_in.aio
+
+
 def _unwrap(value: Any) -> Any:
-    return value.aio if isinstance(value, Facade) else value
+    return _own(value) if isinstance(value, Facade) else value
 
 
 def wrap(value: Any) -> Any:
@@ -95,6 +115,7 @@ def wrap(value: Any) -> Any:
     if facade is None:
         return value
     made = facade.__new__(facade)
+    made._process = os.getpid()
     made.aio = value
     return made
 
@@ -102,8 +123,10 @@ def wrap(value: Any) -> Any:
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(self: Facade, *args: Any, **kwargs: Any) -> Any:
+        inside = _own(self)
+
         async def work() -> Any:
-            result = getattr(self.aio, function.__name__)(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
+            result = getattr(inside, function.__name__)(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
             return await result if inspect.isawaitable(result) else result
 
         return wrap(_THREAD.run(work()))

@@ -11,6 +11,7 @@ from tandem.client.event_report import EventReport
 from tandem.client.events import Counters, Event
 from tandem.server.client_reports import EVENTS_MAX, REPORTERS_MAX, ClientReports
 from tandem.testing import Bus
+from tests.forked import in_a_forked_process
 from tests.gateway.http.api.console_client import ConsoleClient, Refusal, console_of
 from tests.waiting import wait_until
 
@@ -84,3 +85,21 @@ def test_a_refused_report_is_dropped_and_counted(bus: Bus) -> None:
     report(Event(at_ms=1, kind="path-suspect", path="bills"))
     wait_until(lambda: report.dropped == 1, "it is told")
     report.close()
+
+
+def test_a_process_that_was_forked_reports_for_itself(bus: Bus) -> None:
+    report = EventReport(bus.connection_string, every=0.05)
+
+    def tell() -> str:
+        report(Event(at_ms=1, kind="path-suspect", path="forked"))
+        wait_until(lambda: report.told == 1, "it is told", 20)
+        return report.who
+
+    with report._lock:  # as its thread may have it at the instant of the fork
+        report._lines.append({"kind": "for the parent to tell"})
+        who = in_a_forked_process(tell)
+        report._lines.clear()
+    report.close()
+    assert who != report.who
+    (reporter,) = [one for one in console_of(bus)("GET", "outage")["reporters"] if one["who"] == who]
+    assert reporter["paths"][0]["path"] == "forked"
