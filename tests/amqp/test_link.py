@@ -218,6 +218,21 @@ def test_a_receiver_may_ask_for_a_drain() -> None:
     assert (sender.credit, sender.drain) == (4, False)
 
 
+def test_a_drain_that_is_asked_for_as_soon_as_the_link_is_attached_holds() -> None:
+    class Draining(LinkNotes):
+        def on_attached(self, link: amqp.Link) -> None:
+            super().on_attached(link)
+            assert isinstance(link, amqp.ReceiverLink)
+            link.credit = 5
+            link.ask_drain()
+
+    pair = Pair()
+    pair.session().attach_receiver("r", amqp.Terminus("queue"), amqp.Terminus("here"), Draining())
+    pair.exchange()
+    sender = pair.server_notes.links[-1]
+    assert (sender.credit, sender.drain) == (5, True)
+
+
 def test_credit_granted_before_the_link_is_answered_counts() -> None:
     pair = Pair()
     pair.client.open()

@@ -27,6 +27,7 @@ from tandem.server.sas import make_token
 from tests.cli.broker_process import BrokerProcess
 from tests.conformance.house import ROOT_KEY, ROOT_NAME
 from tests.conformance.raw import End, Raw, Refused, token_for
+from tests.gateway.amqp.test_selectors import attach, select, texts
 from tests.waiting import wait_until
 
 QUEUES = ("a", "b", "c", "d")
@@ -224,6 +225,36 @@ def test_a_partitioned_queue_is_with_all_workers_and_counted_looked_at_and_read_
         assert over_http(broker, "DELETE", location.partition(f":{broker.port}/")[2])[0] == 200
     assert sorted(seen) == [str(number) for number in range(9)]
     assert administrator.get_queue_runtime_properties("spread").active_message_count == 0
+
+
+def test_a_selector_chooses_and_a_browser_looks_whichever_worker_has_the_fragments(broker: BrokerProcess) -> None:
+    administrator = administration(broker)
+    administrator.create_topic("chosen", enable_partitioning=True)
+    administrator.create_subscription("chosen", "s")
+    sent = [str(number) for number in range(12)]
+    for target, source in (("spread", "spread"), ("chosen", "chosen/Subscriptions/s")):
+        with Raw(broker.port) as client:
+            for number in range(12):
+                annotations = {"x-opt-partition-key": f"key-{number}"}
+                client.feed(target, str(number), message_annotations=annotations, application_properties={"third": number % 3 == 0})
+        for _ in range(2):  # connections go to the workers in turn
+            with Raw(broker.port) as client:
+                browser = attach(client, source, {}, mode="copy")
+                seen = [*browser.drain(1), *browser.drain(4), *browser.drain(50)]
+                assert sorted(texts(seen)) == sorted(sent)
+        found: list[str] = []
+        for _ in range(2):
+            with Raw(broker.port) as client:
+                receiver = select(client, "third", source)
+                for arrival in receiver.receive(2):
+                    receiver.settle(arrival, amqp.ACCEPTED)
+                    found.append(arrival.text)
+        assert sorted(found, key=int) == ["0", "3", "6", "9"]
+        with Raw(broker.port) as client:
+            assert select(client, "third", source).drain(10) == []
+            rest = texts(client.receiver(source, delete=True).receive(8))
+            assert sorted([*found, *rest]) == sorted(sent)
+    administrator.delete_topic("chosen")
 
 
 def test_a_partitioned_topic_gives_every_subscription_everything_from_whichever_worker(broker: BrokerProcess) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from tandem import amqp
 from tests.cluster.nodes import Cluster, receive_all, try_send, until
 from tests.cluster.steady_traffic import Traffic
+from tests.conformance.raw import Raw
+from tests.gateway.amqp.test_selectors import attach, select, texts
 
 PLAIN = [f"q{number}" for number in range(4)]
 CONFIG = '[cluster]\nlease = "{lease}ms"\n[[queue]]\nname = "p"\nenable_partitioning = true\nlock_duration = "5s"\n' + "".join(
@@ -116,6 +121,36 @@ def test_a_drained_node_gives_its_stores_away_and_gets_some_back_and_a_gathered_
     until(lambda: len(set(owners(cluster)) - {""}) == 1 and "" not in owners(cluster))
     traffic.goes_on()
     assert traffic.end() == NOTHING
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_selective_receiver_and_a_browser_find_what_every_node_has_and_what_a_killed_one_had(cluster: Cluster) -> None:
+    nodes = {name: cluster.start(name) for name in "ab"}
+    until(lambda: spread_over(cluster, "a", "b"))
+    sent = [str(number) for number in range(12)]
+    with ServiceBusClient.from_connection_string(nodes["a"].connection_string) as sdk, sdk.get_queue_sender("p") as sender:
+        for text in sent:  # the SDK tries again while a store is still being opened
+            thirds: dict[str | bytes, Any] = {"third": int(text) % 3 == 0}
+            sender.send_messages(ServiceBusMessage(text, partition_key=f"key-{text}", application_properties=thirds))
+    with Raw(nodes["a"].port) as near, Raw(nodes["b"].port) as far:
+        for client in (near, far):
+            assert sorted(texts(attach(client, "p", {}, mode="copy").drain(50))) == sorted(sent)
+        receiver = select(near, "third", "p")
+        (first,) = receiver.receive()
+        receiver.settle(first, amqp.ACCEPTED)
+        receiver.link.grant(1)
+        near.until(lambda: bool(receiver.end.deliveries))
+        nodes.pop("b").process.kill()
+        until(lambda: set(owners(cluster)) == {"a"})
+        found = {first.text}
+        receiver.link.grant(10)
+        near.until(lambda: found | set(texts(receiver.end.deliveries)) == {"0", "3", "6", "9"})
+        assert first.text not in texts(receiver.end.deliveries), "what was completed does not come again"
+        near.quiet()
+        assert not {text for text in texts(receiver.end.deliveries) if int(text) % 3}
+        browsed = texts(attach(near, "p", {}, mode="copy").drain(50))
+        assert sorted(browsed, key=int) == [text for text in sent if int(text) % 3]
 
 
 @pytest.mark.slow

@@ -429,7 +429,7 @@ class ReceiverLink(Link):
         if self._auto_credit > 0 and self.credit == 0:
             self.credit = self._auto_credit
         if self.credit > 0:
-            self.session.send_link_flow(self, False, False)
+            self.session.send_link_flow(self, self.drain, False)
 
     # -- a delivery in several frames ----------------------------------------------------------------------------------
 

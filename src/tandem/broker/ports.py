@@ -387,12 +387,16 @@ class SessionAcceptor:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Watcher:
-    """Somebody who is told how much an entity has for whoever receives next, without receiving."""
+    """Somebody who is told how much an entity has for one receiver, or for whoever receives next, without receiving."""
 
-    __slots__ = ()
+    __slots__ = ("consumer",)
+
+    def __init__(self, consumer: Consumer | None = None) -> None:
+        self.consumer: Consumer | None = consumer
 
     def looked(self, ready: int) -> None:
-        """So many messages were left ready after everybody in line was served."""
+        """So many messages were left ready after everybody in line was served. For one that selects or only looks: 1 if there is
+        something that it has not looked at."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -42,6 +42,7 @@ class _FirstReady(Watcher):
     __slots__ = ("found",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def looked(self, ready: int) -> None:

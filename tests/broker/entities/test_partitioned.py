@@ -9,7 +9,7 @@ import pytest
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.broker.entities.partitioned import PartitionedQueue
-from tandem.broker.ports import Loaded
+from tandem.broker.ports import Loaded, Selector
 from tandem.broker.queue.queue import Queue
 from tandem.broker.turn import Turn
 from tandem.gateway.translate import Translator
@@ -67,8 +67,9 @@ class Spread:
     def parts(self) -> list[Queue]:
         return self.front.parts()
 
-    def receive(self, count: int) -> Hand:
+    def receive(self, count: int, selector: Selector | None = None) -> Hand:
         hand = Hand(credit=count)
+        hand.select(selector)
         self.front.add_consumer(hand)
         self.front.consumer_ready(hand)
         self.run()
@@ -175,18 +176,19 @@ def test_with_one_store_down_messages_without_a_key_go_elsewhere_and_the_others_
 
 
 @pytest.mark.compiled_too
-def test_with_one_store_suspended_messages_without_a_key_go_elsewhere_and_the_others_are_delivered() -> None:
+@pytest.mark.parametrize("selector", [None, Selector()], ids=["all", "selected"])
+def test_with_one_store_suspended_messages_without_a_key_go_elsewhere_and_the_others_are_delivered(selector: Selector | None) -> None:
     """Its engine does not answer just now: nothing of it may be handed out, and nothing else waits for it."""
     spread = Spread()
     spread.send(*"abc")
     held = spread.parts[1].rows.backing
     held.suspended = True
     assert 1 not in spread.send(*"defg")
-    got = [text for text, _ in spread.receive(10).got]
+    got = [text for text, _ in spread.receive(10, selector).got]
     assert len(got) == 6
     held.suspended = False
     spread.parts[1].slot.touch()
-    assert sorted([*got, *(text for text, _ in spread.receive(10).got)]) == list("abcdefg")
+    assert sorted([*got, *(text for text, _ in spread.receive(10, selector).got)]) == list("abcdefg")
 
 
 @pytest.mark.compiled_too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +93,23 @@ def test_what_is_there_comes_as_far_as_the_credit_goes_whoever_has_it_and_said_s
         raw.feed(queue, "here", **KEYED[0])
         raw.feed(queue, *map(str, range(5)), **KEYED[1])
         assert len(raw.receiver(queue, delete=True).receive(6)) == 6
+
+
+def test_credit_that_was_kept_here_for_what_somebody_else_took_goes_to_the_node_that_has_something(broker: SpreadBroker) -> None:
+    """Of credit that does not suffice for all each node has its turn: whose turn it is, dice decide by taking one from anywhere."""
+    dice = random.Random(7)
+    queue = broker.queue("plain")
+    with Raw(broker.port) as raw, Raw(broker.port) as other:
+        receivers = [raw.receiver(queue, delete=True), other.receiver(queue, delete=True)]
+        for _ in range(40):
+            if dice.random() < 0.5:
+                raw.feed(queue, "one more", **KEYED[dice.randrange(2)])
+                dice.choice(receivers).receive(1)
+            for node in (0, 1):
+                raw.feed(queue, str(node), **KEYED[node])
+            for receiver in receivers:
+                receiver.link.grant(1)
+                receiver.raw.flush()
+            for receiver in receivers:
+                receiver.raw.until(lambda receiver=receiver: bool(receiver.end.deliveries), 5)  # type: ignore[misc]
+            assert sorted(receiver.end.deliveries.pop().text for receiver in receivers) == ["0", "1"]

@@ -69,10 +69,17 @@ class Receivers:
         """Messages that nobody has, in every part that is in service."""
         return sum([source.rows.index.by_state[READY] for source in self.sources if source.has_ready()])
 
+    def ready_for(self, consumer: Consumer) -> int:
+        """The same for one receiver. What one that selects or only looks will get nobody knows: 1 if there is something to look at."""
+        if consumer.selector is None:
+            return self.ready_count()
+        return 1 if self.seekers is not None and self.seekers.unseen(consumer) else 0
+
     def tell_watchers(self) -> None:
         ready = self.ready_count()
         for watcher in self.watchers:
-            watcher.looked(ready)
+            consumer = watcher.consumer
+            watcher.looked(ready if consumer is None or consumer.selector is None else self.ready_for(consumer))
 
     def set_more(self, more: bool) -> None:
         """For who delivers in the place of `pump`."""

@@ -64,6 +64,10 @@ class Seekers:
     def returned(self, ready: Ready, seq: int) -> None:
         """This one may be delivered (again)."""
 
+    def unseen(self, consumer: Consumer) -> bool:
+        """Is there something that it has not looked at?"""
+        return False
+
     def pump(self, now: int) -> None: ...
 
 

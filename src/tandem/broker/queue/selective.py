@@ -58,6 +58,19 @@ class Selective(Seekers):
                         search.look_again(seq)
         ready.tidy(_SPARE)  # others would have taken them from there in time; those who search do not
 
+    def unseen(self, consumer: Consumer) -> bool:
+        searches = self._searches.get(consumer)
+        if searches is None:
+            return False
+        for source in self.receivers.sources:
+            search = searches.get(source)
+            if search is None:
+                if source.has_ready():
+                    return True
+            elif search.loading or (source.has_ready() and search.has_more()):
+                return True
+        return False
+
     def pump(self, now: int) -> None:
         """A helping for each; who has seen everything is told, who has not goes on in the next turn."""
         goes_on = False
@@ -124,25 +137,26 @@ class Search(Loaded):
 
     def step(self, now: int) -> bool:
         """Look at some; True: there is, or may be, more for it to see."""
-        terms = self.source.terms
+        source = self.source
+        terms = source.terms
         if self.loading:
             return True
-        if terms.out_of_service or not terms.may_receive or self._consumer.room_left() <= 0:
+        if terms.out_of_service or not terms.may_receive or source.rows.backing.suspended or self._consumer.room_left() <= 0:
             return False
         self._seqs = self._choose()
         if self._seqs:
             self.loading = True
             self._stepping = True
             try:
-                self.source.bodies.load(self._seqs, self)
+                source.bodies.load(self._seqs, self)
             except Unavailable:
                 self.loading = False
                 return False
             finally:
                 self._stepping = False
-        return self.loading or (self._consumer.room_left() > 0 and self._has_more())
+        return self.loading or (self._consumer.room_left() > 0 and self.has_more())
 
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         return bool(self._again) or self._next <= self.source.rows.durable_seq
 
     def _choose(self) -> list[int]:

@@ -275,13 +275,24 @@ def _attach_receiving(connection: PeerConnection, link: SenderLink, address: Add
     queue = receiver_queue(connection, address)
     consumer = _consumer(connection, link, queue)
     if SESSION_FILTER in source.filter:
-        if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), limits) is not None:
-            raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
+        refuse_choosing(source, limits)
         _attach_session(link, address, source, queue, consumer)
         return
+    serve_without_session(link, address, queue, consumer)
+
+
+def refuse_choosing(source: Terminus, limits: Limits) -> None:
+    """Of a receiver that wants a session."""
+    if source.distribution_mode == _COPY or take_selector(Terminus(filter=dict(source.filter)), limits) is not None:
+        raise NotImplementedByBroker("Selectors and browsing are for receivers without a session.")
+
+
+def serve_without_session(link: SenderLink, address: Address, queue: Entity, consumer: LinkConsumer) -> None:
+    source = link.source
+    assert source is not None
     if queue.terms.has_sessions:
         raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
-    consumer.select(take_selector(source, limits))
+    consumer.select(take_selector(source, consumer.connection.context.limits))
     if source.distribution_mode == _COPY and not source.durable:  # JMS writes it for durable subscriptions too
         consumer.only_look()
         link.presettle()

@@ -9,7 +9,6 @@ from typing import Final
 from tandem.amqp.errors import AmqpError
 from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.link import ATTACH_RECEIVED, Link, ReceiverLink, SenderLink
-from tandem.amqp.terminus import Terminus
 from tandem.amqp.types import Symbol, UInt
 from tandem.broker.entities.joined import fragment_of_key
 from tandem.broker.entities.partitioned import PartitionedQueue
@@ -25,16 +24,16 @@ from tandem.gateway.amqp.attach import (
     attach_here,
     attach_management,
     receiver_queue,
+    refuse_choosing,
     sender_queue,
-    serve_receiver,
     serve_sender,
+    serve_without_session,
     session_patience_ms,
     wanted_session,
 )
 from tandem.gateway.amqp.carrying import CarriedConnection, CarriedReceiving
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.receiving import LinkConsumer
-from tandem.gateway.amqp.selectors import take_selector
 from tandem.gateway.amqp.spread_asking import Continued
 from tandem.gateway.amqp.spread_receiving import FarSource, SpreadConsumer, SpreadReceiving
 from tandem.gateway.amqp.spread_requests import SpreadManagement
@@ -43,12 +42,11 @@ from tandem.gateway.fragment_owners import Ask, FragmentOwners
 from tandem.gateway.something_ready import first_with_something
 from tandem.model.address import Address
 from tandem.model.entity import Right
-from tandem.model.errors import BusError, NotAllowed, NotImplementedByBroker, OperationTimeout
+from tandem.model.errors import BusError, OperationTimeout
 from tandem.server.context import NamespaceContext
 
 CarryTo = Callable[[PeerConnection, Link, Address, Right, int], None]
 _SETTLED_MODE: Final = 1
-_COPY: Final = "copy"
 _TRY_MS: Final = 100
 """A session that is there is had at once; one that somebody else took meanwhile is not waited for."""
 _AGAIN: Final = 0.01
@@ -103,13 +101,8 @@ class Spread(FragmentOwners):
     ) -> None:
         source = link.source
         assert source is not None
-        selects = take_selector(Terminus(filter=dict(source.filter)), connection.context.limits) is not None
-        if selects or (source.distribution_mode == _COPY and not source.durable):
-            raise NotImplementedByBroker(
-                f"'{address.path}' is partitioned over several nodes: receivers with a selector, and browsers, "
-                "need an entity that is in one store. Peek instead, or create the entity without partitioning."
-            )
         if SESSION_FILTER in source.filter:
+            refuse_choosing(source, connection.context.limits)
             wanted = wanted_session(source.filter[SESSION_FILTER])
             if not front.terms.has_sessions or (wanted is not None and not isinstance(wanted, str)):
                 attach_here(connection, link, address, right)  # which says what is wrong
@@ -119,10 +112,8 @@ class Spread(FragmentOwners):
                 self._await_session(connection, link, address, right)
             return
         queue = receiver_queue(connection, address)
-        if queue.terms.has_sessions:
-            raise NotAllowed("It is not possible for an entity that requires sessions to create a non-sessionful message receiver.")
         consumer = SpreadConsumer(connection, link, link.snd_settle_mode != _SETTLED_MODE)
-        serve_receiver(link, address, queue, consumer, None)
+        serve_without_session(link, address, queue, consumer)
         receiving = link.handler
         assert isinstance(receiving, SpreadReceiving)
         self.draw_from_all(connection, receiving, address, right)

@@ -118,20 +118,20 @@ class SpreadReceiving(Receiving):
             return
         wanting = [source for source in own.sources.values() if source.wants()]
         spare = total - lent - own.reserved
-        here = self.queue.receivers.ready_count() > 0
+        here = self.queue.receivers.ready_for(own) > 0
         if wanting and spare > 0:
             spare -= self._lend(wanting, total, spare, here)
         if spare <= 0 and near.credit > 0:
-            self._recall_idle(here, wanting)
+            self._recall_idle(here)
         if spare > 0:
             self.queue.consumer_ready(own)
 
-    def _recall_idle(self, here: bool, wanting: list[FarSource]) -> None:
-        wanted = here
-        for source in wanting:
-            if source.has and source.lent == 0:
-                wanted = True
-        if wanted:
+    def somebody_waits(self) -> bool:
+        """Has another owner said that it has something, and no credit for it?"""
+        return any(source.has and source.lent == 0 and source.wants() for source in self.own.sources.values())
+
+    def _recall_idle(self, here: bool) -> None:
+        if here or self.somebody_waits():
             for source in self.own.sources.values():
                 if source.lent > 0 and not source.has and not source.active:
                     source.recall()
@@ -161,8 +161,8 @@ class SpreadReceiving(Receiving):
             self.queue.pump(self.connection.turn.now)
             while self.queue.receivers.has_more:
                 self.queue.pump(self.connection.turn.now)
-        if not near.drain or own.reserved or self.opening or self.queue.receivers.paging:
-            return  # answered meanwhile, or will be when what is on its way has come
+        if not near.drain or own.reserved or own.searching or self.opening or self.queue.receivers.paging:
+            return  # answered meanwhile, or will be when what is on its way has come, or everything was looked at
         if self._unasked is None:
             self._unasked = list(own.sources.values())
         for source in own.sources.values():
@@ -213,17 +213,22 @@ class SpreadReceiving(Receiving):
 
 
 class _Local(Watcher):
-    """Watches the fragments here for a receiver whose credit is elsewhere."""
+    """Watches the fragments here for a receiver: its credit may be elsewhere, or be wanted there when it is of no use here."""
 
     __slots__ = ("_receiving",)
 
     def __init__(self, receiving: SpreadReceiving) -> None:
+        super().__init__(receiving.own)
         self._receiving: SpreadReceiving = receiving
 
     def looked(self, ready: int) -> None:
         receiving = self._receiving
         own = receiving.own
-        if ready and own.link.credit > 0 and own.room_left() <= 0 and own.lent() > 0:
+        if ready and own.link.credit > 0:
+            elsewhere = own.lent() > 0 and own.room_left() <= 0
+        else:
+            elsewhere = receiving.somebody_waits() and own.room_left() > 0 and not own.link.drain
+        if elsewhere:
             receiving.balance()
 
 
@@ -386,13 +391,15 @@ class _Asked(Watcher):
     __slots__ = ("_consumer", "_count", "_told")
 
     def __init__(self, consumer: LinkConsumer) -> None:
+        super().__init__(consumer)
         self._consumer: LinkConsumer = consumer
         self._told: bool = False
-        self._count: int = 0
-        """Deliveries when it was last said that there is nothing more."""
+        self._count: int = -1
+        """Deliveries when it was last said that there is nothing more; -1: it was not, since credit was given."""
 
     def asked(self) -> None:
         self._told = False
+        self._count = -1
 
     def looked(self, ready: int) -> None:
         link = self._consumer.link
