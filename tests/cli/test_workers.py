@@ -257,6 +257,26 @@ def test_a_selector_chooses_and_a_browser_looks_whichever_worker_has_the_fragmen
     administrator.delete_topic("chosen")
 
 
+def test_the_destinations_of_a_partitioned_backlog_queue_are_counted_at_all_workers(broker: BrokerProcess) -> None:
+    backlog = "contoso/x-servicebus-transfer/7"
+    administrator = administration(broker)
+    administrator.create_queue(backlog, enable_partitioning=True)
+    with Raw(broker.port) as client:
+        for number in range(2_100):  # more than one answer is about
+            annotations = {"x-opt-partition-key": f"key-{number % 40}"}
+            client.feed(backlog, "", message_annotations=annotations, application_properties={"x-ms-path": f"to-{number % 3}"})
+    counted: dict[str, int] = {}
+    start: str | None = "0"
+    while start is not None:
+        body = json.dumps({"path": backlog, "from": start}).encode()
+        told = json.loads(over_http(broker, "POST", "$tandem/api/outage/destinations", body)[1])
+        for path, one in told["destinations"].items():
+            counted[path] = counted.get(path, 0) + one["messages"]
+        start = told["next"]
+    assert counted == {"to-0": 700, "to-1": 700, "to-2": 700}
+    administrator.delete_queue(backlog)
+
+
 def test_a_partitioned_topic_gives_every_subscription_everything_from_whichever_worker(broker: BrokerProcess) -> None:
     administrator = administration(broker)
     administrator.create_topic("wide", enable_partitioning=True)

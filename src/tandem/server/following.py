@@ -79,21 +79,28 @@ class TellingAdmin(SharedAdmin):
         return self._cluster.others
 
     async def announce(self) -> None:
-        if not self._loaded:
-            return
-
-        async def tell(node: str) -> None:
-            try:
-                async with asyncio.timeout(_TELL_SECONDS):
-                    await self._ask(node, "follow", {})
-            except (BusError, TimeoutError) as error:
-                self._context.log(f"node '{node}' was not told of a change: {error}; it reads it when it is back")
-
-        await asyncio.gather(*(tell(node) for node in self.others()))
+        if self._loaded:
+            for node, said in (await self._others_say("follow", {}, _TELL_SECONDS)).items():
+                if isinstance(said, BaseException):
+                    self._context.log(f"node '{node}' was not told of a change: {said}; it reads it when it is back")
 
     async def _ask_others(self, operation: str, body: dict[object, object]) -> list[dict[object, object]]:
-        told = await asyncio.gather(*(self._ask(node, operation, body) for node in self.others()), return_exceptions=True)
-        return [one if not isinstance(one, BaseException) else {} for one in told]
+        return [{} if isinstance(said, BaseException) else said for said in (await self._others_say(operation, body)).values()]
+
+    async def _others_say(
+        self, operation: str, body: dict[object, object], seconds: float | None = None
+    ) -> dict[str, dict[object, object] | BusError | TimeoutError]:
+        """Each of them, all asked at once: its answer, or why there is none."""
+
+        async def ask(node: str) -> dict[object, object] | BusError | TimeoutError:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._ask(node, operation, body)
+            except (BusError, TimeoutError) as error:
+                return error
+
+        nodes = self.others()
+        return dict(zip(nodes, await asyncio.gather(*(ask(node) for node in nodes)), strict=True))
 
 
 class NodeAdmin(TellingAdmin):

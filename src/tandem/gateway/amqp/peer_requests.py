@@ -8,14 +8,14 @@ from typing import Final, cast
 
 from tandem.amqp.config import ConnectionConfig
 from tandem.amqp.connection import Connection
-from tandem.amqp.errors import AmqpError, DecodeError
-from tandem.amqp.handlers import ConnectionHandler, LinkHandler
-from tandem.amqp.link import Link, ReceiverLink, SenderLink
-from tandem.amqp.message import VALUE, decode_message, encode_message
+from tandem.amqp.errors import AmqpError
+from tandem.amqp.handlers import ConnectionHandler
+from tandem.amqp.link import Link, SenderLink
 from tandem.amqp.terminus import Terminus
 from tandem.amqp.types import Int
 from tandem.cluster.ownership import Ownership
 from tandem.cluster.peers import ClusterNode
+from tandem.gateway.amqp.asking import Asker
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.requests import NodeRequest, Requests
 from tandem.gateway.translate import refusal
@@ -67,17 +67,16 @@ class RefusedByPeer(BusError):
         self.condition = condition  # type: ignore[misc]
 
 
-class NodeChannel(LinkHandler):
+class NodeChannel(Asker):
     """Asks one other node. Connects when it is first needed, and again after it was lost."""
 
     def __init__(self, node: str, address: Callable[[], str | None], config: Callable[[], ConnectionConfig]) -> None:
+        super().__init__(PEER)
         self.node = node
         self._address = address
         self._config = config
         self._wire: _Wire | None = None
         self._requests: SenderLink | None = None
-        self._number = 0
-        self._pending: dict[int, asyncio.Future[tuple[dict[object, object], object]]] = {}
         self._opening = asyncio.Lock()
         self._ready: asyncio.Future[None] | None = None
 
@@ -87,7 +86,7 @@ class NodeChannel(LinkHandler):
             async with asyncio.timeout(seconds):
                 async with self._opening:
                     await self._connect()
-                properties, answer = await self._send(operation, body)
+                properties, answer = await self.answer_to({"operation": operation}, body, self._send)
         except TimeoutError:
             told = f"Node '{self.node}' did not answer. One that hangs is given up, or started again, within half a minute: try again then."
             raise OperationTimeout(told) from None
@@ -103,25 +102,11 @@ class NodeChannel(LinkHandler):
             self._wire.engine.close()
             self._wire.flush()
 
-    async def _send(self, operation: str, body: dict[object, object]) -> tuple[dict[object, object], object]:
+    def _send(self, payload: bytes) -> None:
         assert self._requests is not None
         assert self._wire is not None
-        self._number += 1
-        number = self._number
-        answer = self._pending[number] = asyncio.get_running_loop().create_future()
-        payload = encode_message(
-            properties={"message-id": number, "reply-to": PEER},
-            application_properties={"operation": operation},
-            body=body,
-            body_kind=VALUE,
-        )
-        self._requests.send(payload, number.to_bytes(8, "big"), True, None)
+        self._requests.send(payload, self.tag(), True, None)
         self._wire.flush()
-        try:
-            properties, said = await answer
-            return properties, said
-        finally:
-            self._pending.pop(number, None)
 
     async def _connect(self) -> None:
         if self._wire is not None and not self._wire.engine.closed and self._requests is not None and self._requests.attached:
@@ -130,7 +115,7 @@ class NodeChannel(LinkHandler):
         if where is None:
             raise StoreUnavailable(f"Nobody knows the address of node '{self.node}'.")
         loop = asyncio.get_running_loop()
-        wire = _Wire(self._config(), self._lost)
+        wire = _Wire(self._config(), self.lost)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 if where.startswith("unix:"):
@@ -150,35 +135,16 @@ class NodeChannel(LinkHandler):
             wire.cut()  # now: a word from it later would be taken for one from the next
             raise
 
-    def _lost(self, error: AmqpError | None) -> None:
+    def lost(self, error: AmqpError | None) -> None:
         lost = StoreUnavailable(f"Node '{self.node}' was lost: {error.description if error is not None else 'it hung up'}.")
-        waiting = list(self._pending.values())
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(lost)
             self._ready.exception()
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(lost)
+        self.give_up(lost)
 
     def on_attached(self, link: Link) -> None:
         if link is self._requests and self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
-
-    def on_transfer(
-        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
-    ) -> None:
-        try:
-            message = decode_message(payload)
-            body = message.body
-        except DecodeError as error:
-            self._lost(AmqpError("amqp:decode-error", error.description))
-            return
-        answer = self._pending.get(cast(int, message.properties.get("correlation-id")))
-        if answer is not None and not answer.done():
-            answer.set_result((message.application_properties, body))
-
-    def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        self._lost(error)
 
 
 class PeerChannels:

@@ -7,15 +7,14 @@ import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
-from tandem.amqp.errors import AmqpError, DecodeError
-from tandem.amqp.handlers import LinkHandler
-from tandem.amqp.link import Link, ReceiverLink, SenderLink
-from tandem.amqp.message import VALUE, decode_message, encode_message
+from tandem.amqp.errors import AmqpError
+from tandem.amqp.link import Link, SenderLink
 from tandem.amqp.terminus import Terminus
 from tandem.amqp.types import Symbol
 from tandem.broker.entities.partitioned import PartitionedQueue
 from tandem.broker.meters import EMPTY, OK
 from tandem.cluster.peers import RIGHTS_PROPERTY
+from tandem.gateway.amqp.asking import Asker
 from tandem.gateway.amqp.carrying import CarriedConnection
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.management import NO_CONTENT, Offered
@@ -45,13 +44,12 @@ class RefusedThere(BusError):
         self.condition = str(properties.get("errorCondition"))  # type: ignore[misc]
 
 
-class FarManagement(LinkHandler):
+class FarManagement(Asker):
     """The management node of the entity on one other node, asked for one client."""
 
     def __init__(self, carried: CarriedConnection, address: Address, rights: frozenset[Right]) -> None:
+        super().__init__("answers")
         self._carried = carried
-        self._pending: dict[int, asyncio.Future[tuple[dict[object, object], object]]] = {}
-        self._number = 0
         self._queued: list[bytes] = []
         self.over = False
         properties: dict[object, object] = {Symbol(RIGHTS_PROPERTY): [right.value for right in sorted(rights, key=str)]}
@@ -63,37 +61,28 @@ class FarManagement(LinkHandler):
         carried.touch()
 
     async def ask(self, operation: str, body: Body) -> Reply:
-        self._number += 1
-        number = self._number
         associated = body.pop(ASSOCIATED_LINK, None)
         said: dict[object, object] = {"operation": operation}
         if associated is not None:
             said[ASSOCIATED_LINK] = associated
-        payload = encode_message(
-            properties={"message-id": number, "reply-to": "answers"}, application_properties=said, body=body, body_kind=VALUE
-        )
-        answer = self._pending[number] = asyncio.get_running_loop().create_future()
-        if self.over:
-            self._lost(None)
-        elif self._requests.attached:
-            self._send(payload)
-        else:
-            self._queued.append(payload)
         try:
             async with asyncio.timeout(_SECONDS):
-                properties, found = await answer
+                properties, found = await self.answer_to(said, body, self._send)
         except TimeoutError:
             raise StoreUnavailable(f"Node '{self._carried.node}' did not answer within {_SECONDS:g} s. Try again.") from None
-        finally:
-            self._pending.pop(number, None)
         status = int(cast(int, properties.get("statusCode") or 500))
         if status not in (200, NO_CONTENT):
             raise RefusedThere(properties)
         return status, found if isinstance(found, dict) else {}
 
     def _send(self, payload: bytes) -> None:
-        self._requests.send(payload, self._number.to_bytes(8, "big"), True, None)
-        self._carried.touch()
+        if self.over:
+            self.lost(None)
+        elif self._requests.attached:
+            self._requests.send(payload, self.tag(), True, None)
+            self._carried.touch()
+        else:
+            self._queued.append(payload)
 
     def on_attached(self, link: Link) -> None:
         if isinstance(link, SenderLink):
@@ -101,31 +90,10 @@ class FarManagement(LinkHandler):
             for payload in queued:
                 self._send(payload)
 
-    def on_transfer(
-        self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
-    ) -> None:
-        try:
-            message = decode_message(payload)
-            body = message.body
-        except DecodeError as error:
-            self._lost(AmqpError("amqp:decode-error", error.description))
-            return
-        answer = self._pending.get(cast(int, message.properties.get("correlation-id")))
-        if answer is not None and not answer.done():
-            answer.set_result((message.application_properties, body))
-
-    def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        self._lost(error)
-
-    def _lost(self, error: AmqpError | None) -> None:
+    def lost(self, error: AmqpError | None) -> None:
         self.over = True
         why = error.description if error is not None else "it hung up"
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(
-                    StoreUnavailable(f"Node '{self._carried.node}', which has part of this entity, is away ({why}). Try again.")
-                )
-                answer.exception()
+        self.give_up(StoreUnavailable(f"Node '{self._carried.node}', which has part of this entity, is away ({why}). Try again."))
 
 
 class SpreadAsking:

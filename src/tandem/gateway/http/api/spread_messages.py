@@ -40,6 +40,8 @@ class SpreadCall:
             return await self._browse(self._call.number_of("count", 1, PAGE_MAX, 50))
         if name in ("message", "message/body"):
             return await self._at(self._owner_of_seq(self._call.number_of("sequence_number", 0, SEQ_MAX)))
+        if name == "outage/destinations":
+            return await self._destinations()
         if name == "messages/send":
             return await self._send()
         if name == "messages/purge":
@@ -95,6 +97,18 @@ class SpreadCall:
             rows, horizon = rows[:count], int(rows[count - 1]["sequence_number"]) + 1
         told = {name: sum(page[name] for page in pages) for name in ("scanned", "unread")}
         return {"messages": rows, "next": None if horizon is None else str(horizon), **told}
+
+    async def _destinations(self) -> dict[str, Any]:
+        """One worker after the other: where to go on says whose turn it is, too."""
+        owners = self._owners()
+        owner, _, start = str(self._call.body.get("from", 0)).rpartition(":")
+        if owner not in owners:
+            owner, start = owners[0], "0"
+        told = await self._ask(owner, {**self._call.body, "from": start})
+        if told["next"] is None:
+            left = owners[owners.index(owner) + 1 :]
+            return told | {"next": f"{left[0]}:0" if left else None}
+        return told | {"next": f"{owner}:{told['next']}"}
 
     async def _sessions(self) -> dict[str, Any]:
         call = self._call
@@ -169,7 +183,7 @@ class SpreadCall:
 def shared_out(call: ApiCall, what: str, handler: Handler) -> Awaitable[Any] | None:
     """The answer of all workers to a call about the messages of an entity that several have; None: it is none of those."""
     onward, path = call.server.onward, str(call.body.get("path", ""))
-    if onward is None or not call.others or not path or what == "POST outage/destinations":
+    if onward is None or not call.others or not path:
         return None
     front = call.context.namespace.front(parse(path))
     return SpreadCall(call, what, handler, front, onward).answer() if front is not None else None
