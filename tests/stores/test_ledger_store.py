@@ -91,6 +91,12 @@ class ScriptedLedger:
             del self.rows[segment]
         return True
 
+    def use_reserve(self) -> None:
+        """It is never full."""
+
+    def keep_reserve(self, size: int) -> str:
+        return ""
+
     def size_bytes(self) -> int:
         return 0
 
