@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.broker.facts import ENQUEUED
-from tandem.stores.block_log import BlockLog, Continuation
+from tandem.stores.block_log import BlockLog, Continuation, Replayed
 from tandem.stores.blocks import RECORD
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import Group
@@ -21,6 +21,7 @@ class LogBench:
         self.room_changes = 0
         self.stats: dict[int, SegmentStats] = {}
         self.seed = 0
+        self.found: Replayed
         self.next: Continuation
         log.serve(lambda call: call(), self._announce, self.stopped.append)
         log.when_room_changes(self._count_change)
@@ -35,7 +36,8 @@ class LogBench:
         """The keys that were found."""
         sink = Sink()
         self.stats = {}
-        self.seed = self.log.replay(sink, self.stats, trusted, trusted_number).seed
+        self.found = self.log.replay(sink, self.stats, trusted, trusted_number)
+        self.seed = self.found.seed
         self.next = self.log.begin_writing()
         return [fact[6] for fact in sink.replayed_facts]
 
@@ -46,6 +48,6 @@ class LogBench:
         group = Group(after.segment, after.offset, after.number)
         group.parts.extend(parts)
         end = after.offset + group.seal([], 0, self.seed, sum(map(len, parts)), 1, len(body))
-        self.log.write(group, self.stats[after.segment].totals)
+        self.found.write(group, self.stats[after.segment].totals)
         self.next = Continuation(after.segment, end, after.number + 1)
         return group

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 """Upper ends, inclusive; what took longer is counted behind the last."""
 AGE_BOUNDS_MS: Final = (10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 """For what may wait for days."""
-
-
-def _bucket(bounds: tuple[int, ...], duration_ms: float) -> int:
-    """The first whose upper end is not below; nearly everything is short."""
-    found = 0
-    for bound in bounds:
-        if duration_ms <= bound:
-            break
-        found += 1
-    return found
 
 
 class Histogram:
@@ -32,7 +23,7 @@ class Histogram:
 
     def observe(self, duration_ms: float, count: int = 1) -> None:
         """So many that took as long."""
-        self.counts[_bucket(self.bounds, duration_ms)] += count
+        self.counts[bisect_left(self.bounds, duration_ms)] += count
         self.sum_ms += duration_ms * count
 
     def add(self, other: Histogram) -> None:
@@ -64,7 +55,7 @@ class AgeHistogram:
     def _begin(self, age_ms: int) -> None:
         self.histogram()
         bounds = self._put_down.bounds
-        self._place = _bucket(bounds, age_ms)
+        self._place = bisect_left(bounds, age_ms)
         self._first = bounds[self._place - 1] + 1 if self._place else 0
         self._last = bounds[self._place] if self._place < len(bounds) else 1 << 62
 

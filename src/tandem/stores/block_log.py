@@ -13,17 +13,29 @@ from tandem.stores.upkeep import Upkeep
 
 
 class Replayed:
-    """What was found on opening."""
+    """What was found on opening, and who goes on from there."""
 
-    __slots__ = ("report", "seed", "told", "upkeep")
+    __slots__ = ("report", "seed", "short", "told", "upkeep", "write")
 
-    def __init__(self, seed: int, report: RecoveryReport, upkeep: Upkeep, told: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        report: RecoveryReport,
+        upkeep: Upkeep,
+        told: tuple[str, ...],
+        write: Callable[[Group, SegmentTotals], None],
+        short: dict[int, int],
+    ) -> None:
         self.seed: int = seed
         """Of the checksums of its blocks."""
         self.report = report
         self.upkeep = upkeep
         """Its threads run from here on."""
         self.told = told
+        self.write = write
+        """On the committer's thread: the block is durable, or `group.error` is set, when it is announced."""
+        self.short = short
+        """Segments that are closed by the first block that ends beyond this, and not beyond what is set for all."""
 
 
 class Continuation:
@@ -74,14 +86,6 @@ class BlockLog:
     @abstractmethod
     def begin_writing(self) -> Continuation:
         """After `replay`, when whoever is told of troubles is there."""
-
-    @abstractmethod
-    def write(self, group: Group, totals: SegmentTotals) -> None:
-        """On the committer's thread: the block is durable, or `group.error` is set, when it is announced."""
-
-    @abstractmethod
-    def bytes_of(self, segment: int) -> int:
-        """A segment is closed by the first block that ends beyond this."""
 
     @abstractmethod
     def release(self) -> None:

@@ -10,12 +10,11 @@ from tandem.model.clock import Clock
 from tandem.model.errors import StoreUnavailable
 from tandem.stores.block_log import BlockLog, Continuation, Replayed
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES
-from tandem.stores.committer import BlockWriter, Group
+from tandem.stores.committer import BlockWriter
 from tandem.stores.disk import Disk, LocalDisk
 from tandem.stores.maintenance import Maintenance
 from tandem.stores.recovery import Recovery, SegmentStats
 from tandem.stores.segment_files import LOCK, Manifest, SegmentFiles
-from tandem.stores.segment_index import SegmentTotals
 from tandem.stores.settings import LogSettings
 from tandem.stores.store_identity import StoreIdentity
 from tandem.stores.synced import Synced, SyncedMark, read_mark
@@ -57,13 +56,6 @@ class FileLog(BlockLog):
     def syncs(self) -> int:
         return self._writer.syncs
 
-    def write(self, group: Group, totals: SegmentTotals) -> None:
-        self._writer.write(group, totals)
-
-    def bytes_of(self, segment: int) -> int:
-        files = self._files
-        return files.bytes_of(segment) if files.short else self._settings.segment_bytes
-
     def replay(self, tenant: Tenant, stats: dict[int, SegmentStats], trusted: int, trusted_number: int) -> Replayed:
         settings = self._settings
         beginning = self._take_lock()
@@ -87,8 +79,10 @@ class FileLog(BlockLog):
         maintenance = Maintenance(files, stats, settings, self._clock, self._call_loop, self._new_worker, self._stop, self._tell_room)
         self._stats, self._maintenance = stats, maintenance
         grown, filled = maintenance.index_grown, maintenance.segment_filled
-        self._writer = BlockWriter(files, self._announce, grown, filled, maintenance.report, mark, settings.index_spill_bytes)
-        return Replayed(files.seed, recovery.report, maintenance, (*files.found, *recovery.report.told()))
+        writer = BlockWriter(files, self._announce, grown, filled, maintenance.report, mark, settings.index_spill_bytes)
+        self._writer = writer
+        told = (*files.found, *recovery.report.told())
+        return Replayed(files.seed, recovery.report, maintenance, told, writer.write, files.short)
 
     def begin_writing(self) -> Continuation:
         recovery, maintenance, mark = self._recovery, self._maintenance, self._mark

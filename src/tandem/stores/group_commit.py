@@ -17,6 +17,7 @@ from tandem.stores.committer import Group
 from tandem.stores.compaction import Compaction
 from tandem.stores.fetching import Fetch
 from tandem.stores.recovery import RecoveryReport, SegmentStats
+from tandem.stores.segment_index import SegmentTotals
 from tandem.stores.settings import LogSettings
 from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import Worker
@@ -84,6 +85,8 @@ class GroupCommitStore(Journal):
         self._stats: dict[int, SegmentStats] = {}
         self._workers_made = False
         self.commit_times = Histogram()
+        self._write: Callable[[Group, SegmentTotals], None]
+        self._short: dict[int, int] = {}
         self._committer: Worker
         self._maintenance: Upkeep
         self._compaction: Compaction
@@ -168,14 +171,14 @@ class GroupCommitStore(Journal):
         totals = self._stats[segment].totals
         end = group.offset + size
         self._number += 1
-        if end >= self._log.bytes_of(segment):
+        if end >= self._short.get(segment, self._settings.segment_bytes):
             group.fill_segment()
             segment += 1
             end = SEGMENT_HEADER_BYTES
             self._stats[segment] = SegmentStats()
         self._begin_block(segment, end)
         self._flushed = self._next
-        self._committer.submit(lambda: self._log.write(group, totals))
+        self._committer.submit(lambda: self._write(group, totals))
 
     def _begin_block(self, segment: int, offset: int) -> None:
         self._pending = Group(segment, offset, self._number)
@@ -279,6 +282,7 @@ class GroupCommitStore(Journal):
         stats = self._stats = {}
         found = self._log.replay(tenant, stats, self._trusted, self._trusted_number)
         self._seed, self.recovery = found.seed, found.report
+        self._write, self._short = found.write, found.short
         maintenance = self._maintenance = found.upkeep
         maintenance.tell(found.told)
         self._committer = self._new_worker("tandem-committer")

@@ -116,7 +116,7 @@ class LedgerLog(BlockLog):
             self._tell_room,
             self._seed,
         )
-        return Replayed(self._seed, recovery.report, upkeep, recovery.report.told())
+        return Replayed(self._seed, recovery.report, upkeep, recovery.report.told(), self._write, {})
 
     def begin_writing(self) -> Continuation:
         row, upkeep, stats = self._row, self._upkeep, self._stats
@@ -133,12 +133,9 @@ class LedgerLog(BlockLog):
         upkeep.keep_reserve()
         return Continuation(segment, end, self._recovery.number)
 
-    def bytes_of(self, segment: int) -> int:
-        return self._settings.segment_bytes
-
     # ── the committer's thread ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def write(self, group: Group, totals: SegmentTotals) -> None:
+    def _write(self, group: Group, totals: SegmentTotals) -> None:
         try:
             block = SealedBlock(group, self._seed)
             entry = seal_entry(block.entry(group), self._seed)
