@@ -58,7 +58,7 @@ def compare(build: Build, directory: Path, load: Load, messages: int, rounds: in
         table.add(build.label, f"{shown}: messages/s (median round)", statistics.median(rates[name]))
         table.add(build.label, f"{shown}: broker CPU us/message (median round)", statistics.median(costs[name]))
     share = [spread / plain for spread, plain in zip(rates["spread"], rates["plain"], strict=True)]
-    table.add(build.label, "partitioned, % of plain (median of pairs)", 100 * statistics.median(share), ">= 90")
+    table.add(build.label, "partitioned, % of plain (median of pairs)", 100 * statistics.median(share), ">= 95")
 
 
 @dataclasses.dataclass(slots=True)
