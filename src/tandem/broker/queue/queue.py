@@ -184,8 +184,7 @@ class Queue(Entity):
             elif terms.has_sessions:
                 self.holding.pump(now)
             else:
-                if self.receivers.consumers:
-                    self.receivers.pump(now)
+                self.receivers.pump(now)
                 if self.receivers.watchers:
                     self.receivers.tell_watchers()
         if self.lending.waiters:
