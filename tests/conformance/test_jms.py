@@ -19,6 +19,7 @@ CONFIG = "".join(f'[[queue]]\nname = "{name}"\nlock_duration = "5m"\n' for name 
 CONFIG += "".join(
     f'[[topic]]\nname = "{name}"\n[[topic.subscription]]\nname = "eu"\n' for name in ("events", "durable-events", "shared-events")
 )
+CONFIG += '[[queue]]\nname = "grouped"\nrequires_session = true\n'
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +93,9 @@ def test_a_durable_subscriber_receives_from_the_subscription_of_its_name_and_doe
 
 def test_shared_consumers_receive_from_the_subscription_of_their_name(told: dict[str, Any]) -> None:
     assert seen(told, "shared") == ["number 2", "number 1"]
+
+
+def test_a_message_group_is_a_session_which_other_clients_accept(told: dict[str, Any]) -> None:
+    body, refused = seen(told, "grouped")
+    assert body == "of blue"
+    assert "amqp:not-allowed" in refused

@@ -1,5 +1,9 @@
 package stories;
 
+import com.azure.messaging.servicebus.ServiceBusClientBuilder;
+import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
+import jakarta.jms.BytesMessage;
 import jakarta.jms.Connection;
 import jakarta.jms.JMSException;
 import jakarta.jms.Message;
@@ -10,6 +14,8 @@ import jakarta.jms.QueueBrowser;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
 import jakarta.jms.Topic;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -46,6 +52,7 @@ public final class JmsStories {
         stories.add("subscription", () -> connected("amqp://" + address, JmsStories::subscription));
         stories.add("durable", () -> connected("amqp://" + address, JmsStories::durable));
         stories.add("shared", () -> connected("amqp://" + address, JmsStories::shared));
+        stories.add("grouped", () -> connected("amqp://" + address, JmsStories::grouped));
         stories.tellAll();
     }
 
@@ -262,5 +269,22 @@ public final class JmsStories {
             producer.send(message);
         }
         return List.of(text(fleeting.receive(PATIENCE_MS)), text(durable.receive(PATIENCE_MS)));
+    }
+
+    /** What JMS sends as a message group is a session to the client that can accept one; JMS itself is told why it cannot receive there. */
+    private static Object grouped(Connection connection) throws JMSException {
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        MessageProducer producer = session.createProducer(session.createQueue("grouped"));
+        BytesMessage message = session.createBytesMessage();
+        message.writeBytes("of blue".getBytes(StandardCharsets.UTF_8));
+        message.setStringProperty("JMSXGroupID", "blue");
+        producer.send(message);
+        String refused = complaint(() -> session.createConsumer(session.createQueue("grouped")));
+        String endpoint = "Endpoint=sb://" + address + ";SharedAccessKeyName=" + keyName + ";SharedAccessKey=" + key;
+        try (ServiceBusSessionReceiverClient acceptor = new ServiceBusClientBuilder()
+            .connectionString(endpoint + ";UseDevelopmentEmulator=true").sessionReceiver().queueName("grouped").buildClient();
+            ServiceBusReceiverClient blue = acceptor.acceptSession("blue")) {
+            return List.of(blue.receiveMessages(1, Duration.ofMillis(PATIENCE_MS)).iterator().next().getBody().toString(), refused);
+        }
     }
 }
