@@ -311,3 +311,36 @@ async def test_a_missing_entity_is_a_permanent_error(make_outbox, primary):
     await outbox.send("gone", ServiceBusMessage("x"))
     await outbox.flush(10)
     assert len(await outbox.dead_letters()) == 1
+
+
+async def test_what_was_delivered_is_not_sent_again_while_the_disk_cannot_be_written_and_is_crossed_off_afterwards(primary, tmp_path):
+    path, told = tmp_path / "outbox.db", []
+    async with Outbox(path, primary, settings=FAST, on_event=lambda event: told.append((event.kind, event.path))) as outbox:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("CREATE TRIGGER full BEFORE DELETE ON tandem_outbox BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END")
+        for number in range(5):
+            await outbox.send("q", ServiceBusMessage(f"{number}", session_id="s"))  # also after a transaction of the pump has failed
+        await until(lambda: told.count(("outbox-waiting", "q")) > 10, what="tried several times")
+        sent = len(primary.entity("q").messages)
+        assert sent <= 5 and await outbox.pending() == 5
+        other.execute("DROP TRIGGER full")
+        other.close()
+        await asyncio.wait_for(outbox.flush(), 10)
+    assert bodies(primary) == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_send_that_met_a_full_disk_fails_alone(primary, tmp_path):
+    store = SqliteOutboxStore(tmp_path / "outbox.db")
+    primary.down()
+    async with Outbox(store, primary, settings=FAST) as outbox:
+        await outbox.send("q", ServiceBusMessage("kept"))
+        pages = await outbox._on_thread(lambda: store._db.execute("PRAGMA page_count").fetchone()[0])
+        await outbox._on_thread(lambda: store._db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            await outbox.send("q", ServiceBusMessage("x" * 100_000))
+        await outbox._on_thread(lambda: store._db.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await outbox.send("q", ServiceBusMessage("kept too"))
+        assert await outbox.pending() == 2
+        primary.up()
+        await asyncio.wait_for(outbox.flush(), 10)
+    assert sorted(bodies(primary)) == ["kept", "kept too"]

@@ -296,7 +296,7 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - decides what becomes of the messages, which are safe on disk
             return await self._failed(entity, batch, error)
         self._pauses.end(entity)
-        await self._on_thread(lambda: self._store.remove([one.id for one in batch]))
+        await self._written_down(entity, lambda: self._store.remove([one.id for one in batch]))
         self._count -= len(batch)
         self.counters.deliver(len(batch))
         return len(batch)
@@ -313,7 +313,7 @@ class Outbox:
                 return settled
             (one,) = batch
             text = describe(error)
-            await self._on_thread(lambda: self._store.bury(one.id, self._now_ms(), text))
+            await self._written_down(entity, lambda: self._store.bury(one.id, self._now_ms(), text))
             self._count -= 1
             self.counters.bury()
             self.events.tell("outbox-dead-lettered", entity, f"{one.entry.message_id}: {text}", error)
@@ -322,6 +322,19 @@ class Outbox:
         self.counters.try_again()
         self.events.tell("outbox-path-waiting", entity, f"{len(batch)} message(s) wait {length:.3g} s: {describe(error)}", error)
         return 0
+
+    async def _written_down(self, entity: str, what: Callable[[], None]) -> None:
+        """What became of messages is certain, and they are not sent again for want of room on the disk: it is tried until it is kept."""
+        backoff = Backoff(self.settings.pause_min, self.settings.pause_max)
+        while True:
+            try:
+                return await self._on_thread(what)
+            except Exception as error:  # noqa: BLE001 - whatever the database says, the messages are with the target
+                pause = backoff.next_pause()
+                self.events.tell(
+                    "outbox-waiting", entity, f"delivered, and not crossed off yet: again in {pause:.3g} s: {describe(error)}", error
+                )
+            await asyncio.sleep(pause)
 
     # -- looking at it -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import fcntl
 import importlib
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -122,35 +123,37 @@ class SqliteOutboxStore:
         self._lock = handle
         return True
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it, or nothing: what fails, its commit too, leaves no transaction open in which the next one could not begin."""
+        database = self._db
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            yield database
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:  # SQLite has ended it itself after some errors
+                database.execute("ROLLBACK")
+            raise
+
     def insert(self, entries: Sequence[OutboxEntry]) -> list[int]:
         statement = insert_statement("?")
-        ids: list[int] = []
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            for entry in entries:
-                ids.append(self._db.execute(statement, entry.row()).lastrowid or 0)
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-        return ids
+        with self._transaction() as database:
+            return [database.execute(statement, entry.row()).lastrowid or 0 for entry in entries]
 
     def read(self, after_id: int, limit: int) -> list[Kept]:
         rows = self._db.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
         return [Kept(row[0], OutboxEntry(*row[1:])) for row in rows]
 
     def remove(self, ids: Iterable[int]) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.executemany(f"DELETE FROM {TABLE} WHERE id = ?", [(id,) for id in ids])
-        self._db.execute("COMMIT")
+        with self._transaction() as database:
+            database.executemany(f"DELETE FROM {TABLE} WHERE id = ?", [(id,) for id in ids])
 
     def bury(self, id: int, buried_ms: int, error: str) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(
-            f"INSERT OR REPLACE INTO {DEAD_TABLE} SELECT id, {_COLUMNS}, ?, ? FROM {TABLE} WHERE id = ?", (buried_ms, error, id)
-        )
-        self._db.execute(f"DELETE FROM {TABLE} WHERE id = ?", (id,))
-        self._db.execute("COMMIT")
+        buried = f"INSERT OR REPLACE INTO {DEAD_TABLE} SELECT id, {_COLUMNS}, ?, ? FROM {TABLE} WHERE id = ?"
+        with self._transaction() as database:
+            database.execute(buried, (buried_ms, error, id))
+            database.execute(f"DELETE FROM {TABLE} WHERE id = ?", (id,))
 
     def count(self) -> int:
         (count,) = self._db.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
@@ -162,11 +165,10 @@ class SqliteOutboxStore:
 
     def revive(self, ids: Sequence[int]) -> int:
         revived = 0
-        self._db.execute("BEGIN IMMEDIATE")
-        for id in ids:
-            self._db.execute(f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM {DEAD_TABLE} WHERE id = ?", (id,))
-            revived += self._db.execute(f"DELETE FROM {DEAD_TABLE} WHERE id = ?", (id,)).rowcount
-        self._db.execute("COMMIT")
+        with self._transaction() as database:
+            for id in ids:
+                database.execute(f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM {DEAD_TABLE} WHERE id = ?", (id,))
+                revived += database.execute(f"DELETE FROM {DEAD_TABLE} WHERE id = ?", (id,)).rowcount
         return revived
 
     def close(self) -> None:
