@@ -117,6 +117,7 @@ def test_subscriptions_and_rules_have_one_short_segment(name: str) -> None:
         ({"lock_duration_ms": 25 * 86_400_000}, "LockDuration is 25 days; 5 seconds to 5 minutes are allowed"),
         ({"duplicate_detection_history_ms": 19_999}, "DuplicateDetectionHistoryTimeWindow is 19999 ms; 20 seconds to 7 days"),
         ({"duplicate_detection_history_ms": 25 * 86_400_000}, "is 25 days; 20 seconds to 7 days"),
+        ({"default_message_time_to_live_ms": 99_999_999_999 * 86_400_000}, "is 99999999999 days; 1 second to for ever [(]P10675199DT"),
         ({"default_message_time_to_live_ms": 0}, "DefaultMessageTimeToLive is 0 ms; 1 second to for ever"),
         ({"default_message_time_to_live_ms": MAX_DURATION_MS + 1}, "DefaultMessageTimeToLive"),
         ({"auto_delete_on_idle_ms": 299_999}, "AutoDeleteOnIdle is 299999 ms; 5 minutes to for ever"),

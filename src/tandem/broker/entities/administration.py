@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from tandem.model.duration import format_microseconds
 from tandem.model.entity import (
     DEFAULT_RULE_NAME,
     MAX_DURATION_MS,
@@ -315,8 +316,8 @@ def _between(prop: str, value: int, bounds: tuple[int, int], *, duration: bool =
 
 def _spoken(ms: int) -> str:
     """A duration for people."""
-    if ms >= MAX_DURATION_MS:
-        return "for ever"
+    if ms == MAX_DURATION_MS:
+        return f"for ever ({format_microseconds(ms * 1_000)})"
     for unit, name in ((DAY_MS, "day"), (60 * MINUTE_MS, "hour"), (MINUTE_MS, "minute"), (SECOND_MS, "second")):
         if ms and ms % unit == 0:
             count = ms // unit
