@@ -47,6 +47,15 @@ def test_one_beat_brings_a_node_back() -> None:
     assert not membership.may_take(store(0, "a"))
 
 
+def test_a_node_that_is_back_since_our_last_beat_keeps_its_stores() -> None:
+    membership = beaten("b", [view([node("a", 7), node("b", beat)], owner="a") for beat in range(BEATS_PER_LEASE + 1)])
+    silent = store(0, "a")
+    assert membership.may_take(silent)
+    assert membership.may_take(replace(silent, owner_beat=(1, 7)))
+    assert not membership.may_take(replace(silent, owner_beat=(2, 7))), "it was started again"
+    assert not membership.may_take(replace(silent, owner_beat=(1, 8))), "it was slow"
+
+
 def test_nobody_ages_while_nobody_beats() -> None:
     """An engine that is away takes no beats: whatever the clocks say, nobody is older after it."""
     membership = beaten("b", [view([node("a", 1), node("b", 1)], owner="a")])

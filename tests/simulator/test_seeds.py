@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tandem.simulator.simulate import IssuerOutages, simulate
+from tandem.simulator.engine import SimEngine
+from tandem.simulator.simulate import EngineOutages, IssuerOutages, simulate
 
 FIRST = int(os.environ.get("TANDEM_SIM_FIRST", "1000"))
 COUNT = int(os.environ.get("TANDEM_SIM_SEEDS", "12"))
@@ -70,6 +71,32 @@ def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_an
         cut += simulation.issued.cut
         outages += simulation.issued.issuer.outages
     assert min(sent, cut, outages) > 5, "next to nothing happened, so this proves nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_brokers_with_their_stores_in_engines_keep_every_promise_while_those_fail_over_and_others_take_over() -> None:
+    seen = taken = landed = again = compared = 0
+    for seed in range(FIRST, FIRST + COUNT):
+        simulation = EngineOutages(seed, story_seconds=200.0)
+        outcome = simulation.run()
+        assert not outcome.broken, "\n".join((*outcome.last_events, str(outcome)))
+        seen += outcome.verdict.seen
+        compared += outcome.replays_compared
+        taken += simulation.taken_over()
+        doubts = simulation.doubts()
+        landed += doubts["landed"]
+        again += doubts["sent again"]
+    assert seen > 100 * COUNT, "next to nothing happened, so this proves nothing"
+    assert min(taken, landed, again) > COUNT, "and all that may happen did"
+    assert compared > 20 * COUNT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_engine_that_forgets_what_it_acknowledged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimEngine, "fail_over", lambda self: self._primary.segments.clear())
+    assert any(EngineOutages(seed, story_seconds=200.0).run().broken for seed in range(1, 5))
 
 
 @pytest.mark.slow

@@ -51,6 +51,15 @@ def test_a_deposed_owner_appends_nothing_and_learns_why_when_it_asks(cluster_dsn
     new.close()
 
 
+def test_whoever_wants_a_store_sees_what_its_owner_has_done_last(cluster_dsn: str) -> None:
+    held = opened(cluster_dsn, "a")
+    assert held._look().owner_beat == (0, 0), "no such node is known"
+    with psycopg.connect(cluster_dsn, autocommit=True) as connection:
+        connection.execute("INSERT INTO tandem.node (name, incarnation, beat, address, version) VALUES ('a', 3, 5, '', '')")
+    assert held._look().owner_beat == (3, 5)
+    held.close()
+
+
 def test_a_block_that_is_sent_twice_is_kept_once_and_confirmed(cluster_dsn: str) -> None:
     held = opened(cluster_dsn, "a")
     append(held, 1)

@@ -188,9 +188,14 @@ class Membership:
             return first.owner == self.node
         if row.owner == self.node and (row.wanted == self.node or not self._waits_for(row)):
             return True
-        if row.owner and self._lives(row.owner, row.engine):
+        if row.owner and (self._lives(row.owner, row.engine) or self._is_back(row)):
             return False
         return row.wanted == self.node or not self._waits_for(row)
+
+    def _is_back(self, row: StoreRow) -> bool:
+        """Its owner has joined or beaten since our last beat showed that it was silent."""
+        heard = self._heard_in.get((row.engine, row.owner)) if row.engine else self._heard.get(row.owner)
+        return row.owner_beat != (0, 0) and (heard is None or heard[:2] != row.owner_beat)
 
     def took(self, row: StoreRow) -> None:
         """We have just acquired it."""

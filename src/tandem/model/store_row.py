@@ -35,3 +35,5 @@ class StoreRow:
     entity_max: int = 0
     engine: str = ""
     """The name of the engine that it lives in; empty: the first."""
+    owner_beat: tuple[int, int] = (0, 0)
+    """The incarnation and the beat of its owner when it was looked at alone; zeros: nothing is known of them."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
+from typing import Final
 
 from tandem.model.errors import EngineAway
 from tandem.model.store_row import StoreRow
 from tandem.stores.ledger import Block, Deposed, Entry, InDoubt, NotOurs, Part
+
+_ACQUIRE_TRIES: Final = 5
 
 
 class EngineFate(Enum):
@@ -30,6 +32,12 @@ class _State:
         self.segments: dict[int, dict[int, tuple[int, int, bytes, bytes]]] = {}
         self.beats: dict[str, int] = {}
         """By node, how often it has said that it lives."""
+
+    def copy(self) -> _State:
+        double = _State(self.row)
+        double.segments = {segment: dict(rows) for segment, rows in self.segments.items()}
+        double.beats = dict(self.beats)
+        return double
 
 
 class SimEngine:
@@ -67,7 +75,7 @@ class SimEngine:
         answer = change(self._primary)
         if fate is EngineFate.LOCAL:
             raise EngineAway("no answer: the standby is away")
-        self._quorum = copy.deepcopy(self._primary)
+        self._quorum = self._primary.copy()
         if fate is EngineFate.UNTOLD:
             raise EngineAway("the connection broke")
         return answer
@@ -106,7 +114,7 @@ class SimEngine:
 
     def fail_over(self) -> None:
         """Exactly what no quorum had is forgotten, and statements on their way to the old primary with it."""
-        self._primary = copy.deepcopy(self._quorum)
+        self._primary = self._quorum.copy()
         self._late = []
         self.fail_overs += 1
 
@@ -133,22 +141,25 @@ class SimLedger:
     # -- whoever opens the store -------------------------------------------------------------
 
     def acquire(self) -> StoreRow:
-        seen = self._engine.read(lambda state: state.row)
-        assert isinstance(seen, StoreRow)
-        if not self._may_take(seen):
-            raise NotOurs(f"served by node {seen.owner}" if seen.owner else "between two owners")
+        for _ in range(_ACQUIRE_TRIES):
+            seen = self._engine.read(lambda state: state.row)
+            assert isinstance(seen, StoreRow)
+            if not self._may_take(seen):
+                raise NotOurs(f"served by node {seen.owner}" if seen.owner else "between two owners")
+            taken = self._engine.write(self._taking(seen))
+            if isinstance(taken, StoreRow):
+                self._epoch = taken.epoch
+                return taken
+        raise NotOurs("others were faster")
 
+    def _taking(self, seen: StoreRow) -> Callable[[_State], StoreRow | None]:
         def take(state: _State) -> StoreRow | None:
             if state.row.epoch != seen.epoch:
                 return None
             state.row = replace(state.row, epoch=seen.epoch + 1, owner=self._node, incarnation=1, wanted="")
             return state.row
 
-        taken = self._engine.write(take)
-        if not isinstance(taken, StoreRow):
-            raise NotOurs("others were faster")
-        self._epoch = taken.epoch
-        return taken
+        return take
 
     def read_entries(self, segment: int, after: int, most: int) -> list[Entry]:
         def look(state: _State) -> list[Entry]:

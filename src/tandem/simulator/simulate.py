@@ -6,11 +6,14 @@ import asyncio
 import gc
 import time
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 from tandem.simulator.amqp_client import Gone, PeerRefused
 from tandem.simulator.checker import CheckResult
+from tandem.simulator.engine_brokers import EngineFaults, EngineStores
 from tandem.simulator.faults import FaultSchedule
 from tandem.simulator.feature_stories import ALL
 from tandem.simulator.issuer_stories import Issued, SimIssuer
@@ -73,6 +76,8 @@ def merged(parts: list[Entities]) -> Entities:
 class Simulation:
     """One seed."""
 
+    fault_schedule: ClassVar[type[FaultSchedule]] = FaultSchedule
+
     def __init__(self, seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> None:
         self.seed = seed
         self._story_seconds = story_seconds
@@ -85,7 +90,7 @@ class Simulation:
         self.world.add_brokers(
             {host: merged([story.entities() for story in self.stories if story.host == host]) for host in ("primary", "secondary")}
         )
-        self.faults = FaultSchedule(self.world, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
+        self.faults = self.fault_schedule(self.world, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
 
     def _choose(self, dice: Random) -> list[Story]:
         paired = Paired(self.world, "primary", Random(dice.random()))
@@ -223,7 +228,28 @@ class IssuerOutages(Simulation):
         return [self.issued]
 
 
-STORIES: dict[str, type[Simulation]] = {"outage": Simulation, "issuer": IssuerOutages}
+class EngineOutages(Simulation):
+    """The brokers' stores are in engines that fail over, and others take them from them."""
+
+    fault_schedule = EngineFaults
+
+    def _choose(self, dice: Random) -> list[Story]:
+        self.world.new_engines = EngineStores
+        return super()._choose(dice)
+
+    def taken_over(self) -> int:
+        """How often a store was taken from its broker."""
+        return sum(engine.taken for stores in self._stores() for engine in stores.engines)
+
+    def doubts(self) -> Counter[str]:
+        """What became of blocks of which nobody knew whether they had landed."""
+        return sum((Counter(told) for stores in self._stores() for told in stores.doubts), Counter())
+
+    def _stores(self) -> list[EngineStores]:
+        return [broker.engines for broker in self.world.brokers.values() if isinstance(broker.engines, EngineStores)]
+
+
+STORIES: dict[str, type[Simulation]] = {"outage": Simulation, "issuer": IssuerOutages, "engine": EngineOutages}
 
 
 def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False, story: str = "outage") -> SeedOutcome:

@@ -201,7 +201,10 @@ class Story:
         if held is not None and held[0] > now and held[1] == life and not self._lost_locks(held[2]):
             self.wrong(f"{key} is locked until {held[0]} by one client, and delivered to another at {now}")
         left_ms = int(until_ms) - broker.clock.now_ms()
-        if left_ms <= _LOCK_MS_MAX:  # else the broker's clock was set while this was on its way
+        locked_at_ms = now + left_ms - self.lock_ms
+        if (
+            left_ms <= _LOCK_MS_MAX and locked_at_ms >= broker.epoch_since_ms
+        ):  # else a clock was set, or a store fell, while it was on its way
             self._held[key] = (now + left_ms, life, client)
 
     def _lost_locks(self, holder: AmqpClient | None) -> bool:

@@ -68,6 +68,8 @@ class SimBroker:
         """How often it was started."""
         self.epoch = 0
         """Grows whenever locks are lost rightly: it died, or one of its stores did."""
+        self.epoch_since_ms = 0
+        """By the true time."""
         self.disturbed_at = 0.0
         """When a fault last had to do with it."""
         self.rot: list[Rot] = []
@@ -82,7 +84,7 @@ class SimBroker:
         """The most it ever was ahead of the true time."""
         self.in_trouble = False
         """A fault of the schedule is at work."""
-        self.engines = SimEngines(world.loop.agenda, host, STORES, settings, self.clock, world.dice)
+        self.engines = world.new_engines(world.loop.agenda, host, STORES, settings, self.clock, world.dice)
         for disk in self.engines.disks:
             disk.live_in(world.disk_latency, self._power_failed)
 
@@ -141,12 +143,16 @@ class SimBroker:
     def _note(self, text: str) -> None:
         self.world.trace.happened(f"{self.host}: {text}")
         if " is down" in text or " is corrupt" in text:
-            self.epoch += 1
+            self._lose_locks()
         for key in _LOST_BODY.findall(text):
             for listener in self.world.on_damage:
                 listener(key)
         if " is down" in text and os.strerror(errno.ENOSPC) in text:
             self.world.broken(f"{self.host}: a full disk degrades a store, it does not take it down: {text}")
+
+    def _lose_locks(self) -> None:
+        self.epoch += 1
+        self.epoch_since_ms = self.world.clock.now_ms()
 
     def disturb(self) -> None:
         """A fault has to do with it now."""
@@ -167,7 +173,7 @@ class SimBroker:
             return
         self.disturbed_at = world.loop.time()
         self.machine.alive = False
-        self.epoch += 1
+        self._lose_locks()
         self.ready = False
         if self.server is not None:
             world.loop.keep(self.server)
@@ -244,6 +250,8 @@ class World:
         """Told the id of each message whose body is said to be lost."""
         self.brokers: dict[str, SimBroker] = {}
         self.issuer: SimulatedIssuer | None = None
+        self.new_engines: type[SimEngines] = SimEngines
+        """What brokers remember with."""
         loop.executor_delay = lambda: self.dice.uniform(0.000_1, 0.003)
 
     def add_brokers(self, entities: dict[str, Entities]) -> None:

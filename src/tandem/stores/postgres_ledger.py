@@ -122,11 +122,14 @@ class PostgresLedger:
 
     def _look(self) -> StoreRow:
         found = self._committing.execute(
-            f"SELECT {STORE_COLUMNS} FROM tandem.store WHERE namespace = %s AND number = %s", (self._namespace, self._store_number)
+            f"SELECT coalesce((SELECT n.incarnation FROM tandem.node AS n WHERE n.name = owner), 0), "
+            f"coalesce((SELECT n.beat FROM tandem.node AS n WHERE n.name = owner), 0), {STORE_COLUMNS} "
+            "FROM tandem.store WHERE namespace = %s AND number = %s",
+            (self._namespace, self._store_number),
         ).fetchone()
         if found is None:
             raise Corrupt(f"{self.where}: its row is gone from the engine; restore the database from a backup")
-        return replace(StoreRow(*found), engine=self._engine)
+        return replace(StoreRow(*found[2:]), engine=self._engine, owner_beat=(found[0], found[1]))
 
     def read_entries(self, segment: int, after: int, most: int) -> list[Entry]:
         return self._entries(self._committing, segment, after, most)
