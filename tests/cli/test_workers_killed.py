@@ -17,6 +17,7 @@ from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
 from tandem.simulator.checker import Checker
 from tests.acceptance.crashing import body_of, message, peek, read
 from tests.cli.broker_process import BrokerProcess
+from tests.cluster.movers import Movers
 from tests.waiting import until
 
 KILLS = int(os.environ.get("TANDEM_WORKER_KILLS", "2"))
@@ -120,6 +121,29 @@ async def test_what_a_killed_worker_had_is_there_again_and_the_others_go_on_mean
     assert verdict.holds, f"seed {seed}: {verdict}"
     assert verdict.seen > 300 * KILLS
     assert verdict.recovered > 0, "the kills met nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240 + 20 * KILLS)
+async def test_transactions_over_several_workers_are_whole_or_absent_whichever_is_killed(tmp_path: Path) -> None:
+    queues = ["a", "b", "c", "d", "wide"]
+    plain = "".join(f'[[queue]]\nname = "{name}"\nmax_delivery_count = 2000\n' for name in queues)
+    (tmp_path / "tandem.toml").write_text(plain + "enable_partitioning = true\n")
+    log = tmp_path / "log"
+    seed = random.SystemRandom().randrange(1 << 32)
+    dice = random.Random(seed)
+    with BrokerProcess(tmp_path, "--port", "0", "--data", "data", "--dev", "--workers", "3", log=log) as broker:
+        movers = Movers(lambda: [broker.port], queues, 60, seed)
+        movers.start()
+        for kill in range(KILLS * 2):
+            moved = movers.moved
+            await until(lambda moved=moved: movers.moved > moved + 30, 60, "transactions")  # type: ignore[misc]
+            os.kill(dice.choice(_workers(broker)), signal.SIGKILL)
+            await until(lambda kill=kill: _is_back(log, kill + 1), 60, "the worker")  # type: ignore[misc]
+        found = await asyncio.to_thread(movers.end)
+        print(f"seed {seed}: {movers.moved} moved, {movers.broken} broken")
+        assert found == movers.sent, f"seed {seed}: each once"
+        assert movers.broken > 0, "the kills met nothing"
 
 
 def _workers(broker: BrokerProcess) -> list[int]:

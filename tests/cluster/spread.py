@@ -47,8 +47,11 @@ class Halves:
 class SpreadBroker:
     """Seen from outside it is one broker."""
 
-    def __init__(self, directory: Path, wanted: Mapping[str, int], *, real_time: bool = False, turns: bool = True) -> None:
-        """`turns`: clients come to the nodes in turn; else all to the first."""
+    def __init__(
+        self, directory: Path, wanted: Mapping[str, int], *, real_time: bool = False, turns: bool = True, front: str = "a"
+    ) -> None:
+        """`turns`: clients come to the nodes in turn; else all to `front`, which may be one that has no stores."""
+        names = NODES if front in NODES else (*NODES, front)
         self.clock = SystemClock() if real_time else JumpingClock()
         self.notes: list[str] = []
         before = dict(KINDS)
@@ -58,10 +61,10 @@ class SpreadBroker:
             settings = settings_for(directory, wanted, "[stores]", "fragments = 4")
         finally:
             KINDS.update(before)
-        addresses = {node: f"unix:{directory / node}.sock" for node in NODES}
+        addresses = {node: f"unix:{directory / node}.sock" for node in names}
         self.servers = [
             Server(
-                settings if turns or node == "a" else replace(settings, listeners=()),
+                settings if turns or node == front else replace(settings, listeners=()),
                 MemoryEngines(),
                 clock=self.clock,
                 connection_clock=SystemClock(),
@@ -70,9 +73,9 @@ class SpreadBroker:
                     node=node, listen=addresses[node], secret=SECRET, ownership=lambda _, node=node: Halves(node, addresses)
                 ),
             )
-            for node in NODES
+            for node in names
         ]
-        self._ports = itertools.cycle(range(2 if turns else 1))
+        self._ports = itertools.cycle(range(2) if turns else [names.index(front)])
         self._pool = _Pool(wanted)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tandem import amqp
+from tests.cluster.movers import Movers
 from tests.cluster.nodes import Cluster, receive_all, try_send, until
 from tests.cluster.steady_traffic import Traffic
 from tests.conformance.raw import Raw
 from tests.gateway.amqp.test_selectors import attach, select, texts
 
+KILLS = int(os.environ.get("TANDEM_CLUSTER_KILLS", "2"))
 PLAIN = [f"q{number}" for number in range(4)]
 CONFIG = '[cluster]\nlease = "{lease}ms"\n[[queue]]\nname = "p"\nenable_partitioning = true\nlock_duration = "5s"\n' + "".join(
     f'[[queue]]\nname = "{name}"\nlock_duration = "5s"\n' for name in PLAIN
@@ -169,3 +172,24 @@ def test_everything_is_found_again_after_all_nodes_were_killed_at_once(cluster: 
         until(lambda queue=queue: try_send(nodes["a"].connection_string, f"{queue}-after", queue))  # type: ignore[misc]
         found = receive_all(nodes["b"].connection_string, queue)
         assert sorted(found) == sorted([*(f"{queue}-{number}" for number in range(8)), f"{queue}-after"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_transactions_over_several_nodes_are_whole_or_absent_whichever_is_killed(cluster: Cluster) -> None:
+    nodes = {name: cluster.start(name) for name in "abc"}
+    until(lambda: spread_over(cluster, "a", "b", "c"))
+    movers = Movers(lambda: [node.port for node in list(nodes.values())], ["p", *PLAIN], 40, KILLS)
+    until(lambda: all(try_send(nodes["a"].connection_string, "x", queue) for queue in ["p", *PLAIN]))
+    for queue in ["p", *PLAIN]:
+        assert receive_all(nodes["b"].connection_string, queue) == ["x"]
+    movers.start()
+    for name, _ in zip(itertools.cycle("bac"), range(KILLS), strict=False):
+        moved = movers.moved
+        until(lambda moved=moved: movers.moved > moved + 20, 90, "transactions")  # type: ignore[misc]
+        nodes.pop(name).process.kill()
+        moved = movers.moved
+        until(lambda moved=moved: movers.moved > moved + 10, 90, "transactions of the others")  # type: ignore[misc]
+        nodes[name] = cluster.start(name)
+    assert movers.end(90) == movers.sent, "each once"
+    assert movers.broken > 0, "the kills met nothing"

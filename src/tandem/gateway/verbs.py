@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from tandem.broker.meters import RELEASED, SETTLE
 from tandem.broker.ports import Effect
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
-from tandem.broker.recovery.transactions import ABANDON as ABANDON
-from tandem.broker.recovery.transactions import COMPLETE as COMPLETE
-from tandem.broker.recovery.transactions import DEAD_LETTER as DEAD_LETTER
-from tandem.broker.recovery.transactions import DEFER as DEFER
+from tandem.broker.recovery.steps import ABANDON as ABANDON
+from tandem.broker.recovery.steps import COMPLETE as COMPLETE
+from tandem.broker.recovery.steps import DEAD_LETTER as DEAD_LETTER
+from tandem.broker.recovery.steps import DEFER as DEFER
 from tandem.gateway.waiting import Durable, durable, messages_of
 from tandem.model.errors import MessageNotFound
 

@@ -9,7 +9,7 @@ import pytest
 from tandem.broker.ports import Consumer, Effect
 from tandem.broker.queue.locks import Lock
 from tandem.broker.recovery import transactions
-from tandem.broker.recovery.transactions import COMPLETE, DEAD_LETTER, DEFER, Sent, Settled, Step
+from tandem.broker.recovery.steps import COMPLETE, DEAD_LETTER, DEFER, Sent, Settled, Step
 from tandem.model.entity import QueueDescription
 from tandem.model.message import Message
 from tests.broker.stepped import House, every_failure, every_story, plain

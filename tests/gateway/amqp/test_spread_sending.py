@@ -48,7 +48,17 @@ def test_in_a_transaction_what_has_no_key_goes_where_the_transaction_is(broker: 
         transaction = coordinator.declare()
         for options in (KEYED[1], {}):
             send_in(sender, transaction, message("in it", **options))
-        with pytest.raises(Refused, match="several nodes"):
-            send_in(sender, transaction, message("elsewhere", **KEYED[0]))
         coordinator.discharge(transaction)
         assert [held(server, queue) for server in broker.servers] == [0, 2]
+
+
+def test_a_batch_in_a_transaction_has_keys_of_one_node(broker: SpreadBroker) -> None:
+    queue = broker.queue("plain")
+    parts = [message(str(number), **KEYED[number]) for number in (0, 1)]
+    with Raw(broker.port) as raw:
+        coordinator = Coordinator(raw)
+        transaction = coordinator.declare()
+        with pytest.raises(Refused, match="one by one"):
+            send_in(raw.sender(queue), transaction, amqp.encode_message(body=parts), message_format=0x80013700)
+        coordinator.discharge(transaction)
+        assert [held(server, queue) for server in broker.servers] == [0, 0]

@@ -69,6 +69,8 @@ class CrossStoreFacts:
         """Of those, the ones that were read from the journal: other nodes may have shares of them."""
         self.asked: set[bytes] = set()
         """Decided here, and other nodes are being asked whether they still have a share."""
+        self.awaited: set[bytes] = set()
+        """Decided here, with shares of other nodes: whoever drives it says when they are over."""
         self.denied: dict[bytes, None] = {}
         """Transactions of which another node was told that this store has not decided them: it never will."""
 

@@ -8,119 +8,84 @@ and dropped if it does not.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tandem.broker import facts
 from tandem.broker.ports import Effect, FetchEffect
-from tandem.broker.queue.index import DEFERRED, READY
 from tandem.broker.recovery import operations
 from tandem.broker.recovery.cross_store import freeze, thaw
 from tandem.broker.recovery.operations import Operation
+from tandem.broker.recovery.steps import Sent, Settled
 from tandem.broker.recovery.stores import FarAnswer
 from tandem.model.errors import BusError, StoreUnavailable, TransactionRolledBack
-from tandem.model.message import encode_body
 
 if TYPE_CHECKING:
-    from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
     from tandem.broker.queue.queue import Queue
     from tandem.broker.recovery.cross_store import Row
+    from tandem.broker.recovery.steps import Step
     from tandem.broker.recovery.stores import Stores
     from tandem.broker.recovery.tenant import StoreTenant
-    from tandem.model.message import Message
-
-COMPLETE: Final = 0
-ABANDON: Final = 1
-DEFER: Final = 2
-DEAD_LETTER: Final = 3
-
-
-class Step:
-    """One send or settlement. `queue` is what the client named; the part of it that holds the message is found when it counts."""
-
-    def __init__(self, queue: Entity) -> None:
-        self.queue = queue
-
-    def check(self, now: int) -> None:
-        """Raises what stands in the way of doing it now."""
-
-    @abstractmethod
-    def part(self) -> Queue:
-        """The queue whose store has to do with it."""
-
-    def release(self) -> None:
-        """It is going to happen: the client no longer holds anything."""
-
-    def operations(self) -> list[Operation]:
-        return []
-
-    def size(self) -> int:
-        return 0
-
-
-class Sent(Step):
-    def __init__(self, queue: Entity, message: Message) -> None:
-        super().__init__(queue)
-        self.message = message
-
-    def check(self, now: int) -> None:
-        self.queue.check_send(self.message, self.message.size_bytes)
-
-    def part(self) -> Queue:
-        return self.queue.destination(self.message)
-
-    def operations(self) -> list[Operation]:
-        return [] if self.message.is_ping else [operations.put(self.part(), self.message)]
-
-    def size(self) -> int:
-        return self.message.size_bytes
-
-
-class Settled(Step):
-    """`changed` is the message with its new properties, where the outcome brings some."""
-
-    def __init__(self, queue: Entity, lock: Lock, how: int, changed: Message | None = None) -> None:
-        super().__init__(queue)
-        self.lock = lock
-        self.how = how
-        self.changed = changed
-
-    def check(self, now: int) -> None:
-        self.queue.part_of(self.lock.seq).settlement.require(self.lock, now)
-
-    def part(self) -> Queue:
-        return self.queue.part_of(self.lock.seq)
-
-    def release(self) -> None:
-        self.part().settlement.drop_lock(self.lock)
-
-    def operations(self) -> list[Operation]:
-        queue, lock = self.part(), self.lock
-        seq = lock.seq
-        if self.how == COMPLETE:
-            return [Operation(operations.REMOVE, queue.entity_id, seq, facts.COMPLETED)]
-        shelf = queue.moves.dead_letters
-        if self.how == DEAD_LETTER and shelf is not None:
-            assert self.changed is not None
-            body = encode_body(self.changed)
-            return [
-                Operation(operations.REMOVE, queue.entity_id, seq, facts.DEAD_LETTERED),
-                Operation(operations.TAKE, shelf.rows.entity_id, 0, queue.index.enqueued_at(seq), lock.count, body),
-            ]
-        count = queue.index.count(seq)
-        state = DEFERRED if self.how == DEFER or lock.deferred else READY
-        if self.changed is not None:
-            return [Operation(operations.REWRITE, queue.entity_id, seq, state, count, encode_body(self.changed))]
-        return [Operation(operations.STATE, queue.entity_id, seq, state, count)]
-
-    def size(self) -> int:
-        return 0 if self.changed is None else self.changed.size_bytes
 
 
 def commit(namespace: Stores, transaction: bytes, steps: list[Step], then: Effect) -> None:
     """Do all of it; `then` follows once it is decided. Raises, with nothing done, when something cannot be."""
     now = namespace.turn.begin()
+    shares = _shares_of(namespace, steps, now)
+    if len(shares) > 1:
+        _decide(namespace, transaction, next(iter(shares)), shares, then, False, now)
+        return
+    if not shares:
+        then.done(None)
+        return
+    for number, share in shares.items():
+        tenant = namespace.stores[number]
+        operations.carry_out(tenant.queues, share, now)
+        tenant.journal.when_durable(then)
+        namespace.turn.schedule()
+
+
+def decider_for(namespace: Stores, steps: list[Step]) -> int:
+    """A store of this node that may decide for all: one that has to do with it, if there is one."""
+    for step in steps:
+        tenant = namespace.tenant_of(step.part())
+        if tenant is not None and tenant.serves:
+            return namespace.stores.index(tenant)
+    for number, one in enumerate(namespace.stores):
+        if one.serves:
+            return number
+    raise StoreUnavailable("This node has no store that could decide the transaction. Try again.")
+
+
+def decide(namespace: Stores, transaction: bytes, decider: int, steps: list[Step], then: Effect) -> None:
+    """As `commit`, for a transaction of which other nodes have prepared their shares: this store decides for them too."""
+    now = namespace.turn.begin()
+    if not namespace.stores[decider].available:
+        raise StoreUnavailable("The messaging store that decides the transaction is down. Try again.")
+    shares = _shares_of(namespace, steps, now)
+    shares.setdefault(decider, [])
+    _decide(namespace, transaction, decider, shares, then, True, now)
+
+
+def prepare(namespace: Stores, transaction: bytes, decider: int, steps: list[Step], then: Effect) -> PreparedShares:
+    """Write down the share of this node, in a transaction that a store of another node decides; `then` follows when it is on disk."""
+    now = namespace.turn.begin()
+    shares = PreparedShares(namespace, transaction, decider, _shares_of(namespace, steps, now))
+    shares.prepare(now, then)
+    return shares
+
+
+def shares_ended(namespace: Stores, transaction: bytes, decider: int, all_of_them: bool) -> None:
+    """Other nodes have carried out what this store decided. Not all, or nobody knows: they are asked before it is forgotten."""
+    tenant = namespace.stores[decider]
+    if transaction in tenant.awaited:
+        tenant.awaited.discard(transaction)
+        if not all_of_them:
+            tenant.inherited.add(transaction)
+        _forget_decided(namespace)
+
+
+def _shares_of(namespace: Stores, steps: list[Step], now: int) -> dict[int, list[Operation]]:
+    """What each store has to do. From here on the client holds nothing of it any more."""
     _check(steps, now)
     shares: dict[int, list[Operation]] = {}
     for step in steps:
@@ -131,17 +96,14 @@ def commit(namespace: Stores, transaction: bytes, steps: list[Step], then: Effec
         shares.setdefault(namespace.stores.index(tenant), []).extend(step.operations())
     for step in steps:
         step.release()
-    numbers = [number for number, share in shares.items() if share]
-    if len(numbers) > 1:
-        _Decision(namespace, transaction, {number: shares[number] for number in numbers}, then).prepare(now)
-        return
-    if not numbers:
-        then.done(None)
-        return
-    tenant = namespace.stores[numbers[0]]
-    operations.carry_out(tenant.queues, shares[numbers[0]], now)
-    tenant.journal.when_durable(then)
-    namespace.turn.schedule()
+    return {number: share for number, share in shares.items() if share}
+
+
+def _decide(
+    namespace: Stores, transaction: bytes, decider: int, shares: dict[int, list[Operation]], then: Effect, far: bool, now: int
+) -> None:
+    others = PreparedShares(namespace, transaction, decider, {number: share for number, share in shares.items() if number != decider})
+    _Decision(namespace, transaction, decider, shares[decider], others, then, far).begin(now)
 
 
 def _check(steps: list[Step], now: int) -> None:
@@ -161,36 +123,37 @@ def _check(steps: list[Step], now: int) -> None:
         queue.intake.check_room(size)
 
 
-class _Decision:
-    """A transaction over several stores, from its shares to its end."""
+class PreparedShares:
+    """What some stores of this node have of one transaction: written down, and then carried out or dropped when it is decided."""
 
-    def __init__(self, namespace: Stores, transaction: bytes, shares: dict[int, list[Operation]], then: Effect) -> None:
+    def __init__(self, namespace: Stores, transaction: bytes, decider: int, shares: dict[int, list[Operation]]) -> None:
         self._namespace = namespace
         self._transaction = transaction
-        self._then = then
-        self._decider = next(iter(shares))
+        self._decider = decider
         self._shares = shares
         self._tenants: dict[int, StoreTenant] = {number: namespace.stores[number] for number in shares}
-        self._others = [number for number in shares if number != self._decider]
         self._rows: dict[int, list[Row]] = {}
         self._waiting = 0
         self._error: BaseException | None = None
+        self._then = Effect()
 
-    def prepare(self, now: int) -> None:
+    def prepare(self, now: int, then: Effect) -> None:
+        """`then` follows when all are on disk; with an error, and nothing left of them, if one cannot be."""
+        self._then = then
         for number, share in self._shares.items():
             self._rows[number] = freeze(self._tenants[number].rows, operations.rows_of(share))
         prepared: list[StoreTenant] = []
-        for number in self._others:
+        for number, share in self._shares.items():
             tenant = self._tenants[number]
             try:
-                tenant.prepare(self._transaction, self._decider, self._rows[number], operations.encode(self._shares[number]), now)
+                tenant.prepare(self._transaction, self._decider, self._rows[number], operations.encode(share), now)
             except StoreUnavailable as error:
                 self._error = error
                 break
             prepared.append(tenant)
         self._waiting = len(prepared)
         if not prepared:
-            self._roll_back()
+            self._all_prepared()
             return
         for tenant in prepared:
             _wait(tenant, _Ready(self))
@@ -199,72 +162,134 @@ class _Decision:
     def prepared(self, error: BaseException | None) -> None:
         self._waiting -= 1
         self._error = self._error or error
-        if self._waiting:
-            return
+        if not self._waiting:
+            self._all_prepared()
+
+    def _all_prepared(self) -> None:
+        stores = self._namespace.stores
+        if self._error is None and not all(stores[number] is tenant and tenant.available for number, tenant in self._tenants.items()):
+            self._error = StoreUnavailable("a store went down")
+        if self._error is not None:
+            self.end(False, Effect())
+        self._then.done(self._error)
+
+    def end(self, happens: bool, then: Effect) -> None:
+        """It is decided. `then` follows when the disk knows; with an error if a store asks for itself, when it is back."""
         now = self._namespace.turn.begin()
-        if self._error is not None or not self._in_service():
-            self._roll_back()
+        joint = _AllEnded(then, len(self._tenants))
+        for number, tenant in self._tenants.items():
+            if self._namespace.stores[number] is not tenant:
+                joint.done(StoreUnavailable("The store was read again since."))
+            elif happens:
+                _carry_out(self._namespace, tenant, self._transaction, self._shares[number], now, joint)
+            else:
+                thaw(tenant.queues, self._rows[number])
+                _drop(self._namespace, tenant, self._transaction, joint)
+
+    @property
+    def count(self) -> int:
+        return len(self._tenants)
+
+    def doubt(self) -> None:
+        """Whoever would have said how it ends is lost, or does not know: the deciding store says so when it is asked."""
+        for tenant in self._tenants.values():
+            found = tenant.prepared.get(self._transaction)
+            if found is not None and not found.ended:
+                found.doubt(True)
+
+
+class _Decision(Effect):
+    """A transaction over several stores, from its shares to its end."""
+
+    def __init__(
+        self,
+        namespace: Stores,
+        transaction: bytes,
+        decider: int,
+        share: list[Operation],
+        others: PreparedShares,
+        then: Effect,
+        far: bool,
+    ) -> None:
+        """`far`: other nodes have shares too, which are prepared already."""
+        self._namespace = namespace
+        self._transaction = transaction
+        self._decider = decider
+        self._tenant: StoreTenant = namespace.stores[decider]
+        self._share = share
+        self._others = others
+        self._then = then
+        self._far = far
+        self._rows: list[Row] = []
+
+    def begin(self, now: int) -> None:
+        self._rows = freeze(self._tenant.rows, operations.rows_of(self._share))
+        self._others.prepare(now, self)
+
+    def _serves(self) -> bool:
+        return self._namespace.stores[self._decider] is self._tenant and self._tenant.available
+
+    def done(self, error: BaseException | None) -> None:
+        """The others have prepared their shares, or cannot."""
+        tenant = self._tenant
+        now = self._namespace.turn.begin()
+        if error is None and not self._serves():
+            error = StoreUnavailable("a store went down")
+        if error is None:
+            try:
+                tenant.decide(self._transaction, self._others.count + self._far, now)
+            except StoreUnavailable as refused:
+                error = refused
+        if error is not None:
+            self._roll_back(error)
             return
-        tenant = self._tenants[self._decider]
-        try:
-            tenant.decide(self._transaction, len(self._others), now)
-        except StoreUnavailable as refused:
-            self._error = refused
-            self._roll_back()
-            return
-        operations.carry_out(tenant.queues, self._shares[self._decider], now)
+        if self._far:
+            tenant.awaited.add(self._transaction)
+        operations.carry_out(tenant.queues, self._share, now)
         _wait(tenant, _Decided(self))
         self._namespace.turn.schedule()
 
-    def _in_service(self) -> bool:
-        return all(self._namespace.stores[number] is tenant and tenant.available for number, tenant in self._tenants.items())
-
-    def _roll_back(self) -> None:
-        for number, tenant in self._tenants.items():
-            if self._namespace.stores[number] is tenant:
-                thaw(tenant.queues, self._rows[number])
-                _drop(self._namespace, tenant, self._transaction)
-        cause = self._error.description if isinstance(self._error, BusError) else "a store went down"
+    def _roll_back(self, error: BaseException) -> None:
+        if self._namespace.stores[self._decider] is self._tenant:
+            thaw(self._tenant.queues, self._rows)
+        self._others.end(False, Effect())
+        cause = error.description if isinstance(error, BusError) else "a store went down"
         self._then.done(TransactionRolledBack(f"The transaction was rolled back: {cause}"))
 
     def decided(self, error: BaseException | None) -> None:
         if error is not None:
             # Whether the block is on disk, its store says when it is back. Until then the shares wait.
-            for number in self._others:
-                found = self._tenants[number].prepared.get(self._transaction)
-                if found is not None:
-                    found.doubt(True)
+            self._others.doubt()
             self._then.done(error)
             return
-        self._tenants[self._decider].committed[self._transaction] = True
+        self._tenant.committed[self._transaction] = True
         self._then.done(None)
-        now = self._namespace.turn.begin()
-        for number in self._others:
-            tenant = self._tenants[number]
-            if self._namespace.stores[number] is tenant:
-                _carry_out(self._namespace, tenant, self._transaction, self._shares[number], now)
+        self._others.end(True, Effect())
         resolve(self._namespace)
 
 
-def _carry_out(namespace: Stores, tenant: StoreTenant, transaction: bytes, share: list[Operation], now: int) -> None:
+def _carry_out(namespace: Stores, tenant: StoreTenant, transaction: bytes, share: list[Operation], now: int, then: Effect) -> None:
     """Doing it and noting that it is done are one block."""
     try:
         operations.carry_out(tenant.queues, share, now)
         tenant.end_prepared(transaction)
-    except StoreUnavailable:
-        return  # when the store is back, it finds its share and asks
-    _wait(tenant, _Ended(namespace, tenant, transaction))
+    except StoreUnavailable as error:
+        then.done(error)  # when the store is back, it finds its share and asks
+        return
+    _wait(tenant, _Ended(namespace, tenant, transaction, then))
     namespace.turn.schedule()
 
 
-def _drop(namespace: Stores, tenant: StoreTenant, transaction: bytes) -> None:
+def _drop(namespace: Stores, tenant: StoreTenant, transaction: bytes, then: Effect) -> None:
     if transaction not in tenant.prepared:
+        then.done(None)
         return
     try:
         tenant.end_prepared(transaction)
-    except StoreUnavailable:
+    except StoreUnavailable as error:
+        then.done(error)
         return
-    _wait(tenant, _Ended(namespace, tenant, transaction))
+    _wait(tenant, _Ended(namespace, tenant, transaction, then))
     namespace.turn.schedule()
 
 
@@ -276,13 +301,13 @@ def _wait(tenant: StoreTenant, effect: Effect) -> None:
 
 
 class _Ready(Effect):
-    __slots__ = ("_decision",)
+    __slots__ = ("_shares",)
 
-    def __init__(self, decision: _Decision) -> None:
-        self._decision = decision
+    def __init__(self, shares: PreparedShares) -> None:
+        self._shares = shares
 
     def done(self, error: BaseException | None) -> None:
-        self._decision.prepared(error)
+        self._shares.prepared(error)
 
 
 class _Decided(Effect):
@@ -295,20 +320,41 @@ class _Decided(Effect):
         self._decision.decided(error)
 
 
+class _AllEnded(Effect):
+    """The shares of one node are over, with the first error if there was one."""
+
+    __slots__ = ("_error", "_left", "_then")
+
+    def __init__(self, then: Effect, left: int) -> None:
+        self._then = then
+        self._left = left
+        self._error: BaseException | None = None
+        if not left:
+            then.done(None)
+
+    def done(self, error: BaseException | None) -> None:
+        self._left -= 1
+        self._error = self._error or error
+        if not self._left:
+            self._then.done(self._error)
+
+
 class _Ended(Effect):
     """The disk knows that a share is over; when all are, the decision need not be remembered."""
 
-    __slots__ = ("_namespace", "_tenant", "_transaction")
+    __slots__ = ("_namespace", "_tenant", "_then", "_transaction")
 
-    def __init__(self, namespace: Stores, tenant: StoreTenant, transaction: bytes) -> None:
+    def __init__(self, namespace: Stores, tenant: StoreTenant, transaction: bytes, then: Effect) -> None:
         self._namespace = namespace
         self._tenant = tenant
         self._transaction = transaction
+        self._then = then
 
     def done(self, error: BaseException | None) -> None:
         if error is None and self._tenant in self._namespace.stores:
             self._tenant.forget_prepared(self._transaction)
             _forget_decided(self._namespace)
+        self._then.done(error)
 
 
 # --- after a replay
@@ -339,7 +385,7 @@ def _resolve_one(namespace: Stores, tenant: StoreTenant, transaction: bytes, dec
         return
     if decided is None:
         thaw(tenant.queues, found.rows)
-        _drop(namespace, tenant, transaction)
+        _drop(namespace, tenant, transaction, Effect())
     elif decided:
         found.doubt(False)
         tenant.journal.fetch([found.location], _Share(namespace, tenant, transaction))
@@ -370,7 +416,9 @@ def _forget_decided(namespace: Stores) -> None:
         return
     for tenant in ours:
         for transaction, decided in list(tenant.committed.items()):
-            if not decided or transaction in tenant.asked or any(transaction in other.prepared for other in ours):
+            if not decided or transaction in tenant.asked or transaction in tenant.awaited:
+                continue
+            if any(transaction in other.prepared for other in ours):
                 continue
             # a store that has left with its share may have another node that still has to ask what was decided
             shared = transaction in tenant.inherited or any(transaction in other.prepared for other in left)
@@ -422,6 +470,6 @@ class _Share(FetchEffect):
             raise error
         if not bodies[0]:  # lost to damage, which the store has told: nothing can be carried out, and what it held is free again
             thaw(tenant.queues, found.rows)
-            _drop(self._namespace, tenant, self._transaction)
+            _drop(self._namespace, tenant, self._transaction, Effect())
             return
-        _carry_out(self._namespace, tenant, self._transaction, operations.decode(bodies[0]), self._namespace.turn.begin())
+        _carry_out(self._namespace, tenant, self._transaction, operations.decode(bodies[0]), self._namespace.turn.begin(), Effect())

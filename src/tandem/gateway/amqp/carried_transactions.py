@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -10,15 +11,17 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.message import VALUE, encode_message
 from tandem.amqp.outcomes import ACCEPTED_CODE, DECLARED, NO_OUTCOME, REJECTED_CODE, Outcome, encode_outcome, encode_transactional
 from tandem.amqp.terminus import Coordinator, Terminus
-from tandem.amqp.types import Described, ULong
+from tandem.amqp.types import Described, Symbol, ULong
 from tandem.model.errors import BusError, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.amqp.link import Delivery, Link, SenderLink
     from tandem.gateway.amqp.carrying import CarriedConnection, CarriedReceiving, CarriedSending
 
-_DECLARE: Final = 0x31
-_DISCHARGE: Final = 0x32
+_DECLARE: Final = ULong(0x31)
+_DISCHARGE: Final = ULong(0x32)
+SHARE: Final = Symbol("com.tandem:transaction-share:list")
+"""Its share of a transaction over several nodes: see `joint_transactions`."""
 _LOST: Final = AmqpError("amqp:internal-error", "The node that has this transaction was lost. Nothing of it has happened. Try again.")
 _IN_DOUBT: Final = AmqpError(
     "amqp:internal-error",
@@ -43,11 +46,11 @@ class FarCoordinator(LinkHandler):
     def is_over(self) -> bool:
         return self._link.told
 
-    def ask(self, code: int, fields: list[object], then: Callable[[Outcome], None], lasts: bool = False) -> None:
+    def ask(self, descriptor: object, fields: list[object], then: Callable[[Outcome], None], lasts: bool = False) -> None:
         """`lasts`: it may have happened although nobody was told."""
         if lasts:
             self._in_doubt.add(then)
-        payload = encode_message(body=Described(ULong(code), fields), body_kind=VALUE)
+        payload = encode_message(body=Described(descriptor, fields), body_kind=VALUE)
         if self._link.told or self._carried.gone:
             then(Outcome(REJECTED_CODE, _LOST))
         elif self._link.attached:
@@ -121,6 +124,23 @@ class CarriedTransaction:
     def refusal(self) -> BusError:
         why = self._refused.description if self._refused is not None else None
         return StoreUnavailable(f"The node that has the entities of this transaction does not take it: {why}")
+
+    async def share(self, verb: str, *said: object, lasts: bool = False) -> Outcome:
+        """What the node says of its share. `lasts`: as with the coordinator."""
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Outcome) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        def ask(theirs: bytes | None) -> None:
+            if theirs is None:
+                answered(Outcome(REJECTED_CODE, self._refused or _LOST))
+            else:
+                self._coordinator.ask(SHARE, [verb, theirs, *said], answered, lasts)
+
+        self.when_declared(ask)
+        return await answer
 
     def discharge(self, fail: bool, then: Callable[[bytes], None]) -> None:
         """`then` is given the answer of the node, encoded."""

@@ -9,7 +9,8 @@ from tandem.amqp.handlers import LinkHandler
 from tandem.amqp.message import VALUE, decode_message
 from tandem.amqp.outcomes import ACCEPTED, encode_declared, encode_rejected
 from tandem.amqp.types import Described
-from tandem.broker.ports import Effect
+from tandem.gateway.amqp.carried_transactions import SHARE
+from tandem.gateway.amqp.joint_transactions import CoordinatorAnswer, NodeShares
 from tandem.model.errors import BusError, DecodeFailed, NotImplementedByBroker
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _DECLARE: Final = (0x31, "amqp:declare:list")
 _DISCHARGE: Final = (0x32, "amqp:discharge:list")
+_SHARE: Final = -1
+"""Of nodes among each other."""
 
 
 class CoordinatorLink(LinkHandler):
@@ -26,6 +29,7 @@ class CoordinatorLink(LinkHandler):
 
     def __init__(self, connection: PeerConnection) -> None:
         self._connection = connection
+        self._shares = NodeShares(connection)
 
     def on_transfer(
         self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
@@ -36,21 +40,21 @@ class CoordinatorLink(LinkHandler):
             if code == _DECLARE[0]:
                 answer.send(encode_declared(self._connection.transactions.declare(link)))
                 return
+            if code == _SHARE and not self._connection.may_carry:
+                self._shares.answer(fields, answer)
+                return
             id_, fail = _discharge_fields(fields)
-            carried = self._connection.transactions.carried_part(id_)
-            if carried is None:
-                self._connection.transactions.discharge(id_, fail, answer)
-            else:
-                carried.discharge(fail, answer.send)
+            self._connection.transactions.discharge(id_, fail, answer)
         except BusError as error:
             answer.done(error)
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
+        self._shares.gone()
         self._connection.transactions.coordinator_gone(link)
         self._connection.link_gone(link)
 
 
-class _Answer(Effect):
+class _Answer(CoordinatorAnswer):
     """The word on a declare or discharge."""
 
     __slots__ = ("_connection", "_delivery_id", "_session", "_settled")
@@ -81,6 +85,8 @@ def _request(payload: bytes) -> tuple[int, list[object]]:
         return _DECLARE[0], body.value
     if body.descriptor in _DISCHARGE:
         return _DISCHARGE[0], body.value
+    if body.descriptor == SHARE:
+        return _SHARE, body.value
     raise NotImplementedByBroker(f"The coordinator knows declare and discharge, not {body.descriptor!r}.")
 
 

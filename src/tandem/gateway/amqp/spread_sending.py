@@ -17,7 +17,7 @@ from tandem.gateway.amqp.carried_transactions import carry_send
 from tandem.gateway.amqp.carrying import CarriedSending, send_ranges
 from tandem.gateway.amqp.sending import BATCH_FORMAT, Sending, split_batch
 from tandem.gateway.amqp.settlements import transaction_of
-from tandem.model.errors import BusError, StoreUnavailable, shutting_down
+from tandem.model.errors import BusError, NotImplementedByBroker, StoreUnavailable, shutting_down
 
 if TYPE_CHECKING:
     from tandem.amqp.errors import AmqpError
@@ -169,7 +169,7 @@ class SpreadSending(Sending):
                     owners[self._owner_of(self._front, fragment)] = None
             owner = next(iter(owners)) if owners else connection.transactions.node_of(found.txn_id)
             if len(owners) > 1:
-                raise connection.transactions.over_nodes(owner)
+                raise NotImplementedByBroker("A batch in a transaction has keys of one node only: send the messages one by one.")
             if owner:
                 self._far_to(owner).send_in_transaction(found.txn_id, payload, tag, settled, delivery_id, message_format)
                 return

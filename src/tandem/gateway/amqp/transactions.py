@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.broker.ports import Effect, Loaded
 from tandem.broker.recovery import transactions
-from tandem.broker.recovery.transactions import Sent, Settled, Step
+from tandem.broker.recovery.steps import Sent, Settled, Step
 from tandem.gateway import verbs
 from tandem.gateway.amqp.carried_transactions import CarriedTransaction
+from tandem.gateway.amqp.joint_transactions import CoordinatorAnswer, JointDischarge
 from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
 from tandem.model.errors import (
     BusError,
@@ -38,7 +39,7 @@ _LATE_MAX: Final = 64
 class OpenTransaction:
     """Between declare and discharge."""
 
-    __slots__ = ("bytes", "carried", "deadline", "discharge", "doomed", "id", "link", "loading", "returning", "steps")
+    __slots__ = ("bytes", "carried", "deadline", "discharge", "doomed", "id", "link", "loading", "returning", "rolled_back", "steps")
 
     def __init__(self, id_: bytes, link: ReceiverLink, deadline: int) -> None:
         self.id = id_
@@ -46,16 +47,22 @@ class OpenTransaction:
         self.deadline = deadline
         self.steps: list[Step] = []
         self.bytes = 0
+        self.rolled_back = False
         self.doomed: BusError | None = None
         """Something in it went wrong that its client could not be told."""
         self.loading = 0
         """Steps that wait for a message to be read."""
         self.discharge: Callable[[], None] | None = None
         """What to do once nothing is loading."""
-        self.carried: CarriedTransaction | None = None
-        """The same on another node, if its entities are there."""
+        self.carried: dict[str, CarriedTransaction] = {}
+        """The same on other nodes, by their names, where entities of it are."""
         self.returning: list[tuple[Entity, Lock, bool]] = []
         """Settled by their receivers for good: given back if it is rolled back. True: the delivery counts."""
+
+    @property
+    def has_work(self) -> bool:
+        """Entities of this node have to do with it."""
+        return bool(self.steps) or self.loading > 0
 
     def add(self, step: Step, size: int) -> None:
         self.steps.append(step)
@@ -63,6 +70,10 @@ class OpenTransaction:
 
     def doom(self, error: BusError) -> None:
         self.doomed = self.doomed or error
+
+    def end(self) -> None:
+        """Nothing of it happens."""
+        self.rolled_back = True
 
     def load_one(self) -> None:
         self.loading += 1
@@ -74,12 +85,6 @@ class OpenTransaction:
 
     def when_loaded(self, discharge: Callable[[], None]) -> None:
         self.discharge = discharge
-
-
-def _over_nodes(node: str) -> NotImplementedByBroker:
-    return NotImplementedByBroker(
-        f"The entities of this transaction are on several nodes, '{node}' is one of them. Keep a transaction to the entities of one node."
-    )
 
 
 def _unheard(answer: bytes) -> None:
@@ -117,7 +122,7 @@ class Transactions:
 
     def _too_late(self, transaction: OpenTransaction) -> None:
         self._open.pop(transaction.id, None)
-        self._roll_back(transaction)
+        self.roll_back(transaction)
         self._late[transaction.id] = None
         if len(self._late) > _LATE_MAX:
             del self._late[next(iter(self._late))]
@@ -133,13 +138,14 @@ class Transactions:
     def coordinator_gone(self, link: Link) -> None:
         """Its transactions are rolled back."""
         for id_ in [one.id for one in self._open.values() if one.link is link]:
-            self._roll_back(self._open.pop(id_))
+            self.roll_back(self._open.pop(id_))
 
-    def _roll_back(self, transaction: OpenTransaction) -> None:
+    def roll_back(self, transaction: OpenTransaction) -> None:
         """Nothing of it was done. What its receivers settled for good is given back; the rest they hold on, unless they vanished."""
         context = self._context
-        if transaction.carried is not None:
-            transaction.carried.discharge(True, _unheard)
+        transaction.end()
+        for part in transaction.carried.values():
+            part.discharge(True, _unheard)
         for queue, lock, counts in transaction.returning:
             return_locks(context, queue, [lock], counts)
         engine = transaction.link.session.connection
@@ -148,38 +154,21 @@ class Transactions:
                 return_locks(context, step.queue, [step.lock])
 
     def carry(self, id_: bytes | None, carried: CarriedConnection) -> CarriedTransaction:
-        """This transaction on the node where an entity of it is. Raises: it is, or has begun, elsewhere."""
+        """This transaction on the node where an entity of it is."""
         transaction = self.find(id_)
-        if transaction.carried is None:
-            if transaction.steps or transaction.loading:
-                raise _over_nodes(carried.node)
-            transaction.carried = CarriedTransaction(carried, transaction.id)
-        elif transaction.carried.carried.engine.closed:
-            raise TransactionRolledBack("The node that has this transaction was lost. Nothing of it has happened. Try again.")
-        elif transaction.carried.carried is not carried:
-            raise _over_nodes(carried.node)
-        return transaction.carried
+        part = transaction.carried.get(carried.node)
+        if part is None:
+            part = transaction.carried[carried.node] = CarriedTransaction(carried, transaction.id)
+        elif part.carried is not carried or carried.engine.closed:
+            raise TransactionRolledBack("A node that has entities of this transaction was lost. Nothing of it has happened. Try again.")
+        return part
 
     def node_of(self, id_: bytes | None) -> str:
         """Where it has begun; empty: here, or nowhere yet."""
-        carried = self.find(id_).carried
-        return carried.carried.node if carried is not None else ""
-
-    def over_nodes(self, node: str) -> BusError:
-        return _over_nodes(node or "this one")
-
-    def carried_part(self, id_: bytes) -> CarriedTransaction | None:
-        """Of a transaction that is discharged on another node, and is over here. None: it is discharged here."""
         transaction = self.find(id_)
-        part = transaction.carried
-        if part is None or transaction.doomed is not None:
-            return None
-        del self._open[id_]
-        return part
+        return "" if transaction.has_work else next(iter(transaction.carried), "")
 
     def add(self, transaction: OpenTransaction, step: Step) -> None:
-        if transaction.carried is not None:
-            raise _over_nodes(transaction.carried.carried.node)
         limits = self._context.limits
         if len(transaction.steps) >= limits.transaction_operations_max:
             raise QuotaExceeded(f"A transaction may hold {limits.transaction_operations_max} operations.")
@@ -215,8 +204,6 @@ class Transactions:
         """Hold a settlement back; `then` follows when it is taken in. Raises what would refuse it outside of a transaction.
         `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""
         transaction = self.find(id_)
-        if transaction.carried is not None:
-            raise _over_nodes(transaction.carried.carried.node)
         if settled:
             transaction.returning.append((queue, lock, counts))
         queue.part_of(lock.seq).settlement.require(lock, self._context.turn.now)
@@ -244,28 +231,42 @@ class Transactions:
 
     # -- discharge ---------------------------------------------------------------------------
 
-    def discharge(self, id_: bytes, fail: bool, then: Effect) -> None:
+    def discharge(self, id_: bytes, fail: bool, answer: CoordinatorAnswer) -> None:
         transaction = self.find(id_)
-        if fail:
-            self._roll_back(self._open.pop(id_))
-            then.done(None)
-        elif transaction.loading:
-            transaction.when_loaded(lambda: self._commit(transaction, then))
+        parts = [] if transaction.doomed is not None else list(transaction.carried.values())
+        if len(parts) == 1 and not transaction.has_work:
+            del self._open[id_]
+            parts[0].discharge(fail, answer.send)
+        elif fail:
+            self.roll_back(self._open.pop(id_))
+            answer.done(None)
+        elif parts:
+            del self._open[id_]
+            self._context.spawn(JointDischarge(self._context, self, transaction, parts, answer).run())
         else:
-            self._commit(transaction, then)
+            self.close(transaction, answer, lambda steps: transactions.commit(self._context.namespace, id_, steps, answer))
 
-    def _commit(self, transaction: OpenTransaction, then: Effect) -> None:
-        if self._open.pop(transaction.id, None) is None:
+    def take(self, id_: bytes, then: Effect, work: Callable[[list[Step]], None]) -> None:
+        """It is open no longer: see `close`."""
+        transaction = self.find(id_)
+        del self._open[id_]
+        self.close(transaction, then, work)
+
+    def close(self, transaction: OpenTransaction, then: Effect, work: Callable[[list[Step]], None]) -> None:
+        """`work` is given its steps, when all are there. What `work` raises rolls it back."""
+        if transaction.loading:
+            transaction.when_loaded(lambda: self.close(transaction, then, work))
+            return
+        if transaction.rolled_back:
             then.done(TransactionRolledBack("The transaction was rolled back while it was being discharged."))
             return
-        if transaction.doomed is not None:
-            self._roll_back(transaction)
-            then.done(TransactionRolledBack(f"The transaction was rolled back: {transaction.doomed.description}"))
-            return
+        self._open.pop(transaction.id, None)
         try:
-            transactions.commit(self._context.namespace, transaction.id, transaction.steps, then)
+            if transaction.doomed is not None:
+                raise transaction.doomed
+            work(transaction.steps)
         except BusError as error:
-            self._roll_back(transaction)
+            self.roll_back(transaction)
             then.done(TransactionRolledBack(f"The transaction was rolled back: {error.description}"))
 
 
