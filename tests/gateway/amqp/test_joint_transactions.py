@@ -11,7 +11,7 @@ import pytest
 from tandem import amqp
 from tandem.amqp.outcomes import REJECTED_CODE, Outcome
 from tandem.broker.recovery import transactions
-from tandem.gateway.amqp.carried_transactions import CarriedTransaction
+from tandem.gateway.amqp.carried_transactions import SHARE, CarriedTransaction
 from tandem.gateway.amqp.carrier import LinkCarrier
 from tandem.gateway.amqp.joint_transactions import DECIDE, END, ENDED, LEAD, PREPARE
 from tandem.server.far_stores import PeerStores
@@ -169,3 +169,12 @@ def test_a_line_between_nodes_that_breaks_at_any_step_leaves_all_or_nothing(
         assert kept(broker, queue) == [1, 0], "it was decided"
     elif led_from_afar or verb == PREPARE:
         assert kept(broker, queue) == [0, 1], "it was not"
+
+
+def test_shares_are_not_for_clients(broker: SpreadBroker) -> None:
+    with Raw(broker.port) as raw:
+        coordinator = Coordinator(raw)
+        transaction = coordinator.declare()
+        with pytest.raises(Refused, match="declare and discharge"):
+            coordinator.request(amqp.Described(SHARE, [transaction, transaction]))
+        coordinator.discharge(transaction)

@@ -40,7 +40,11 @@ class CoordinatorLink(LinkHandler):
             if code == _DECLARE[0]:
                 answer.send(encode_declared(self._connection.transactions.declare(link)))
                 return
-            if code == _SHARE and not self._connection.may_carry:
+            if code == _SHARE:
+                if self._connection.may_carry:
+                    raise NotImplementedByBroker(
+                        "The coordinator knows declare and discharge; shares are what nodes have among each other."
+                    )
                 self._shares.answer(fields, answer)
                 return
             id_, fail = _discharge_fields(fields)

@@ -142,7 +142,9 @@ class NodeShares:
             decider = transactions.decider_for(namespace, open_.find(cast(bytes, id_)).steps)
             answer.send(encode_declared(decider.to_bytes(4, "big")))
             return
-        transaction = cast(bytes, said[0])
+        transaction = said[0] if said else None
+        if not isinstance(transaction, bytes):
+            raise DecodeFailed("A request about a share names the transaction as binary.")
         if verb == PREPARE:
             self._prepare(cast(bytes, id_), transaction, cast(int, said[1]), answer)
         elif verb == DECIDE:
