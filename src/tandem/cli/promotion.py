@@ -104,7 +104,7 @@ class _Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _StoreRead:
     """A store that was taken from whoever had it, and read from end to end."""
 
     engine: str
@@ -183,7 +183,7 @@ class Promotion:
             _must_be_idle(connection, where)
         return bool(follows)
 
-    def _read(self, engine: str, row: StoreRow) -> _Read:
+    def _read(self, engine: str, row: StoreRow) -> _StoreRead:
         """Whoever owned it is deposed, and all of it is read and checked."""
         ledger = PostgresLedger(Hosts(self._dsns[engine]), SystemClock(), (row.namespace, row.number), "", 0, always)
         try:
@@ -193,9 +193,9 @@ class Promotion:
             recovery.run()
         finally:
             ledger.close()
-        return _Read(engine, taken, told, recovery.number - 1)
+        return _StoreRead(engine, taken, told, recovery.number - 1)
 
-    def _go_on(self, connections: dict[str, EngineConnection], read: _Read, names: dict[int, str]) -> PromotedStore:
+    def _go_on(self, connections: dict[str, EngineConnection], read: _StoreRead, names: dict[int, str]) -> PromotedStore:
         """Its numbers go on where nobody can have been."""
         first, row, told = connections[FIRST_ENGINE], read.row, read.told
         highest = max((seq & _LOCAL for seq in told.last.values()), default=0)

@@ -24,20 +24,21 @@ class EngineFate(Enum):
     LATE = "done some time after the caller has given up"
 
 
+Segments = dict[int, dict[int, tuple[int, int, bytes, bytes]]]
+"""By segment and number: epoch, offset, entry, block."""
+
+
 class _State:
     """What one machine of the engine has of one store."""
 
-    def __init__(self, row: StoreRow) -> None:
+    def __init__(self, row: StoreRow, segments: Segments | None = None, beats: dict[str, int] | None = None) -> None:
         self.row = row
-        self.segments: dict[int, dict[int, tuple[int, int, bytes, bytes]]] = {}
-        self.beats: dict[str, int] = {}
+        self.segments = segments or {}
+        self.beats = beats or {}
         """By node, how often it has said that it lives."""
 
     def copy(self) -> _State:
-        double = _State(self.row)
-        double.segments = {segment: dict(rows) for segment, rows in self.segments.items()}
-        double.beats = dict(self.beats)
-        return double
+        return _State(self.row, {segment: dict(rows) for segment, rows in self.segments.items()}, dict(self.beats))
 
 
 class SimEngine:
@@ -106,6 +107,10 @@ class SimEngine:
 
         self.write(note)
 
+    def reach(self, reachable: bool) -> None:
+        """Whether it answers from now on."""
+        self.reachable = reachable
+
     def run_late(self) -> None:
         """Statements that were given up arrive after all."""
         late, self._late = self._late, []
@@ -119,8 +124,8 @@ class SimEngine:
         self.fail_overs += 1
 
     @property
-    def kept(self) -> dict[int, dict[int, tuple[int, int, bytes, bytes]]]:
-        """By segment and number, on the quorum: epoch, offset, entry, block."""
+    def kept(self) -> Segments:
+        """On the quorum."""
         return self._quorum.segments
 
     @property

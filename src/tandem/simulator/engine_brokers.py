@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +37,6 @@ class StoreEngine(SimEngine):
         super().__init__(self._draw, self._before_a_call, number)
         self._dice = dice
         self._busy = False
-        self.quiet = False
         self.taken = 0
         """How often somebody else has taken the store."""
         self.faults = DiskFaults()
@@ -46,13 +46,13 @@ class StoreEngine(SimEngine):
         return self._dice.uniform(0.000_5, 0.006)
 
     def _draw(self) -> EngineFate:
-        if self.quiet or self._busy or self._dice.random() >= _TROUBLED:
+        if self._busy or self._dice.random() >= _TROUBLED:
             return EngineFate.DONE
         return self._dice.choice(_FATES)
 
     def _before_a_call(self) -> None:
         """Between two statements of the owner: late ones of its own arrive, a standby is promoted, somebody takes the store over."""
-        if self.quiet or self._busy:
+        if self._busy:
             return
         chance = self._dice.random()
         if chance < 0.01:
@@ -64,16 +64,30 @@ class StoreEngine(SimEngine):
 
     def take_over(self) -> None:
         """Another node has it for a moment, and gives it back: whoever had it may write nothing any more."""
-        self._busy = True
+        thief = SimLedger(self, "thief")
         try:
-            thief = SimLedger(self, "thief")
-            thief.acquire()
-            thief.release()
-            self.taken += 1
+            with self.in_peace():
+                thief.acquire()
+                thief.release()
         except StoreUnavailable:
-            return  # it does not answer, or somebody was faster
+            return  # it does not answer
+        self.taken += 1
+
+    @contextmanager
+    def in_peace(self) -> Iterator[None]:
+        """Nothing happens between these calls, and they have the fate they should."""
+        self._busy, before = True, self._busy
+        try:
+            yield
         finally:
-            self._busy = False
+            self._busy = before
+
+    def calm_down(self) -> None:
+        """For good."""
+        self._busy = True
+        self.reach(True)
+        self.faults.heal()
+        self.run_late()
 
     def wait(self, seconds: float) -> None:
         """In a call that is made again: no time passes within one, so whoever is away is given up."""
@@ -111,13 +125,10 @@ class EngineStores(SimEngines):
         engine = self.engines[index]
         if not engine.reachable:
             return iter(())
-        engine.quiet, was = True, engine.quiet
 
         def replay(told: Tenant) -> None:
-            try:
+            with engine.in_peace():
                 LedgerRecovery(SimLedger(engine, "reader"), engine.row, seed_of(engine.row.journal), told, {}).run()
-            finally:
-                engine.quiet = was
 
         return compare(tenant, replay, now)
 
@@ -147,9 +158,7 @@ class EngineFaults(FaultSchedule):
     async def clear(self, brokers: list[SimBroker]) -> None:
         for broker in brokers:
             for engine in self._engines(broker):
-                engine.quiet = engine.reachable = True
-                engine.faults.heal()
-                engine.run_late()
+                engine.calm_down()
         await super().clear(brokers)
 
     async def _bring_up(self, broker: SimBroker) -> None:
@@ -166,9 +175,9 @@ class EngineFaults(FaultSchedule):
 
     async def _away(self, broker: SimBroker) -> None:
         engine = self._dice.choice(self._engines(broker))
-        engine.reachable = False
+        engine.reach(False)
         await self._pause(0.2, 30.0)
-        engine.reachable = True
+        engine.reach(True)
 
     async def _hangs(self, broker: SimBroker) -> None:
         engine = self._dice.choice(self._engines(broker))

@@ -33,12 +33,10 @@ class _Told(Effect):
         self._number = number
 
     def done(self, error: BaseException | None) -> None:
-        story = self._story
-        if error is not None:
-            story.refused += 1
-            return
-        story.told[self._store].append(self._number)
-        story.meanwhile += not all(engine.reachable for engine in story.engines)
+        if error is None:
+            self._story.announce(self._store, self._number)
+        else:
+            self._story.refuse()
 
 
 class _Kept:
@@ -185,7 +183,7 @@ class _Node:
                 store.when_durable(_Told(self.story, number, self.story.sent))
             store.flush()
         except BusError:
-            self.story.refused += 1
+            self.story.refuse()
         if random.random() < 0.05:
             store.hand_back("its node was told by a beat")
 
@@ -249,7 +247,7 @@ class LedgerStory:
         elif chance < 0.05:
             engine.run_late()
         elif chance < 0.06 and engine.row.engine:
-            engine.reachable = not engine.reachable
+            engine.reach(not engine.reachable)
         elif chance < 0.15:
             self._depth += 1
             try:
@@ -257,6 +255,13 @@ class LedgerStory:
                     random.choice(self.nodes).step(random)
             finally:
                 self._depth -= 1
+
+    def announce(self, store: int, number: int) -> None:
+        self.told[store].append(number)
+        self.meanwhile += not all(engine.reachable for engine in self.engines)
+
+    def refuse(self) -> None:
+        self.refused += 1
 
     def opened(self, node: str, store: int, epoch: int) -> None:
         assert self.owners.setdefault((store, epoch), node) == node, f"seed {self.seed}: epoch {epoch} has two owners"
@@ -272,7 +277,7 @@ class LedgerStory:
             random.choice(self.nodes).step(random)
         self._quiet = self.over = True
         for store, engine in enumerate(self.engines):
-            engine.reachable = True
+            engine.reach(True)
             engine.run_late()
             self._check(engine, self.nodes[0].stores[store], self.told[store])
 
