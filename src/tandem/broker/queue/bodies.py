@@ -80,7 +80,7 @@ class _Rewritten(Crossing):
         return size
 
     def read(self) -> None:
-        self.bodies.load(self.seqs, _Read(self))
+        self.bodies.load(self.seqs, _ReadToWrite(self))
 
     def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
         of = self.bodies
@@ -92,7 +92,7 @@ class _Rewritten(Crossing):
             of.slot.turn.schedule()
 
 
-class _Read(Loaded):
+class _ReadToWrite(Loaded):
     __slots__ = ("rewritten",)
 
     def __init__(self, rewritten: _Rewritten) -> None:
