@@ -221,7 +221,7 @@ class Compaction:
 
     def _fetch_bodies(self) -> None:
         fetch = Fetch(len(self._wanted), FetchEffect(), self._fetched)
-        fetch.wanted = [fact[7] for fact in self._wanted]
+        fetch.wanted.extend(fact[7] for fact in self._wanted)
         self._maintenance.fetch(fetch)
 
     def _fetched(self, fetch: Fetch) -> None:
