@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 @contextmanager
-def running_engine(standbys: int = 0) -> Iterator[PostgresEngine]:
+def running_engine(standbys: int = 0, wal: Path | None = None) -> Iterator[PostgresEngine]:
     """A PostgreSQL of one's own; whoever wants it is skipped where there is none.
 
     Not in a directory of pytest's: each session of tests that begins closes those of all others to other accounts, and PostgreSQL never
@@ -31,7 +31,7 @@ def running_engine(standbys: int = 0) -> Iterator[PostgresEngine]:
     if programs() is None:
         pytest.skip(MISSING)
     with tempfile.TemporaryDirectory(prefix="tandem-postgres-") as directory:
-        engine = PostgresEngine(Path(directory) / "engine", standbys)
+        engine = PostgresEngine(Path(directory) / "engine", standbys, wal)
         try:
             yield engine.start()
         finally:

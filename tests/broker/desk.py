@@ -83,8 +83,9 @@ def message(
 
 def text_of(message: Message) -> str:
     """What stands in the data section; what was put before it (application properties) is skipped."""
-    at = message.bare.index(b"\x00\x53\x75\xb0")
-    return message.bare[at + 8 :].decode()
+    at = message.bare.index(b"\x00\x53\x75") + 3
+    width = 1 if message.bare[at] == 0xA0 else 4
+    return message.bare[at + 1 + width :].decode()
 
 
 class Desk:

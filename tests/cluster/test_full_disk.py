@@ -17,10 +17,10 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from tandem.testing.postgres import PostgresEngine, give_away, programs
+from tandem.testing.postgres import give_away
 from tests.cli.broker_process import BrokerProcess
 from tests.cluster.nodes import Cluster, metrics_of, receive_all, until
-from tests.postgres import MISSING, make_cluster
+from tests.postgres import make_cluster, running_engine
 
 BODY = os.urandom(240_000)
 CONFIG = (
@@ -53,8 +53,6 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(megabytes: int) -> Iterator[SmallDisk]:
-    if programs() is None:
-        pytest.skip(MISSING)
     if os.geteuid():
         pytest.skip("MISSING: only root can mount the small disk that this test fills")
     disk = SmallDisk(megabytes)
@@ -121,8 +119,7 @@ def store_of(broker: BrokerProcess) -> Any:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_full_disk_takes_no_messages_and_has_those_settled_that_are_there(tmp_path: Path) -> None:
-    with small_disk(40) as disk:
-        engine = PostgresEngine(tmp_path / "engine").start()
+    with small_disk(40) as disk, running_engine() as engine:
         cluster = Cluster(tmp_path, engine.primary.dsn("small"), config=CONFIG)
         try:
             engine.primary.execute(f"CREATE TABLESPACE small LOCATION '{disk.path}'")
@@ -152,19 +149,16 @@ def test_a_full_disk_takes_no_messages_and_has_those_settled_that_are_there(tmp_
             assert store_of(broker)["state"] == "up"
         finally:
             cluster.close()
-            engine.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_engine_whose_log_is_full_stops_and_goes_on_with_everything_when_there_is_room(tmp_path: Path) -> None:
-    with small_disk(72) as disk:
-        (disk.path / "wal").mkdir()
-        engine = PostgresEngine(tmp_path / "engine", wal=disk.path / "wal").start()
+    with small_disk(72) as disk, running_engine(wal=disk.path / "wal") as engine:
         cluster = Cluster(tmp_path, engine.primary.dsn("tandem"), config=CONFIG)
         server = engine.primary.process
         assert server is not None
-        log = tmp_path / "engine" / "primary.log"
+        log = engine.primary.directory.parent / "primary.log"
         try:
             make_cluster(cluster.dsn)
             broker, sent = cluster.start("a"), Sent()
@@ -184,4 +178,3 @@ def test_an_engine_whose_log_is_full_stops_and_goes_on_with_everything_when_ther
             assert receive_all(broker.connection_string) == []
         finally:
             cluster.close()
-            engine.stop()

@@ -13,19 +13,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tandem.testing.postgres import PostgresEngine, PostgresNode, programs
+from tandem.testing.postgres import PostgresEngine, PostgresNode
 from tests.cluster.engines import CONFIG, TwoEngines
 from tests.cluster.nodes import metrics_of, receive_all, sender_of, until
 from tests.cluster.test_bad_input import refusal
-from tests.postgres import MISSING
+from tests.postgres import running_engine
 from tests.spark.test_second_region import lag, page
 
 
 class Region:
     """An engine here, and its asynchronous standby far away."""
 
-    def __init__(self, directory: Path) -> None:
-        self.near = PostgresEngine(directory).start()
+    def __init__(self, near: PostgresEngine) -> None:
+        self.near = near
         self.far: PostgresNode | None = None
 
     def add_far(self) -> None:
@@ -48,17 +48,15 @@ class Region:
     def stop(self) -> None:
         if self.far is not None:
             self.far.stop(signal.SIGKILL)
-        self.near.stop()
 
 
 @pytest.fixture
-def regions(tmp_path: Path) -> Iterator[tuple[Region, Region]]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    made = (Region(tmp_path / "first"), Region(tmp_path / "second"))
-    yield made
-    for region in made:
-        region.stop()
+def regions() -> Iterator[tuple[Region, Region]]:
+    with running_engine() as one, running_engine() as other:
+        made = (Region(one), Region(other))
+        yield made
+        for region in made:
+            region.stop()
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from azure.servicebus import ServiceBusClient
 
 from tandem.stores.postgres_connection import EngineConnection, Hosts
 from tandem.stores.postgres_schema import Schema
-from tandem.testing.postgres import PostgresEngine, PostgresNode, programs
+from tandem.testing.postgres import PostgresEngine, PostgresNode
 from tests.cluster.nodes import CONFIG, Cluster, sender_of, until
-from tests.postgres import MISSING, SECRET
+from tests.postgres import SECRET, running_engine
 from tests.stores.harness import ManualClock
 
 EARLY = [f"early-{number}" for number in range(8)]
@@ -31,8 +31,8 @@ LATE = [f"late-{number}" for number in range(5)]
 class Regions:
     """A primary with its synchronous standby here, an asynchronous one far away."""
 
-    def __init__(self, directory: Path) -> None:
-        self.near = PostgresEngine(directory / "engine", standbys=1).start()
+    def __init__(self, near: PostgresEngine) -> None:
+        self.near = near
         connection = EngineConnection(Hosts(self.near.dsn()), "test", ManualClock())
         Schema(self.near.dsn(), connection).initialize(SECRET)
         connection.close()
@@ -59,16 +59,14 @@ class Regions:
 
     def stop(self) -> None:
         self.far.stop(signal.SIGKILL)
-        self.near.stop()
 
 
 @pytest.fixture
-def regions(tmp_path: Path) -> Iterator[Regions]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    made = Regions(tmp_path)
-    yield made
-    made.stop()
+def regions() -> Iterator[Regions]:
+    with running_engine(standbys=1) as near:
+        made = Regions(near)
+        yield made
+        made.stop()
 
 
 @contextmanager

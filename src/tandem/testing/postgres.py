@@ -157,9 +157,9 @@ class PostgresEngine:
 
     def __init__(self, directory: Path, standbys: int = 0, wal: Path | None = None) -> None:
         """`wal`: where the primary keeps its log, if not with the rest."""
-        directory.mkdir(parents=True, exist_ok=True)
         self._wal = wal
         for own in (directory, *([wal] if wal is not None else [])):
+            own.mkdir(parents=True, exist_ok=True)
             give_away(own)
         if os.geteuid() == 0:
             temporary = Path(tempfile.gettempdir())
