@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from tandem.broker.facts import DEAD_LETTERED, ENQUEUED, HAS_SESSION, SETTLED, pack_key
 from tandem.model.errors import ConfigurationError, Corrupt
 from tandem.stores import LogSettings, SegmentStore, backup, dump, dump_segment, verify
+from tandem.stores.backup import backup_together
+from tandem.stores.disk import LocalDisk
+from tandem.stores.segment_files import MANIFEST
 from tests.stores.harness import Fetched, Loop, ManualClock, Note, Shop, Sink
 
 SETTINGS = LogSettings(segment_bytes=8_192, compaction_records_per_step=64)
@@ -19,10 +23,10 @@ SETTINGS = LogSettings(segment_bytes=8_192, compaction_records_per_step=64)
 class Live:
     """A store with traffic, turn by turn."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: LogSettings = SETTINGS) -> None:
         self.loop = Loop()
         self.shop = Shop()
-        self.store = SegmentStore(directory, self.loop.call, SETTINGS, ManualClock())
+        self.store = SegmentStore(directory, self.loop.call, settings, ManualClock())
         self.shop.journal = self.store
         self.store.replay(self.shop)
         self.log: list[tuple[str, BaseException | None]] = []
@@ -113,6 +117,36 @@ def test_a_backup_opens_and_holds_what_the_store_holds(tmp_path: Path) -> None:
     assert effect.error is None
     copy.turn()
     copy.store.close()
+
+
+class BusyDisk(LocalDisk):
+    """Both stores are written to whenever one looks which segments there are."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+
+    def open(self, path: str, flags: int) -> int:
+        if path.endswith(MANIFEST) and "copy" not in path:
+            self._write()
+        return super().open(path, flags)
+
+
+def test_stores_of_a_broker_that_leaves_short_pauses_only_are_copied_as_they_were_at_one_instant(tmp_path: Path) -> None:
+    settings = LogSettings(segment_bytes=1_048_576)
+    one, other = (Live(tmp_path / name, settings) for name in ("one", "other"))
+
+    def write() -> None:
+        one.turn()
+        other.turn()
+
+    write()
+    places = [(tmp_path / name, tmp_path / f"copy-{name}") for name in ("one", "other")]
+    assert [report.problems for report in backup_together(places, BusyDisk(write))] == [[], []]
+    copied = [Live(target, settings) for _, target in places]
+    assert copied[0].shop.messages == copied[1].shop.messages, "each turn is in both copies, or in neither"
+    assert 0 < len(copied[0].shop.messages) < len(one.shop.messages)
+    for store in (one, other, *copied):
+        store.store.close()
 
 
 def test_a_backup_needs_an_empty_place(tmp_path: Path) -> None:

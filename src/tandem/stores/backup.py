@@ -14,7 +14,7 @@ from tandem.stores.segment_files import MANIFEST, segment_name
 from tandem.stores.segment_reader import SegmentReader, read_manifest
 from tandem.stores.verify import VerifyReport, verify
 
-_PASSES_MAX: Final = 10_000
+_PASSES_MAX: Final = 100_000
 _COPY_BYTES: Final = 1_048_576
 
 
@@ -51,6 +51,19 @@ class StoreCopy:
                 self._start_over()
                 moved = True
 
+    def follow(self) -> bool:
+        """As `catch_up`, within the segment that was copied last: one look, which takes microseconds."""
+        return self._file is not None and self._advance()
+
+    def at_last_segment(self) -> bool:
+        """Nothing was written behind the segment that was copied last."""
+        try:
+            if self._file is None:
+                return read_manifest(self._disk, self._source).last < self._segment
+            return self._next_begins_with() is None
+        except FileNotFoundError:
+            return False  # it was, and compaction has already removed it
+
     def _advance(self) -> bool:
         """The whole blocks that follow in this segment. One that is being written right now is left out."""
         if self._file is None:
@@ -86,26 +99,30 @@ class StoreCopy:
 
     def _next_segment(self) -> bool:
         """True if the segment is complete, and the next one is to be copied; also if there is more in this one than was seen."""
-        if read_manifest(self._disk, self._source).last <= self._segment:
-            return False
-        follower = SegmentReader(self._disk, f"{self._source}/{segment_name(self._segment + 1)}")
-        try:
-            first = next(((number, offset) for offset, number, _, _, _ in follower.blocks()), None)
-        except BadBlock as bad:
-            if isinstance(bad, Damage):
-                raise Corrupt(f"{follower.path}: {bad}") from bad
-            first = None
-        finally:
-            follower.close()
+        first = self._next_begins_with()
         if first is None:
             return False
-        if first[0] == self._number:
+        if first == self._number:
             self._close()
             self._segment += 1
             return True
-        if first[0] > self._number and self._advance():
+        if first > self._number and self._advance():
             return True  # this segment grew and was filled after it was read
-        raise Corrupt(f"{follower.path}: begins with block {first[0]}; block {self._number} is missing")
+        raise Corrupt(f"{self._source}/{segment_name(self._segment + 1)}: begins with block {first}; block {self._number} is missing")
+
+    def _next_begins_with(self) -> int | None:
+        """The number of the first block in the segment that follows; None if there is none, or nothing in it."""
+        if read_manifest(self._disk, self._source).last <= self._segment:
+            return None
+        follower = SegmentReader(self._disk, f"{self._source}/{segment_name(self._segment + 1)}")
+        try:
+            return next((number for _, number, _, _, _ in follower.blocks()), None)
+        except BadBlock as bad:
+            if isinstance(bad, Damage):
+                raise Corrupt(f"{follower.path}: {bad}") from bad
+            return None
+        finally:
+            follower.close()
 
     def _start_over(self) -> None:
         """Compaction went past us: what we wanted to read next was appended again, further on."""
@@ -142,14 +159,20 @@ def backup(directory: Path, target: Path, disk: Disk | None = None) -> VerifyRep
     return copy.finish()
 
 
-def backup_together(places: list[tuple[Path, Path]]) -> list[VerifyReport]:
+def backup_together(places: list[tuple[Path, Path]], disk: Disk | None = None) -> list[VerifyReport]:
     """Stores that belong together, all as they were at one instant: what moves between them is in one of the copies, and in one only.
 
-    If no store has grown between two looks at each, there was an instant between the looks at which all were as they were seen.
+    If no store has grown between two looks at each, there was an instant between the looks at which all were as they were seen. A busy
+    broker leaves pauses shorter than a millisecond, so these looks do nothing else; that no further segment had been begun is asked
+    after them.
     """
-    copies = [StoreCopy(source, target) for source, target in places]
+    copies = [StoreCopy(source, target, disk) for source, target in places]
+    for copy in copies:
+        copy.catch_up()
     for _ in range(_PASSES_MAX):
-        grown = [copy.catch_up() for copy in copies]
+        grown = [copy.follow() for copy in copies]
+        if not any(grown) and not all(copy.at_last_segment() for copy in copies):
+            grown = [copy.catch_up() for copy in copies]
         if not any(grown):
             return [copy.finish() for copy in copies]
     raise StoreUnavailable("the stores were written to without a pause; back them up at a quieter time")
