@@ -139,7 +139,8 @@ docs: setup $(VENV)/.dev
 	@$(BIN)/python tools/facade_stub.py
 
 # First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path. Both run and
-# tell, whatever the first says.
+# tell, whatever the first says. Not in /tmp, which is memory on many machines (Debian 13): brokers reserve room for their journals.
+test: export TMPDIR ?= /var/tmp
 test: machine-test $(INSTALLED) $(VENV)/.proton-$(HOW) js
 	@failed=""; \
 	echo "== from source"; \
