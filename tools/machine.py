@@ -28,7 +28,7 @@ import progress
 ROOT = Path(__file__).resolve().parent.parent
 LOG = ROOT / "build" / "apt.log"
 NODE_MIN = (20,)
-GO_MIN = (1, 21)
+GO_MIN = (1, 25)
 """From here on Go fetches the toolchain that a go.mod asks for by itself."""
 
 
@@ -125,7 +125,7 @@ def lacks_go() -> str:
     found = version_of("go", "version")
     needed = ".".join(map(str, GO_MIN))
     here = f"Go {'.'.join(map(str, found))} is here" if found else "Go is not here"
-    return "" if found >= GO_MIN else f"{here}; Go {needed} or newer is needed (on Debian 13: apt-get install golang-go)"
+    return "" if found >= GO_MIN else f"{here}; Go {needed} or newer is needed, as tests/go/go.mod says (Debian 13 has an older one)"
 
 
 def go_packages() -> list[str]:
@@ -145,6 +145,10 @@ def lacks_prometheus() -> str:
 def lacks_faketime() -> str:
     here = sys.platform != "linux" or any(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     return "" if here else "libfaketime is not here (on Debian: apt-get install libfaketime)"
+
+
+def lacks_curl() -> str:
+    return "" if shutil.which("curl") is not None else "curl is not here (on Debian: apt-get install curl)"
 
 
 def lacks_browser() -> str:
@@ -168,7 +172,7 @@ FAKETIME = Need(
     lacks_faketime, lambda: ["libfaketime"], "tests of a clock that is set are skipped (tests/cli/test_clock_process.py)", "ten seconds"
 )
 PROMETHEUS = Need(lacks_prometheus, lambda: ["prometheus"], "tests of alert rules are skipped (tests/deploy)", "twenty seconds")
-
+CURL = Need(lacks_curl, lambda: ["curl"], "tests with curl are skipped (tests/relay, tests/docs)", "ten seconds")
 BROWSER = Need(
     lacks_browser, lambda: ["chromium", "chromium-driver"], "tests of the console in a browser are skipped (tests/console)", "a minute"
 )
@@ -179,7 +183,7 @@ POSTGRES_FOR_DEMO = Need(lacks_postgres, lambda: ["postgresql"], "its programs c
 def needs(command: str, small: bool, cluster: bool) -> list[Need]:
     if command == "test":
         of_tests = [NODE] + [need for need, file in ((GO, "tests/go/go.mod"), (MAVEN, "tests/java/pom.xml")) if (ROOT / file).exists()]
-        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, FAKETIME, PROMETHEUS, BROWSER, POSTGRES]
+        return [VENV, HEADERS, JAVA_FOR_TESTS, *of_tests, CURL, FAKETIME, PROMETHEUS, BROWSER, POSTGRES]
     if cluster:
         return [VENV, HEADERS, POSTGRES_FOR_DEMO]
     return [VENV, HEADERS] if small or command == "setup" else [VENV, HEADERS, JAVA]

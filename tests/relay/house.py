@@ -32,6 +32,7 @@ RULES = tuple(
 )
 JS = Path(__file__).resolve().parent.parent / "js"
 
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="MISSING: curl")
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None or not (JS / "node_modules" / "hyco-ws").exists(), reason="needs Node.js and the packages of tests/js"
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.relay.house import ROOT_KEY, ROOT_NAME, RelayHouse, needs_node, node, relay, relay_house
+from tests.relay.house import ROOT_KEY, ROOT_NAME, RelayHouse, needs_curl, needs_node, node, relay, relay_house
 
 pytestmark = [pytest.mark.js, needs_node]
 
@@ -85,6 +85,7 @@ async def test_the_application_keeps_its_authorization_where_senders_need_none(h
             assert (await answer.json(content_type=None))["headers"]["authorization"] == "Basic abc"
 
 
+@needs_curl
 async def test_curl_sends_through_it(house: RelayHouse, tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"\x01" * 300_000)
     curl = await asyncio.create_subprocess_exec(

@@ -16,7 +16,7 @@ from tandem.aio.relay import RelayEndpoint, RelayListener, RelayRequest, RelayRe
 from tandem.model.clock import SystemClock
 from tandem.model.sas_token import make_token
 from tests.cli.broker_process import BrokerProcess
-from tests.relay.house import ROOT_NAME, accept, needs_node, node
+from tests.relay.house import ROOT_NAME, accept, needs_curl, needs_node, node
 from tests.relay.test_bounds import memory_kilobytes
 
 KEY = "a-key"
@@ -79,6 +79,7 @@ async def test_hyco_ws_listens_and_connects(house: House) -> None:
 
 @pytest.mark.js
 @needs_node
+@needs_curl
 async def test_curl_uploads_to_and_downloads_from_hyco_https(house: House, tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"\x02" * 3_000_000)
     async with node("relay_https.mjs", **house.environ("web")) as listener:
