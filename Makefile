@@ -138,21 +138,26 @@ docs: setup $(VENV)/.dev
 	@$(BIN)/python tools/rooms_map.py
 	@$(BIN)/python tools/facade_stub.py
 
-# First the source as it stands, then what is marked `compiled_too` again with the installed package: src/ is not on its path. Both run and
-# tell, whatever the first says. Not in /tmp, which is memory on many machines (Debian 13): brokers reserve room for their journals.
+# First the source as it stands, then what is marked `compiled_too` again with the installed package, and what is marked `compiled_instead`
+# for the first time: src/ is not on its path. Both run and tell, whatever the first says. Not in /tmp, which is memory on many machines (Debian 13): brokers reserve room for their journals.
 test: export TMPDIR ?= /var/tmp
-test: machine-test $(INSTALLED) $(VENV)/.proton-$(HOW) js
+test: machine-test $(INSTALLED) $(VENV)/.proton-$(HOW) js build/spark-classes.jsa
 	@failed=""; \
 	echo "== from source"; \
-	PYTHONPATH=$(CURDIR)/src $(BIN)/python $(PYTEST) $(ARGS) || failed="from source"; \
+	TANDEM_COMPILED_FOLLOWS=$$(grep -q '^not compiled' build/compiled.txt && echo 0 || echo 1) PYTHONPATH=$(CURDIR)/src $(BIN)/python $(PYTEST) $(ARGS) || failed="from source"; \
 	if grep -q '^not compiled' build/compiled.txt; then echo "== compiled: left out; $$(cat build/compiled.txt)"; else \
 		echo "== compiled"; \
 		mkdir -p build/compiled-run; \
 		(cd build/compiled-run && env -u PYTHONPATH TANDEM_TEST_INSTALLED=1 ../../$(BIN)/python $(PYTEST) \
-			-c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m compiled_too --ignore=../../tests/tools --ignore=../../tests/packaging ../../tests $(ARGS)) \
+			-c ../../pyproject.toml --rootdir ../.. -o pythonpath=../.. -m "compiled_too or compiled_instead" --ignore=../../tests/tools --ignore=../../tests/packaging ../../tests $(ARGS)) \
 			|| failed="$${failed:+$$failed, }compiled"; \
 	fi; \
 	if [ -n "$$failed" ]; then echo "FAILED: $$failed"; exit 1; fi; echo "all tests passed"
+
+# Every Spark of the tests starts with these classes at hand.
+build/spark-classes.jsa: $(VENV)/.runtime tools/spark_classes.py
+	@$(SHOW) --title "noting which classes Spark loads" --usually "half a minute" --log build/spark-classes.log -- $(BIN)/python tools/spark_classes.py $@ || \
+		{ rm -f $@; echo "Spark starts without noted classes, and slower: see build/spark-classes.log"; }
 
 js: tests/js/node_modules/.installed
 

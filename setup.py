@@ -100,6 +100,7 @@ HOT_MODULES = (
     "gateway/amqp/connection.py",
     "gateway/amqp/pump.py",
     "gateway/amqp/carrying.py",
+    "gateway/amqp/carried_trial.py",
     "gateway/amqp/spread_receiving.py",
     "gateway/amqp/spread_sending.py",
     "gateway/amqp/peer_door.py",

@@ -21,6 +21,8 @@ INSTALLED = os.environ.get("TANDEM_TEST_INSTALLED") == "1"
 
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark that lives for a minute spends half of it on making itself faster."""
+NOTED_CLASSES = ROOT / "build" / "spark-classes.jsa"
+"""And much of the rest on finding its classes, unless `make test` had them noted. A Java that cannot use them says nothing."""
 
 
 # On a busy machine examples are drawn slowly; that says nothing about what is tested with them.
@@ -30,7 +32,7 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("busy")
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-        os.environ.setdefault(name, SHORT_LIVED_JAVA)
+        os.environ.setdefault(name, f"{SHORT_LIVED_JAVA} {_noted_classes()}".strip())
     if INSTALLED and FOUND == SOURCE:
         raise pytest.UsageError("TANDEM_TEST_INSTALLED=1, but src/ comes first on the path; `make test` runs it properly")
     if INSTALLED and not COMPILED:
@@ -49,6 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests import postgres
 
     config.pluginmanager.register(postgres, "postgres")
+
+
+def _noted_classes() -> str:
+    return f"-XX:SharedArchiveFile={NOTED_CLASSES} -Xshare:auto -Xlog:disable -Xlog:all=error:stderr" if NOTED_CLASSES.exists() else ""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +81,19 @@ LONG = (
 """Those that take longest begin first, so that nobody waits for one at the end while others have nothing to do."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+AS_USERS_HAVE_IT = ("acceptance/", "cluster/")
+"""Brokers in processes of their own, killed and started for minutes: compiled where that is possible, as their users have them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(f"tests/{part}" in item.nodeid for part in AS_USERS_HAVE_IT) and not item.get_closest_marker("compiled_too"):
+            item.add_marker("compiled_instead")
+    if not INSTALLED and os.environ.get("TANDEM_COMPILED_FOLLOWS") == "1":
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("compiled_instead")])
+        items[:] = [item for item in items if not item.get_closest_marker("compiled_instead")]
+
     def rank(item: pytest.Item) -> int:
         return next((place for place, part in enumerate(LONG) if f"tests/{part}" in item.nodeid), len(LONG))
 

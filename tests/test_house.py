@@ -147,6 +147,7 @@ def test_every_room_is_known() -> None:
     assert rooms <= set(MAY_IMPORT), "a new room needs its line in MAY_IMPORT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_room_imports_only_what_it_may(path: Path) -> None:
     room = room_of(path)
@@ -278,6 +279,7 @@ def functions_of(path: Path) -> Iterator[tuple[str, int]]:
             yield f"{name_of(path)}:{node.name}", lines
 
 
+@pytest.mark.slow
 def test_functions_stay_short_enough_to_read() -> None:
     long = {name: lines for path in FILES for name, lines in functions_of(path) if lines > FUNCTION_LINES_MAX}
     assert {name: lines for name, lines in long.items() if lines > LONG_FUNCTIONS.get(name, 0)} == {}
@@ -375,7 +377,6 @@ HOT_WITHOUT_A_TEST_OF_THEIR_OWN = frozenset(
         "broker/queue/moves.py",
         "broker/queue/ready.py",
         "broker/queue/rows.py",
-        "broker/queue/schedule.py",
         "broker/queue/selective.py",
         "broker/queue/session_holding.py",
         "broker/queue/terms.py",
@@ -388,7 +389,6 @@ HOT_WITHOUT_A_TEST_OF_THEIR_OWN = frozenset(
         "gateway/amqp/sending_once.py",
         "model/histogram.py",
         "model/message.py",
-        "server/meter_roller.py",
         "stores/blocks.py",
         "stores/body_reader.py",
         "stores/committer.py",
@@ -412,6 +412,7 @@ def test_hot_modules_have_tests_of_their_own() -> None:
     assert HOT_WITHOUT_A_TEST_OF_THEIR_OWN - without == set(), "take them off the list"
 
 
+@pytest.mark.slow
 def test_every_limit_is_read_somewhere() -> None:
     """A limit that nobody reads is a promise that nobody keeps."""
     read = {

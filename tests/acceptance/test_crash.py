@@ -25,7 +25,6 @@ SHARES = {"thread": 0.7, "process": 0.3}
 
 
 @pytest.mark.slow
-@pytest.mark.compiled_too
 @pytest.mark.timeout(240 + 10 * KILLS)
 @pytest.mark.parametrize("isolation", list(SHARES))
 async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_broker_is_killed(tmp_path: Path, isolation: str) -> None:
@@ -34,7 +33,6 @@ async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_br
 
 
 @pytest.mark.slow
-@pytest.mark.compiled_too
 @pytest.mark.timeout(240 + 15 * POWER_CUTS)
 async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_power_fails(tmp_path: Path) -> None:
     """Only what was synced survives: bytes of files, and names of files and directories."""
@@ -42,7 +40,6 @@ async def test_nothing_confirmed_is_lost_doubled_or_changed_however_often_the_po
 
 
 @pytest.mark.slow
-@pytest.mark.compiled_too
 @pytest.mark.timeout(120 + BACKLOG // 1000)
 async def test_a_backlog_is_found_again_whole_and_in_order_after_a_kill(tmp_path: Path) -> None:
     """Killed while it grows and while its head is being received: what was accepted comes, in order; what was completed does not."""

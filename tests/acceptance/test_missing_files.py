@@ -335,3 +335,23 @@ def test_a_journal_is_not_read_with_metadata_that_means_other_entities(house: Pa
             db.execute("INSERT INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", (*columns, checksum))
     db.close()
     assert "it is not the metadata of this store" in refused_start(house)
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["alone", "workers"])
+def test_metadata_that_another_is_copied_over_is_told_before_anybody_changes_something(
+    house: Path, tmp_path_factory: pytest.TempPathFactory, workers: tuple[str, ...]
+) -> None:
+    metadata = house / "data/tandem/metadata.sqlite"
+    ours, other = metadata.read_bytes(), make_house(tmp_path_factory.mktemp("other")) / "data/tandem/metadata.sqlite"
+    with BrokerProcess(house, *ARGUMENTS, *workers, log=house / "log") as broker:
+
+        def told() -> tuple[str, list[str]]:
+            health = json.loads(ask(broker, "health"))
+            return health["status"], health["namespaces"][0]["notes"]
+
+        assert told() == ("ok", [])
+        metadata.write_bytes(other.read_bytes())
+        wait_until(lambda: told()[0] == "degraded", "told in health", PATIENCE_SECONDS)
+        assert "was overwritten with something else" in told()[1][0] and told()[1][0] in (house / "log").read_text()
+        metadata.write_bytes(ours)
+        wait_until(lambda: told() == ("ok", []), "put right", PATIENCE_SECONDS)

@@ -74,6 +74,17 @@ async def test_pairing_without_manage_uses_the_queues_that_exist(west: Broker, e
     await client.close()
 
 
+async def test_pairing_uses_the_queues_that_exist_where_administration_cannot_be_reached(west: Broker, east: Broker):
+    for queue in BACKLOG:
+        await create_queue(east, queue)
+    # Nothing says which authority to trust, so that its HTTPS cannot be used; AMQP can.
+    async with PairedNamespaces(
+        west.connection_string, east.connection_string, primary_namespace="contoso", backlog_queue_count=2, enable_syphon=True
+    ) as pair:
+        assert pair.backlog_confirmed and pair.backlog_queue_count == 2
+        assert pair.syphon is not None and pair.syphon.running
+
+
 async def test_pairing_with_no_queue_or_a_wrong_key_says_so(west: Broker, east: Broker):
     client = ServiceBusClient.from_connection_string(east.connection_string, retry_total=0)
     with pytest.raises(SendAvailabilityBacklogError, match="could not be found"):

@@ -17,6 +17,7 @@ from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import administration, create_queue, drain
 from tests.acceptance.proxy import SlowNetwork
 from tests.acceptance.test_paired import body, healed
+from tests.conftest import ROOT
 from tests.waiting import until
 
 DETECTING = {"requires_duplicate_detection": True, "duplicate_detection_history_time_window": "PT1H"}
@@ -43,7 +44,7 @@ async def test_twenty_senders_in_four_processes_ride_over_a_power_failure(make_p
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.acceptance.traffic", west.connection_string, east.connection_string, east.ca,
-            str(n * traffic.SENDERS), str(seconds), stdout=asyncio.subprocess.PIPE,
+            str(n * traffic.SENDERS), str(seconds), stdout=asyncio.subprocess.PIPE, cwd=ROOT,
         )
         for n in range(4)
     ]  # fmt: skip

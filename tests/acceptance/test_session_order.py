@@ -16,6 +16,7 @@ from tests.acceptance import steps
 from tests.acceptance.brokers import Broker
 from tests.acceptance.conftest import create_queue, drain
 from tests.acceptance.test_paired import body, healed
+from tests.conftest import ROOT
 from tests.waiting import until
 
 DETECTING = {"requires_duplicate_detection": True, "duplicate_detection_history_time_window": "PT1H"}
@@ -59,7 +60,7 @@ class Senders:
     async def start(self, number: int) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.acceptance.steps", *self._arguments, str(number), str(self.log(number)),
-            stdin=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE, cwd=ROOT,
         )  # fmt: skip
         self._processes[number] = process
 

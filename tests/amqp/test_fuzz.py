@@ -18,6 +18,7 @@ from tests.amqp.values import BODIES, MESSAGE_PARTS, VALUES, same
 RELAXED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
+@pytest.mark.slow
 @RELAXED
 @given(VALUES)
 def test_every_value_survives_the_round_trip(value: object) -> None:
@@ -28,6 +29,7 @@ def test_every_value_survives_the_round_trip(value: object) -> None:
     assert amqp.encode_value(decoded) == encoded
 
 
+@pytest.mark.slow
 @RELAXED
 @given(MESSAGE_PARTS, BODIES)
 def test_every_message_survives_the_round_trip(parts: dict[str, dict[object, object]], body: tuple[int, object]) -> None:
@@ -114,6 +116,7 @@ FIELD = st.one_of(
 FRAMES = st.tuples(st.integers(0, 2), st.integers(0x10, 0x18), st.lists(FIELD, max_size=12), st.binary(max_size=20))
 
 
+@pytest.mark.slow
 @RELAXED
 @given(st.sampled_from(["header", "open", "begun", "attached", "attached-receiver"]), st.lists(FRAMES, max_size=8))
 def test_well_formed_frames_with_any_fields_do_no_harm(stage: str, frames: list[tuple[int, int, list[object], bytes]]) -> None:

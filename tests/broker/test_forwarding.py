@@ -223,6 +223,7 @@ def test_waiting_messages_count_as_transfer(bus: Bus, raw: Raw) -> None:
     assert (counts.active, counts.transfer, counts.total) == (0, 2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stores", [1, 3])
 def test_a_backlog_is_forwarded_after_a_restart(tmp_path: Path, stores: int) -> None:
     with Bus(data_dir=tmp_path, store_count=stores) as bus:

@@ -9,6 +9,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tandem import amqp
@@ -92,6 +93,7 @@ def test_size_units_are_counted_apart() -> None:
     assert units == {1: 2, 2: 1, 4: 1}
 
 
+@pytest.mark.slow
 def test_everything_counted_survives_sigkill_and_reaches_the_files(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
     arguments = ("--dev", "--port", "0", "--data", "data")

@@ -69,6 +69,7 @@ def after(module_path: Path) -> tuple[list[dict[str, str]], str, str]:
     return [json.loads(line) for line in path.read_text().splitlines()], log, secrets
 
 
+@pytest.mark.slow
 def test_who_did_what_to_what_is_written_down(after: tuple[list[dict[str, str]], str, str]) -> None:
     audit = after[0]
     done = {(one["action"], one.get("what", ""), one.get("detail", "")) for one in audit}
@@ -180,6 +181,7 @@ def test_workers_that_write_one_audit_log_turn_it_over_once(tmp_path: Path) -> N
     assert len(kept) == len(set(kept)) and (len(older) == 5 or len(kept) == 1_200), f"{len(kept)} lines, {written} bytes"
 
 
+@pytest.mark.slow
 def test_who_logs_in_with_name_and_key_is_written_down(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "data") as broker:
         endpoint = Endpoint.parse(broker.connection_string)

@@ -17,6 +17,7 @@ from tandem.testing.postgres import programs
 from tests.postgres import MISSING
 
 
+@pytest.mark.slow
 def test_small_demo_survives_its_own_kill_and_says_so() -> None:
     command = [sys.executable, "-m", "tandem", "demo", "--small", "--messages", "20", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

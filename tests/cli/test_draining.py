@@ -21,6 +21,7 @@ def start(directory: Path, seconds: int) -> BrokerProcess:
     return BrokerProcess(directory, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml")
 
 
+@pytest.mark.slow
 def test_a_receiver_may_settle_what_it_has_while_nobody_new_is_let_in(tmp_path: Path) -> None:
     with start(tmp_path, 60) as broker, ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
         with client.get_queue_sender("orders") as sender:
@@ -45,6 +46,7 @@ def test_a_receiver_may_settle_what_it_has_while_nobody_new_is_let_in(tmp_path: 
     assert "stopped in" in said
 
 
+@pytest.mark.slow
 def test_what_is_not_settled_in_time_is_given_up_and_delivered_again(tmp_path: Path) -> None:
     with start(tmp_path, 1) as broker:
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
@@ -62,6 +64,7 @@ def test_what_is_not_settled_in_time_is_given_up_and_delivered_again(tmp_path: P
         assert [str(one) for one in receiver.receive_messages(1, max_wait_time=30)] == ["slow"]
 
 
+@pytest.mark.slow
 def test_every_send_under_way_is_answered_rightly(tmp_path: Path) -> None:
     """What senders were told was accepted is there, and what they were told was refused is not: nobody has to send twice."""
     accepted: list[str] = []

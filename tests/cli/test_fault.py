@@ -30,6 +30,7 @@ def fault(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess
     return tandem("fault", *arguments, "-c", broker.connection_string)
 
 
+@pytest.mark.slow
 def test_an_injected_error_strikes_as_often_as_asked_and_is_listed_until_then(broker: BrokerProcess) -> None:
     done = fault(broker, "inject", "entity-error", "--entity", "orders", "--condition", "com.microsoft:server-busy", "--count", "1")
     assert done.returncode == 0, done.stderr
@@ -59,6 +60,7 @@ def test_a_wrong_wish_says_what_is_allowed_and_exits_with_two(broker: BrokerProc
     assert stranger.returncode == 2
 
 
+@pytest.mark.slow
 def test_faults_are_off_unless_the_broker_allows_them(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "data", "--key", "secret") as strict:
         refused = fault(strict, "inject", "black-hole")

@@ -93,6 +93,7 @@ def settings(file: Path) -> NamespaceSettings:
     return namespace
 
 
+@pytest.mark.slow
 def test_the_file_makes_the_same_namespace_again(tmp_path: Path) -> None:
     original = tmp_path / "original.toml"
     original.write_text(CONFIG)
@@ -113,6 +114,7 @@ def test_the_file_makes_the_same_namespace_again(tmp_path: Path) -> None:
         assert rules == {rule.name: rule for rule in one.rules}
 
 
+@pytest.mark.slow
 def test_keys_stay_out_of_the_file_unless_asked_for(tmp_path: Path) -> None:
     (tmp_path / "original.toml").write_text(CONFIG)
     with serve(tmp_path / "first", tmp_path / "original.toml") as broker:
@@ -125,6 +127,7 @@ def test_keys_stay_out_of_the_file_unless_asked_for(tmp_path: Path) -> None:
         assert tandem_import(broker, "--force").returncode == 0 and "orders" in kept.read_text()
 
 
+@pytest.mark.slow
 def test_what_a_file_cannot_hold_is_said(tmp_path: Path) -> None:
     (tmp_path / "original.toml").write_text(
         '[[topic]]\nname = "t"\n[[topic.subscription]]\nname = "s"\n[[topic.subscription]]\nname = "bare"\n'

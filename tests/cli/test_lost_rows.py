@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tests.cli.broker_process import BrokerProcess
@@ -37,6 +38,7 @@ def notes_of(broker: BrokerProcess) -> list[str]:
         return [note for store in json.load(answer)["namespaces"][0]["stores"] for note in store["notes"]]
 
 
+@pytest.mark.slow
 def test_messages_whose_entity_the_metadata_does_not_have_are_told_and_can_be_had_back(tmp_path: Path) -> None:
     with start(tmp_path, BEFORE) as broker:
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
@@ -72,6 +74,7 @@ def test_messages_whose_entity_the_metadata_does_not_have_are_told_and_can_be_ha
         broker.stop()
 
 
+@pytest.mark.slow
 def test_an_entity_that_was_deleted_as_it_should_be_is_no_news(tmp_path: Path) -> None:
     from tests.cli.operations.conftest import command_line
 

@@ -49,6 +49,7 @@ class Relay:
         return f"{'wss' if self._tls else 'ws'}://localhost:{self._port}/$hc/r?sb-hc-action={action}&sb-hc-token={token}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_relayed_bytes_do_not_pass_the_process_that_has_the_queues(broker: BrokerProcess, tls: bool) -> None:
     relay = Relay(broker, tls)
@@ -102,6 +103,7 @@ def test_health_is_that_of_both(broker: BrokerProcess) -> None:
     assert told["status"] == "ok" and told["workers"] == {"asked": 2, "silent": []}
 
 
+@pytest.mark.slow
 def test_the_process_of_relays_is_started_again_and_queues_do_not_notice(broker: BrokerProcess) -> None:
     relays, _ = pids(broker)
     with ServiceBusClient.from_connection_string(broker.connection_string) as client, client.get_queue_sender("q") as sender:
@@ -118,6 +120,7 @@ def _answers(broker: BrokerProcess) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_it_needs_a_data_directory(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text(CONFIG)
     with pytest.raises(AssertionError, match="relay_isolation: they share a data directory"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,12 +11,15 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tests.cli.broker_process import BrokerProcess
+from tests.cli.operations.conftest import command_line
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.compiled_too
 
@@ -31,6 +35,7 @@ def refusal(directory: Path, *arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_prints_endpoint_keys_authority_console_and_ready_in_this_order(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         starts = [line.split(": ")[0] for line in broker.lines]
@@ -49,6 +54,7 @@ def test_a_development_broker_prints_its_connection_string(tmp_path: Path) -> No
         assert [line.split(": ")[0] for line in broker.lines] == ["connection string", "CA file", "console", "ready"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [(), ("--memory",), ("--key", "given-by-hand")], ids=["kept", "in-memory", "given"])
 def test_the_root_key_is_printed_by_no_other(tmp_path: Path, given: tuple[str, ...]) -> None:
     with BrokerProcess(tmp_path, "--port", "0", *given) as broker:
@@ -59,6 +65,7 @@ def test_the_root_key_is_printed_by_no_other(tmp_path: Path, given: tuple[str, .
         assert key not in error
 
 
+@pytest.mark.slow
 def test_sends_and_receives_with_the_connection_string(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text(QUEUE)
     with BrokerProcess(tmp_path, "--port", "0") as broker, ServiceBusClient.from_connection_string(broker.connection_string) as client:
@@ -88,6 +95,7 @@ def test_stops_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> N
         assert re.fullmatch(r"\S+ drained in \d+\.\d\d s: 0 of 0 .*\n\S+ stopped in \d+\.\d\d s\n", said)
 
 
+@pytest.mark.slow
 def test_key_is_made_once_and_kept_where_only_the_owner_reads_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         first = broker.connection_string.split("SharedAccessKey=")[1]
@@ -98,6 +106,7 @@ def test_key_is_made_once_and_kept_where_only_the_owner_reads_it(tmp_path: Path)
         assert broker.connection_string.split("SharedAccessKey=")[1] == first
 
 
+@pytest.mark.slow
 def test_keys_command_shows_what_clients_need(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         command = [sys.executable, "-m", "tandem", "keys", "--data", "d", "--port", str(broker.port), "--json"]
@@ -112,6 +121,7 @@ def test_dev_uses_the_well_known_key(tmp_path: Path) -> None:
         assert broker.line("ready:").endswith("in memory only")
 
 
+@pytest.mark.slow
 def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--memory", environ={"TMPDIR": str(tmp_path)}) as broker:
         authority = Path(broker.line("CA file:"))
@@ -120,6 +130,7 @@ def test_memory_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_key_may_come_from_the_environment_and_flag_wins(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--memory", environ={"TANDEM_KEY": "from-environment"}) as broker:
         assert "SharedAccessKey=from-environment;" in broker.connection_string
@@ -134,6 +145,7 @@ def test_every_namespace_gets_its_connection_string(tmp_path: Path) -> None:
         assert broker.line("endpoint (two):").startswith("sb://two.example:")
 
 
+@pytest.mark.slow
 def test_data_directory_in_use_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         said = refusal(tmp_path, "--port", "0", "--data", "d")
@@ -153,6 +165,7 @@ def test_a_host_that_nobody_knows_is_refused_by_its_name(tmp_path: Path, workers
     assert said.startswith("tandem: cannot listen on nowhere.invalid:0: ") and "choose another with --port or --host" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "workers"])
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
@@ -160,6 +173,16 @@ def test_an_address_of_ipv6_is_listened_on_and_shown_as_urls_have_it(tmp_path: P
     with BrokerProcess(tmp_path, "--dev", "--data", "d", "--port", "0", "--host", host, *workers) as broker:
         assert broker.line("ready:").startswith(f"listening on [::1]:{broker.port};")
         socket.create_connection(("::1", broker.port), 5).close()
+        plain = broker.connection_string.replace("localhost", "[::1]")
+        tls = plain.removesuffix(";UseDevelopmentEmulator=true")
+        for text, ca in ((plain, ()), (tls, ("--ca-file", str(tmp_path / "d" / "ca.pem")))):
+            command_line("queue", "create", "orders", "-c", text, *ca)
+            done = command_line("bench", "orders", "--messages", "20", "-c", text, *ca)
+            assert done.returncode == 0, done.stderr
+            assert command_line("connection", "list", "-c", text, *ca).returncode == 0
+            assert command_line("queue", "delete", "orders", "--yes", "-c", text, *ca).returncode == 0
+        refused = command_line("send", "orders", "one", "-c", plain)
+        assert refused.returncode == 2 and "say a host name that stands for it" in refused.stderr
 
 
 def test_bad_file_is_refused_with_file_line_key_found_and_allowed(tmp_path: Path) -> None:
@@ -201,6 +224,13 @@ def test_too_few_open_files_are_refused_with_what_to_do(tmp_path: Path) -> None:
     assert "the system allows 24 open files; a broker needs at least 64; raise ulimit -n" in done.stderr
 
 
+def test_files_that_may_not_be_large_enough_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    limited = ["bash", "-c", 'ulimit -f 65536; exec "$@"', "bash", sys.executable, "-m", "tandem", "serve", "--port", "0", "--data", "d"]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the system allows files of 67,108,864 bytes; segments of a journal need 134,217,728; raise ulimit -f" in done.stderr
+
+
 def test_unknown_flag_is_refused_with_code_2(tmp_path: Path) -> None:
     assert "--prot" in refusal(tmp_path, "--prot", "5672")
 
@@ -209,3 +239,47 @@ def test_damaged_keys_are_not_replaced_silently(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "keys.json").write_text("{")
     assert "keys.json: is damaged" in refusal(tmp_path, "--data", "d")
+
+
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", "> /dev/full", "> >(true)"])
+def test_a_broker_serves_though_nobody_can_hear_it(tmp_path: Path, streams: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = f'exec "$0" -m tandem serve --dev --port {port} --data data {streams}'
+    with subprocess.Popen(["bash", "-c", script, sys.executable], cwd=tmp_path, stderr=subprocess.DEVNULL) as broker:
+        try:
+            wait_until(lambda: _answers(port), "it answers")
+        finally:
+            broker.send_signal(signal.SIGTERM)
+        assert broker.wait(60) == 0
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/$tandem/health", timeout=20) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def test_an_interruption_while_it_starts_is_no_traceback(tmp_path: Path) -> None:
+    code = """
+import os, signal, time
+from tandem.cli import main, running
+running.load = lambda *arguments: (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "serve"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_system_that_allows_too_few_threads_is_told_with_what_to_do(tmp_path: Path) -> None:
+    code = """
+import threading
+from tandem.cli import main
+def refused(*arguments):
+    raise RuntimeError("can't start new thread")
+threading._start_new_thread = refused
+main.main()
+"""
+    command = [sys.executable, "-c", code, "serve", "--dev", "--port", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "raise ulimit -u" in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

@@ -46,6 +46,7 @@ async def test_waiting_is_not_being_busy() -> None:
     assert monitor.report()["busy"]["total_ms"] < 50
 
 
+@pytest.mark.slow
 async def test_pauses_of_the_collector_are_counted_until_stopped() -> None:
     before = len(gc.callbacks)
     monitor = StallMonitor(asyncio.get_running_loop())

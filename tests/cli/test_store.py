@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tandem.stores.engines import without_stores
 from tests.cli.broker_process import BrokerProcess
+from tests.cli.operations.conftest import command_line
 
 
 def tandem(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,14 +28,15 @@ def send(broker: BrokerProcess, *texts: str) -> None:
             sender.send_messages(ServiceBusMessage(text, message_id=text))
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_live_broker_opens_with_every_message(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
-    with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml") as broker:
+    with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data #1?%41", "--config", "tandem.toml") as broker:
         send(broker, "one", "two")
-        assert tandem("store", "check", str(tmp_path / "data")).returncode == 0
-        rows = [json.loads(line) for line in tandem("store", "dump", str(tmp_path / "data")).stdout.splitlines()]
+        assert tandem("store", "check", str(tmp_path / "data #1?%41")).returncode == 0
+        rows = [json.loads(line) for line in tandem("store", "dump", str(tmp_path / "data #1?%41")).stdout.splitlines()]
         assert [row["message_id"] for row in rows if row["kind"] == "enqueued"] == ["one", "two"]
-        done = tandem("store", "backup", str(tmp_path / "data"), str(tmp_path / "copy"))
+        done = tandem("store", "backup", str(tmp_path / "data #1?%41"), str(tmp_path / "copy"))
         assert done.returncode == 0, done.stderr
     with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "copy") as restored:
         client = ServiceBusClient.from_connection_string(restored.connection_string)
@@ -40,6 +44,7 @@ def test_a_backup_of_a_live_broker_opens_with_every_message(tmp_path: Path) -> N
             assert [str(m) for m in receiver.receive_messages(2, max_wait_time=5)] == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_found_named_and_ends_with_one(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
     with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml") as broker:
@@ -57,6 +62,28 @@ def test_a_directory_without_stores_is_a_usage_error(tmp_path: Path) -> None:
     wrong = tandem("store", "check", str(tmp_path))
     assert wrong.returncode == 2
     assert "store-" in wrong.stderr
+
+
+def test_a_store_that_is_not_there_keeps_nobody_from_looking_at_the_others(tmp_path: Path) -> None:
+    (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
+    with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", "--store-count", "2") as broker:
+        broker.stop()
+    namespace = tmp_path / "data" / "tandem"
+    shutil.copytree(namespace / "store-0", namespace / "store-0.old")
+    (namespace / "store-list.txt").touch()
+    (namespace / "store-1").rename(tmp_path / "away")
+    (namespace / "store-1").mkdir()
+    checked = command_line("store", "check", str(tmp_path / "data"), "--json")
+    assert checked.returncode == 1, checked
+    assert [(Path(one["store"]).name, len(one["problems"])) for one in json.loads(checked.stdout)] == [("store-0", 0), ("store-1", 1)]
+    dumped = command_line("store", "dump", str(tmp_path / "data"))
+    assert dumped.returncode == 1
+    assert {json.loads(line)["store"] for line in dumped.stdout.splitlines()} == {"store-0", "store-1"}
+    repaired = command_line("store", "repair", str(tmp_path / "data"))
+    assert repaired.returncode == 1, repaired
+    assert "store-0: " in repaired.stdout and "store-1: " in repaired.stdout and "cannot be repaired: " in repaired.stdout
+    alone = command_line("store", "check", str(namespace / "store-1"))
+    assert (alone.returncode, "store.json is missing" in alone.stderr) == (2, True)
 
 
 def test_what_may_not_be_read_is_not_said_to_be_empty(tmp_path: Path) -> None:
@@ -79,6 +106,7 @@ def forwarding(names: int) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_backup_taken_under_load_is_restored_and_is_the_same_broker_with_every_message_once(tmp_path: Path) -> None:
     """Messages move from store to store all the time: copied at different instants, some would be in no copy, or in two."""
     (tmp_path / "tandem.toml").write_text(forwarding(4))
@@ -135,6 +163,7 @@ def connection_string(data: Path, broker: BrokerProcess) -> str:
     return f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={key};UseDevelopmentEmulator=true"
 
 
+@pytest.mark.slow
 def test_a_backup_without_one_of_the_stores_is_refused_and_a_damaged_one_is_not_restored(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text('[[queue]]\nname = "orders"\n')
     with BrokerProcess(tmp_path, "--port", "0", "--dev", "--data", "data", "--config", "tandem.toml", "--store-count", "2") as broker:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.management import ServiceBusAdministrationClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
@@ -79,6 +79,7 @@ def over_http(broker: BrokerProcess, method: str, path: str, body: bytes | None 
         return answer.status, answer.read(), answer.headers.get("Location", "")
 
 
+@pytest.mark.slow
 def test_every_connection_reaches_every_queue_whichever_worker_has_it(broker: BrokerProcess) -> None:
     for queue in QUEUES:
         for number in range(2):  # connections go to the workers in turn
@@ -105,6 +106,7 @@ def tcp_sockets(pid: int) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "token", "sdk"])
 def test_a_connection_goes_to_the_worker_that_has_its_first_queue(broker: BrokerProcess, way: str) -> None:
     """Connections come to the workers in turn: of two to one queue, one is moved."""
@@ -127,6 +129,21 @@ def test_a_connection_goes_to_the_worker_that_has_its_first_queue(broker: Broker
         assert more == [0, 2], "both are with the worker that has the queue"
     for one in opened:
         one.close()
+
+
+@pytest.mark.slow
+def test_a_websocket_is_served_where_it_came_whichever_worker_has_the_queue(broker: BrokerProcess) -> None:
+    for queue in QUEUES:
+        with ServiceBusClient.from_connection_string(
+            broker.connection_string,
+            transport_type=TransportType.AmqpOverWebsocket,
+            custom_endpoint_address=f"sb://localhost:{broker.port}",
+            retry_total=0,
+        ) as client:
+            with client.get_queue_sender(queue) as sender:
+                sender.send_messages(ServiceBusMessage(queue))
+            with client.get_queue_receiver(queue, receive_mode="receiveanddelete") as receiver:
+                assert [str(one) for one in receiver.receive_messages(1, max_wait_time=10)] == [queue]
 
 
 def test_a_connection_that_turns_to_a_second_queue_stays_and_its_link_is_carried(broker: BrokerProcess) -> None:
@@ -257,6 +274,7 @@ def test_a_selector_chooses_and_a_browser_looks_whichever_worker_has_the_fragmen
     administrator.delete_topic("chosen")
 
 
+@pytest.mark.slow
 def test_the_destinations_of_a_partitioned_backlog_queue_are_counted_at_all_workers(broker: BrokerProcess) -> None:
     backlog = "contoso/x-servicebus-transfer/7"
     administrator = administration(broker)
@@ -392,6 +410,7 @@ def test_metrics_are_those_of_all_workers_and_say_whose(broker: BrokerProcess) -
         assert len(of_it) == 1, "told by the worker that has it"
 
 
+@pytest.mark.slow
 def test_locks_of_a_partitioned_queue_are_listed_and_released_whichever_worker_has_them(broker: BrokerProcess) -> None:
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         with client.get_queue_sender("spread") as sender:
@@ -517,6 +536,7 @@ def test_a_worker_that_hangs_is_killed_and_comes_back_and_keeps_nobody_from_stop
         assert broker.stop()[0] == 0
 
 
+@pytest.mark.slow
 def test_administration_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
     with start(tmp_path / "broker") as broker:
         _, hung = pids(broker)

@@ -141,7 +141,7 @@ async def test_transactions_over_several_workers_are_whole_or_absent_whichever_i
             os.kill(dice.choice(_workers(broker)), signal.SIGKILL)
             await until(lambda kill=kill: _is_back(log, kill + 1), 60, "the worker")  # type: ignore[misc]
         found = await asyncio.to_thread(movers.end)
-        print(f"seed {seed}: {movers.moved} moved, {movers.broken} broken")
+        print(f"seed {seed}: {movers.moved} moved, {movers.batches} in batches, {movers.broken} broken")
         assert found == movers.sent, f"seed {seed}: each once"
         assert movers.broken > 0, "the kills met nothing"
 

@@ -364,8 +364,11 @@ class ScriptedAdministration:
         self.message_kilobytes_max: int | None = 102_400
         """Of the queues it makes; None is a namespace with one size for all."""
         self.error: Callable[[], BaseException] | None = None
+        self.wait: Callable[[], Awaitable[None]] | None = None
 
     async def exists(self, name: str) -> bool:
+        if self.wait is not None:
+            await self.wait()
         if self.error is not None:
             raise self.error()
         if self._namespace.everywhere is not None:

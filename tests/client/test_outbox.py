@@ -344,3 +344,32 @@ async def test_a_send_that_met_a_full_disk_fails_alone(primary, tmp_path):
         primary.up()
         await asyncio.wait_for(outbox.flush(), 10)
     assert sorted(bodies(primary)) == ["kept", "kept too"]
+
+
+@pytest.mark.parametrize("becomes", ["nothing", "an empty file", "a copy"])
+async def test_an_outbox_whose_file_is_taken_away_acknowledges_nothing_more_and_delivers_what_it_has(primary, tmp_path, becomes):
+    path = tmp_path / "outbox.db"
+    primary.down()
+    async with Outbox(path, primary, settings=FAST) as outbox:
+        await outbox.send("q", ServiceBusMessage("kept"))
+        copy = path.read_bytes()
+        path.unlink()
+        if becomes != "nothing":
+            path.write_bytes(copy if becomes == "a copy" else b"")
+        with pytest.raises(sqlite3.OperationalError, match="was removed or replaced while the outbox is open"):
+            await outbox.send("q", ServiceBusMessage("lost"))
+        primary.up()
+        await outbox.flush(10)
+    assert bodies(primary) == ["kept"]
+
+
+async def test_an_outbox_that_begins_anew_where_one_was_says_so(primary, tmp_path, caplog):
+    path = tmp_path / "outbox.db"
+    async with Outbox(path, primary, settings=FAST) as outbox:
+        await outbox.send("q", ServiceBusMessage("m"))
+        await outbox.flush(10)
+    async with Outbox(path, primary, settings=FAST):
+        assert not caplog.records
+    path.write_bytes(b"")
+    async with Outbox(path, primary, settings=FAST):
+        assert "outbox.db is a new outbox, but there was one here before" in caplog.text

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
@@ -53,6 +53,69 @@ async def test_without_the_manage_claim_existing_queues_are_found_by_opening_the
     asked = Asked(secondary, admin if manage else None)
     await asked.provisioner.first()
     assert asked.usable == [NAMES[0], NAMES[2]] and not asked.provisioner.asking
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+def test_queues_that_are_there_are_used_although_administration_does_not_answer_and_the_others_are_made_when_it_does(hanging: bool):
+    """It often has a port of its own, which a firewall may not let through."""
+    loop = SimLoop()
+
+    async def main() -> None:
+        secondary = ScriptedNamespace("b", strict=True)
+        secondary.entity(NAMES[0])
+        secondary.entity(NAMES[2])
+        admin = ScriptedAdministration(secondary)
+        if hanging:
+            admin.wait = lambda: asyncio.sleep(3_600)
+        else:
+            admin.error = lambda: ServiceRequestError("Cannot connect to host b:443")
+        asked = Asked(secondary, admin)
+        await asked.provisioner.first()
+        assert loop.time() <= 10
+        assert asked.usable == [NAMES[0], NAMES[2]] and asked.provisioner.asking and asked.told == []
+        admin.wait = admin.error = None
+        await asyncio.sleep(31)
+        assert asked.usable == NAMES and admin.created == [NAMES[1]]
+
+    loop.run(main())
+
+
+def test_what_a_slow_secondary_has_said_in_time_counts():
+    loop = SimLoop()
+
+    async def main() -> None:
+        secondary = ScriptedNamespace("b", strict=True)
+        admin = ScriptedAdministration(secondary)
+        admin.wait = lambda: asyncio.sleep(3.5)
+        asked = Asked(secondary, admin)
+        await asked.provisioner.first()
+        assert loop.time() <= 10 and asked.usable == NAMES[:2]
+        await asyncio.sleep(31)
+        assert asked.usable == NAMES and admin.created == NAMES
+
+    loop.run(main())
+
+
+@pytest.mark.parametrize(("creating", "opening"), [(0, 4), (2, 7)])
+def test_a_secondary_whose_links_open_slowly_is_confirmed(creating: float, opening: float):
+    """A link takes a dozen round trips. Where creating the queues leaves too little time, the next attempt has all of it."""
+
+    async def main() -> None:
+        secondary = ScriptedNamespace("b", strict=True)
+        admin = ScriptedAdministration(secondary)
+        admin.wait = lambda: asyncio.sleep(creating)
+
+        async def slowly(operation: str) -> None:
+            if operation == "open":
+                await asyncio.sleep(opening)
+
+        secondary.everywhere = slowly
+        asked = Asked(secondary, admin)
+        await asked.provisioner.first()
+        await asyncio.sleep(20)
+        assert asked.usable == NAMES and not asked.provisioner.asking
+
+    SimLoop().run(main())
 
 
 async def test_no_usable_queue_at_all_is_an_error_that_says_why():

@@ -8,7 +8,12 @@ import datetime
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError, OperationTimeoutError
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+)
 
 from tandem.amqp import decode_message
 from tandem.client.errors import NamespaceClosedError, classify
@@ -54,6 +59,7 @@ async def test_a_sender_learns_the_limits_of_its_link(namespace):
     assert sender.message_bytes_max == sender.batch_bytes_max == 262_144
 
 
+@pytest.mark.slow
 async def test_concurrent_sends_share_the_link_and_each_arrives_once(namespace, bus):
     sender = namespace.sender("q")
     await asyncio.gather(*(sender.send(ServiceBusMessage("x", message_id=str(i)), 10) for i in range(300)))
@@ -142,6 +148,7 @@ async def test_an_interruption_ends_what_waits_for_a_silent_broker_and_later_sen
     assert bus.counts("q").active >= 2
 
 
+@pytest.mark.slow
 async def test_a_missing_entity_is_named_as_such(namespace):
     for attempt in (namespace.sender("missing").send(ServiceBusMessage("x"), 10), namespace.sender("missing").open(10)):
         with pytest.raises(MessagingEntityNotFoundError, match="missing"):
@@ -179,6 +186,56 @@ async def test_a_cancelled_send_leaves_a_sender_that_works(namespace, bus):
     assert bus.counts("q").active in (2, 3)
 
 
+@pytest.fixture
+async def silent():
+    """A namespace that takes connections and says nothing, and what counts them."""
+    met: asyncio.Queue[None] = asyncio.Queue()
+
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.put_nowait(None)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silence, "localhost", 0)
+    port = server.sockets[0].getsockname()[1]
+    namespace = SdkNamespace(f"Endpoint=sb://localhost:{port};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true")
+    yield namespace, met
+    await namespace.close()
+    server.close()
+
+
+async def test_sends_that_wait_for_their_turn_are_told_when_the_sender_is_closed(silent):
+    namespace, met = silent
+    sender = namespace.sender("q")
+
+    async def first() -> None:
+        with pytest.raises(OperationTimeoutError):
+            await sender.send(ServiceBusMessage("x"), 1.5)
+        await sender.close()  # in the very step in which the others' turn begins
+
+    opening = asyncio.ensure_future(first())
+    await met.get()
+    sends = [asyncio.ensure_future(sender.send(ServiceBusMessage("x"), 60)) for _ in range(2)]
+    await asyncio.wait([opening, *sends], timeout=20)
+    assert [send.done() and type(send.exception()) for send in sends] == [ServiceBusConnectionError] * 2
+    await opening
+    with pytest.raises(NamespaceClosedError):
+        await sender.send(ServiceBusMessage("x"), 1)
+
+
+async def test_sends_that_were_all_cancelled_are_not_made_up_for_with_another_link(silent):
+    namespace, met = silent
+    sender = namespace.sender("q")
+    sends = [asyncio.ensure_future(sender.send(ServiceBusMessage("x"), 10))]
+    await met.get()
+    sends += [asyncio.ensure_future(sender.send(ServiceBusMessage("x"), 10)) for _ in range(3)]
+    await asyncio.sleep(0)
+    for send in sends:
+        send.cancel()
+    await asyncio.wait(sends)
+    assert sender._pump is None and met.empty()
+
+
 async def test_settling_works_from_a_receiver_whose_link_was_replaced(namespace, bus):
     await namespace.sender("q").send([ServiceBusMessage(str(i)) for i in range(4)], 10)
     receiver = namespace.receiver("q")
@@ -192,6 +249,35 @@ async def test_settling_works_from_a_receiver_whose_link_was_replaced(namespace,
     await receiver.renew(deliveries[3])
     counts = bus.counts("q")
     assert (counts.active, counts.dead_lettered) == (2, 1)
+    await receiver.close()
+
+
+async def test_a_receiver_is_given_nothing_between_two_calls(namespace):
+    sender = namespace.sender("q")
+    await sender.send(ServiceBusMessage("x"), 10)
+    resting, other = namespace.receiver("q"), namespace.receiver("q")
+    (delivery,) = await resting.receive(100, 5)
+    await resting.abandon(delivery)
+    (again,) = await other.receive(1, 10)
+    assert not resting._payloads, "it came to the one that asked, and to nobody else before"
+    await other.complete(again)
+    await sender.send(ServiceBusMessage("y"), 10)
+    assert len(await resting.receive(100, 5)) == 1, "its next call goes on"
+
+
+async def test_a_link_that_the_sdk_gave_up_is_an_error_and_the_next_call_has_another(namespace, monkeypatch):
+    receiver = namespace.receiver("q")
+    await receiver.open(10)
+
+    async def unreadable(*args, **options):
+        raise ValueError("cannot be decoded")
+
+    monkeypatch.setattr(receiver._receiver._handler._connection, "listen", unreadable)
+    with pytest.raises(ServiceBusConnectionError, match="q: the SDK gave its link up"):
+        await receiver.receive(1, 5)
+    await namespace.sender("q").send(ServiceBusMessage("m"), 10)  # not before: the lost link could hold its lock
+    (delivery,) = await receiver.receive(1, 30)
+    await receiver.complete(delivery)
     await receiver.close()
 
 

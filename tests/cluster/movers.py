@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tandem import amqp
+from tandem.gateway.amqp.sending import BATCH_FORMAT
 from tests.conformance.raw import Raw, Refused, message
 from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
 
@@ -21,6 +23,8 @@ class Movers:
         self.sent = [f"{number}" for number in range(messages)]
         self.moved = 0
         """Transactions that were discharged, over two queues each."""
+        self.batches = 0
+        """Those that sent several messages at once, with keys that may lead to several owners."""
         self.broken = 0
         """Those whose client does not know."""
         self._threads = [threading.Thread(target=self._come_back, args=(random.Random(seed + n),), daemon=True) for n in range(clients)]
@@ -48,17 +52,23 @@ class Movers:
         while not self._stop.is_set():
             source, target = dice.sample(self._queues, 2)
             receiver = receivers[source]
-            receiver.link.grant(1)
+            receiver.link.grant(2)
             raw.until(lambda receiver=receiver: bool(receiver.end.deliveries) or receiver.end.gone, 3)  # type: ignore[misc]
             if not receiver.end.deliveries:
                 raise Refused(receiver.end.error)
-            arrival = receiver.end.deliveries.pop()
+            arrivals, receiver.end.deliveries = receiver.end.deliveries, []
             transaction = coordinator.declare()
-            key = {"x-opt-partition-key": f"key-{dice.randrange(12)}"}
-            send_in(senders[target], transaction, message(arrival.text, message_annotations=key))
-            settle_in(receiver, transaction, arrival)
+            keys = [{"x-opt-partition-key": f"key-{dice.randrange(12)}"} for _ in arrivals]
+            moving = [message(arrival.text, message_annotations=key) for arrival, key in zip(arrivals, keys, strict=True)]
+            if len(moving) == 1:
+                send_in(senders[target], transaction, moving[0])
+            else:
+                send_in(senders[target], transaction, amqp.encode_message(body=moving), message_format=BATCH_FORMAT)
+            for arrival in arrivals:
+                settle_in(receiver, transaction, arrival)
             coordinator.discharge(transaction)
             self.moved += 1
+            self.batches += len(moving) > 1
 
     def end(self, seconds: float = 60) -> list[str]:
         """What is in the queues, after everybody has left and what was in doubt is known."""

@@ -35,7 +35,9 @@ class Cluster:
         self._peers = peers
         """They listen for each other."""
         self._stack = contextlib.ExitStack()
-        (directory / "secret").write_bytes(SECRET)
+        secret = directory / "secret"
+        secret.touch(mode=0o600)
+        secret.write_bytes(SECRET)
         (directory / "tandem.toml").write_text(config.replace("{lease}", str(lease_ms)))
 
     def arguments(self, name: str, *more: str) -> list[str]:

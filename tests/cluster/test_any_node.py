@@ -25,6 +25,7 @@ def administration_of(broker: BrokerProcess) -> ServiceBusAdministrationClient:
     return ServiceBusAdministrationClient.from_connection_string(broker.connection_string, connection_verify=trusted)
 
 
+@pytest.mark.slow
 def test_a_client_of_a_node_that_serves_nothing_sends_and_receives_and_goes_on_after_the_owner_died(cluster: Cluster) -> None:
     owner = cluster.start("a")
     other = cluster.start("b")
@@ -48,6 +49,7 @@ def test_a_client_of_a_node_that_serves_nothing_sends_and_receives_and_goes_on_a
     until(lambda: "tandem_cluster_takeovers_total 4.0" in metrics_of(other))
 
 
+@pytest.mark.slow
 def test_what_is_made_at_one_node_is_there_at_the_others_at_once(cluster: Cluster) -> None:
     owner = cluster.start("a")
     other = cluster.start("b")

@@ -44,6 +44,7 @@ def start_once(cluster: TwoEngines) -> None:
     cluster.close()
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_not_prepared_and_one_that_was_left_out(cluster: TwoEngines, postgres: PostgresEngine) -> None:
     made = cluster.dsn.rpartition("/")[2]
     cluster.command("init", "--secret-file", str(cluster.directory / "secret"))
@@ -60,6 +61,7 @@ def test_an_engine_that_was_not_prepared_and_one_that_was_left_out(cluster: TwoE
     assert version == [(3,)], "an older version, which would make the stores of the second once more in the first, is refused"
 
 
+@pytest.mark.slow
 def test_a_database_that_is_not_the_one_that_was_prepared(cluster: TwoEngines, postgres: PostgresEngine) -> None:
     cluster.init()
     start_once(cluster)
@@ -82,6 +84,7 @@ def test_the_first_engine_again_under_another_name(cluster: TwoEngines) -> None:
         assert connection.execute("SELECT count(*) FROM tandem.engine").fetchall() == [(0,)], "nothing is left of it"
 
 
+@pytest.mark.slow
 def test_a_second_region_and_commands_on_a_store_that_is_not_there(cluster: TwoEngines) -> None:
     cluster.init()
     start_once(cluster)
@@ -116,6 +119,7 @@ def test_making_a_cluster_needs_an_engine_and_a_secret(tmp_path: Path) -> None:
     assert "has no cluster.engine" in refusal(tmp_path, "cluster", "init", "--config", "tandem.toml")
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_added_later_has_stores_of_new_namespaces(cluster: TwoEngines) -> None:
     path = cluster.directory / "tandem.toml"
     text = path.read_text()

@@ -47,12 +47,40 @@ def test_settings_that_do_not_go_together_say_which(tmp_path: Path) -> None:
         ("postgresql://127.0.0.1:1/tandem", "is PostgreSQL up"),
         ("mysql://somewhere", "not a connection string of PostgreSQL"),
         ("postgresql://", "names no host"),
+        ("host=127.0.0.1,127.0.0.2 port=1,2,3 dbname=tandem", "has 2 hosts, 3 ports"),
+        ("postgresql://\udcff@127.0.0.1/tandem", "not a connection string of PostgreSQL"),
     ],
 )
 def test_a_connection_string_that_leads_nowhere(tmp_path: Path, dsn: str, says: str) -> None:
     assert says in serve(tmp_path, dsn)
 
 
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://tandem:hush%hush@127.0.0.1:1/tandem",
+        "postgresql://tandem:p@hush@127.0.0.1:1/tandem",
+        "postgresql://tandem:a/hush:c@127.0.0.1:1/tandem",
+        "postgresql://tandem:hush@[::1/tandem",
+        "host=127.0.0.1 password=very hush dbname=tandem",
+    ],
+)
+def test_a_password_that_spoils_its_connection_string_is_not_told(tmp_path: Path, dsn: str) -> None:
+    said = refusal(tmp_path, "cluster", "status", "--engine", dsn)
+    assert "hush" not in said
+    assert "In a password @ : / ? # % are written %40 %3A" in said
+
+
+def test_of_several_hosts_it_is_told_what_each_of_them_said(tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine) -> None:
+    standby = postgres.nodes[1].port
+    dsn = cluster_dsn.replace(f":{postgres.primary.port}/", f":1,127.0.0.1:{standby}/")
+    said = refusal(tmp_path, "cluster", "status", "--engine", dsn)
+    assert "port 1 failed: Connection refused" in said
+    assert f"port {standby} failed: session is read-only" in said
+    assert "name the primary too" not in said, "it is named"
+
+
+@pytest.mark.slow
 def test_a_database_without_a_cluster_and_one_of_a_newer_version(tmp_path: Path, database: str, postgres: PostgresEngine) -> None:
     assert "tandem cluster init" in serve(tmp_path, database)
     (tmp_path / "secret").write_bytes(SECRET)
@@ -83,6 +111,30 @@ def test_a_user_without_rights_is_told_what_to_grant(tmp_path: Path, database: s
     assert "GRANT CREATE ON DATABASE" in said
 
 
+@pytest.mark.parametrize("seconds", ["-1", "nan", "1e99"])
+def test_nobody_listens_for_beats_backwards_or_for_ever(tmp_path: Path, cluster_dsn: str, seconds: str) -> None:
+    assert "allowed are 0 to 3600" in refusal(tmp_path, "cluster", "status", "--engine", cluster_dsn, "--seconds", seconds)
+
+
+def test_a_secret_that_cannot_be_kept_is_refused(tmp_path: Path, database: str) -> None:
+    for path, why in (("nowhere/secret", "No such file or directory"), (".", "Is a directory")):
+        assert why in refusal(tmp_path, "cluster", "init", "--engine", database, "--secret-file", path)
+
+
+@pytest.mark.slow
+def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, cluster_dsn: str) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn)
+    try:
+        for mode in (0o644, 0o640):
+            (tmp_path / "secret").chmod(mode)
+            cluster.start("open" if mode == 0o644 else "closed")
+        assert "/secret, and join the cluster with it: chmod o= secret" in cluster.logs("open")
+        assert "chmod" not in cluster.logs("closed")
+    finally:
+        cluster.close()
+
+
+@pytest.mark.slow
 def test_another_number_of_stores_than_the_cluster_has(tmp_path: Path, cluster_dsn: str) -> None:
     cluster = Cluster(tmp_path, cluster_dsn)
     try:
@@ -111,6 +163,7 @@ def test_a_clock_that_is_minutes_off_keeps_a_node_from_starting(cluster_dsn: str
     assert says in str(refused.value) or str(int(says.split()[0]) - 1) in str(refused.value), "rounded to a second"
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_full_takes_no_messages_and_gives_those_it_has(tmp_path: Path, cluster_dsn: str) -> None:
     cluster = Cluster(tmp_path, cluster_dsn)
     try:

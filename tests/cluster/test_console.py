@@ -45,6 +45,7 @@ def owners(console: ConsoleClient) -> set[str]:
     return {one["owner"] if one["served"] else "" for one in told(console)["stores"]}
 
 
+@pytest.mark.slow
 def test_a_node_that_serves_nothing_shows_all_of_them_and_what_another_has(cluster: Cluster, browser: Browser) -> None:
     owner = cluster.start("a")
     other = cluster.start("b")
@@ -81,6 +82,7 @@ def test_a_node_that_serves_nothing_shows_all_of_them_and_what_another_has(clust
     browser.axe()
 
 
+@pytest.mark.slow
 def test_stores_are_moved_and_a_node_is_drained_from_the_console_of_any_node(cluster: Cluster, browser: Browser) -> None:
     asked = cluster.start("a")
     cluster.start("b")
@@ -128,6 +130,7 @@ def served_by(console: ConsoleClient, node: str) -> list[int]:
     return [one["store"] for one in told(console)["stores"] if one["served"] and one["owner"] == node]
 
 
+@pytest.mark.slow
 def test_one_store_is_moved_from_the_console_where_stores_are_spread(tmp_path: Path, spread_dsn: str, browser: Browser) -> None:
     cluster = Cluster(tmp_path, spread_dsn, peers=True)
     try:

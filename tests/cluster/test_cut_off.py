@@ -57,6 +57,7 @@ def line(postgres: PostgresEngine) -> Iterator[Line]:
     made.close()
 
 
+@pytest.mark.slow
 def test_an_owner_cut_off_from_the_engine_loses_its_stores_and_finds_out(
     tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine, line: Line
 ) -> None:
@@ -78,6 +79,7 @@ def test_an_owner_cut_off_from_the_engine_loses_its_stores_and_finds_out(
         cluster.close()
 
 
+@pytest.mark.slow
 def test_an_owner_cut_off_from_its_peers_only_keeps_its_stores(tmp_path: Path, cluster_dsn: str) -> None:
     cluster = Cluster(tmp_path, cluster_dsn, peers=True)
     port = free_port()
@@ -102,6 +104,7 @@ def test_an_owner_cut_off_from_its_peers_only_keeps_its_stores(tmp_path: Path, c
         between.close()
 
 
+@pytest.mark.slow
 def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accepted_meanwhile(
     tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
 ) -> None:
@@ -110,8 +113,7 @@ def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accep
     try:
         broker = cluster.start("a")
         assert try_send(broker.connection_string, "before")
-        postgres.primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (nobody)'", database="postgres")
-        postgres.primary.execute("SELECT pg_reload_conf()", database="postgres")
+        postgres.require_missing_standby()
         try:
             thread = threading.Thread(target=lambda: sent.append(try_send(broker.connection_string, "while it was gone")))
             thread.start()

@@ -106,6 +106,15 @@ def test_a_store_whose_epoch_rose_is_lost() -> None:
     assert membership.lost("tandem", 0, 4) == ""
 
 
+def test_a_store_that_is_down_with_its_owner_is_opened_there_though_it_is_wanted_elsewhere() -> None:
+    """Nobody takes it from one who lives: else both would wait for ever."""
+    seen = [view([node("a", beat), node("b", beat)], owner="a", wanted="b") for beat in range(2)]
+    owner, wanted = beaten("a", seen), beaten("b", seen)
+    assert not wanted.should_open("tandem", 0)
+    assert owner.should_open("tandem", 0)
+    assert owner.should_leave("tandem", 0) == "b", "when it is open"
+
+
 def apart(nodes: list[NodeRow], *owners: str, wanted: str = "") -> View:
     """Stores that are placed one by one."""
     stores = tuple(store(number, owner, 1, wanted) for number, owner in enumerate(owners))
@@ -183,3 +192,10 @@ def test_a_node_that_does_not_listen_is_given_nothing_beside_others_that_do_and_
     together = [apart([replace(node("a", 1), address=""), deaf], "b", "")]
     assert beaten("b", together).should_open("tandem", 1)
     assert not beaten("a", together).should_open("tandem", 1)
+
+
+def test_an_epoch_that_another_node_has_too_is_noticed() -> None:
+    """Of an engine that was restored to an older state, which counts epochs again."""
+    nodes = [node("a", 7), node("b", 7)]
+    for owner, epoch, by in (("a", 3, ""), ("", 3, ""), ("b", 2, ""), ("b", 3, "b"), ("b", 4, "")):
+        assert beaten("a", [view(nodes, owner=owner, epoch=epoch)]).doubled("tandem", 0, 3) == by

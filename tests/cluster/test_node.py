@@ -144,3 +144,60 @@ def test_with_one_engine_nothing_is_said_of_engines() -> None:
     assert "engines" not in node.state()
     assert node.state()["notes"] == []
     assert node.why_away("") == ""
+
+
+class Restored(First):
+    """An engine of which another node has acquired our store, under the epoch under which we have it."""
+
+    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int, frozenset[str]]:
+        row = StoreRow(1, "tandem", 0, bytes(16), 2, 1, "b", 1, "", 1, 1, 1)
+        return [("a", 1, 7, "", "1", False), ("b", 1, 7, "", "1", False)], [row], {"tandem": 1}, 0, frozenset()
+
+
+def test_of_two_nodes_that_have_a_store_under_one_epoch_the_one_that_the_engine_does_not_name_gives_it_up() -> None:
+    node = Node("a", 1, Restored(), ManualClock(), LEASE_MS, [].append, lambda: 1_000)
+    held = Held()
+    node.stores["tandem", 0] = held
+    node.ask(1_000)()
+    assert held.epoch == 0
+
+
+class Forgetful(First):
+    """An engine that takes no beat of this node: it has another row of it, or none."""
+
+    def __init__(self, incarnation: int) -> None:
+        super().__init__()
+        self._incarnation = incarnation
+
+    def beat(self, node: str, incarnation: int) -> bool:
+        return False
+
+    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int, frozenset[str]]:
+        return [("a", self._incarnation, 7, "", "1", False)] if self._incarnation else [], [], {}, 0, frozenset()
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "says"),
+    [(0, "node a was struck from the cluster"), (2, "restored to an older state"), (4, "another process runs as node a")],
+)
+def test_a_node_that_may_not_beat_says_why_and_gives_up_what_it_has(incarnation: int, says: str) -> None:
+    said: list[str] = []
+    node = Node("a", 3, Forgetful(incarnation), ManualClock(), LEASE_MS, said.append, lambda: 1_000)
+    held = Held()
+    node.stores["tandem", 0] = held
+    node.ask(1_000)()
+    assert says in said[0]
+    assert held.epoch == 0
+
+
+def test_each_reason_why_the_engine_is_away_is_told_once_until_it_is_back() -> None:
+    house = House()
+    for cause in ("closed", "closed", "wrong password", "closed", *(f"odd {number}" for number in range(100))):
+        house.node.is_away(cause)
+    told = [line for line in house.said if "does not take our beats" in line]
+    assert [line.rpartition(": ")[2] for line in told[:3]] == ["closed", "wrong password", "odd 0"]
+    assert len(told) < 10
+    assert house.node.engines()[0]["cause"] == "odd 99"
+    house.beat()
+    house.node.is_away("closed")
+    assert house.said[-2:] == ["the engine takes our beats again", "the engine does not take our beats: closed"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
 from azure.servicebus import ServiceBusClient
 
 from tandem.cluster.owners_clock import LEAD_MS_MAX, OwnersClock
@@ -99,6 +100,7 @@ def enqueued_at(connection_string: str) -> dict[str, datetime]:
     return {body: at for body, at in found.items() if at is not None}
 
 
+@pytest.mark.slow
 def test_a_node_goes_on_from_the_last_instant_of_a_node_whose_clock_was_ahead_and_both_say_so(tmp_path: Path, cluster_dsn: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         f"import time\nreal = time.time_ns\ntime.time_ns = lambda: real() + {AHEAD_MS} * 1_000_000\n", encoding="utf-8"

@@ -70,6 +70,7 @@ def test_it_says_where_each_entity_ends_and_numbers_go_on_behind_what_may_be_los
         known_missing([store], {"stores": 1})
 
 
+@pytest.mark.slow
 def test_a_cluster_that_lives_is_not_promoted(tmp_path: Path, cluster_dsn: str) -> None:
     cluster = Cluster(tmp_path, cluster_dsn)
     try:

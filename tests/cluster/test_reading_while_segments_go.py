@@ -106,6 +106,7 @@ class Reader:
         return self.reads
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200 + 20 * SEGMENTS + SECONDS)
 def test_readers_get_all_or_a_refusal_and_keep_nobody_from_writing_and_dropping(
     tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine

@@ -156,3 +156,25 @@ def test_a_region_with_two_engines_is_lost_and_what_is_missing_in_each_was_said(
             assert str(second.far.port) in str(connection.execute("SELECT dsn FROM tandem.engine").fetchall()), "commands find it there"
     finally:
         east.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_store_that_one_standby_has_not_heard_of_is_refused_before_anything_is_promoted(tmp_path: Path, database: str) -> None:
+    with running_engine() as engine:
+        second = Region(engine)
+        west = TwoEngines(tmp_path, database, engine, "tandem")
+        west.init()
+        try:
+            second.add_far()
+            second.cut()
+            west.start("a")
+            until(lambda: west.owners() == ["a"] * 4)
+            west.close()
+            promote = ["cluster", "promote", "--engine", database, "--engine", f"second={second.far_dsn}"]
+            assert "of namespace tandem is not in engine second" in refusal(tmp_path, *promote)
+            assert second.far is not None
+            assert second.far.execute("SELECT pg_is_in_recovery()") == [(True,)], "it may still receive what it lacks"
+        finally:
+            west.close()
+            second.stop()

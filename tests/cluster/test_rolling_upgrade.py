@@ -114,6 +114,7 @@ def test_a_rolling_upgrade_with_traffic_loses_nothing_and_ends_with_a_word(old: 
     assert sorted(receive_all(nodes["a"].connection_string)) == sorted(accepted), "lost = duplicated = 0"
 
 
+@pytest.mark.slow
 def test_a_silent_node_of_another_version_is_named_with_what_to_do(old: Cluster, cluster_dsn: str) -> None:
     old.start("gone").process.kill()
     code, said = upgrade(cluster_dsn)

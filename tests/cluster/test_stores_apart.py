@@ -193,3 +193,4 @@ def test_transactions_over_several_nodes_are_whole_or_absent_whichever_is_killed
         nodes[name] = cluster.start(name)
     assert movers.end(90) == movers.sent, "each once"
     assert movers.broken > 0, "the kills met nothing"
+    assert movers.batches > 0, "none of them was over several nodes at once"

@@ -25,6 +25,7 @@ def cluster(tmp_path: Path, cluster_dsn: str) -> Iterator[Cluster]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180 + 60 * ROUNDS)
 def test_a_node_that_is_killed_is_followed_by_another_with_everything_that_was_acknowledged(cluster: Cluster) -> None:
     brokers = {name: cluster.start(name) for name in ("a", "b")}
@@ -52,6 +53,7 @@ def test_a_node_that_is_killed_is_followed_by_another_with_everything_that_was_a
     assert receive_all(brokers[survivor].connection_string) == ["again"], "nothing that was completed returns"
 
 
+@pytest.mark.slow
 def test_an_owner_that_sleeps_through_its_lease_wakes_up_to_find_that_it_may_do_nothing(cluster: Cluster) -> None:
     brokers = {"a": cluster.start("a")}
     assert try_send(brokers["a"].connection_string, "before")
@@ -66,6 +68,7 @@ def test_an_owner_that_sleeps_through_its_lease_wakes_up_to_find_that_it_may_do_
     assert sorted(receive_all(brokers["b"].connection_string)) == ["before", "while it slept"]
 
 
+@pytest.mark.slow
 def test_clients_of_an_owner_that_slept_are_told_when_it_wakes_and_only_one_holds_the_lock(cluster: Cluster, cluster_dsn: str) -> None:
     sleeper = cluster.start("a")
     assert try_send(sleeper.connection_string, "work")
@@ -91,6 +94,7 @@ def test_clients_of_an_owner_that_slept_are_told_when_it_wakes_and_only_one_hold
                 assert epochs == sorted(epochs), "nothing of the sleeper came after the takeover"
 
 
+@pytest.mark.slow
 def test_a_namespace_moves_when_it_is_told_to_and_when_its_node_is_drained(cluster: Cluster) -> None:
     brokers = {"a": cluster.start("a")}
     with sender_of(brokers["a"].connection_string) as send:
@@ -111,6 +115,7 @@ def test_a_namespace_moves_when_it_is_told_to_and_when_its_node_is_drained(clust
     assert sorted(receive_all(brokers["b"].connection_string), key=int) == [str(number) for number in range(13)]
 
 
+@pytest.mark.slow
 def test_of_two_processes_under_one_name_the_older_one_stops(cluster: Cluster) -> None:
     first = cluster.start("a")
     assert try_send(first.connection_string, "one")
@@ -120,3 +125,16 @@ def test_of_two_processes_under_one_name_the_older_one_stops(cluster: Cluster) -
     assert "another process runs as node a" in cluster.logs("a")
     until(lambda: try_send(second.connection_string, "two"))
     assert sorted(receive_all(second.connection_string)) == ["one", "two"]
+
+
+@pytest.mark.slow
+def test_a_living_node_that_is_struck_says_so_and_what_happens_to_it_later_is_kept(cluster: Cluster) -> None:
+    first = cluster.start("a")
+    cluster.command("forget", "a")
+    first.process.wait(30)
+    assert "node a was struck from the cluster (tandem cluster forget): if it is still wanted, start it again" in cluster.logs("a")
+    assert "another process" not in cluster.logs("a")
+    cluster.start("a")
+    with psycopg.connect(cluster.dsn, autocommit=True) as connection:
+        of_both = "SELECT count(DISTINCT incarnation) FROM tandem.event WHERE node = 'a'"
+        until(lambda: connection.execute(of_both).fetchone() == (2,), what="an event of the second process")

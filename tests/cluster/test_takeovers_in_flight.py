@@ -62,6 +62,7 @@ class Thief:
             self._acknowledged[number] = block
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 2 * TAKEOVERS)
 def test_takeovers_with_appends_in_flight_leave_one_journal(cluster_dsn: str) -> None:
     ledger(cluster_dsn).close()

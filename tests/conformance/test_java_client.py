@@ -52,7 +52,7 @@ def test_sends_and_receives_over_websocket(told: dict[str, Any]) -> None:
 
 
 def test_the_administration_client_works_on_any_port_with_a_policy_of_three_lines(told: dict[str, Any]) -> None:
-    assert seen(told, "administration") == {"there": True, "lock": "PT1M", "after": False}
+    assert seen(told, "administration") == {"there": True, "lock": "PT1M", "forward": "made-by-java", "after": False}
 
 
 def test_sessions_by_id_and_next_with_state_and_deferred_messages(told: dict[str, Any]) -> None:

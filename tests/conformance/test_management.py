@@ -204,6 +204,14 @@ def test_a_schedule_request_is_taken_whole_or_not_at_all(raw: Raw, broker: Proce
     assert (status, body["sequence-numbers"].values) == (200, [1])
 
 
+def test_nothing_is_scheduled_in_a_sub_queue(raw: Raw, broker: ProcessBroker) -> None:
+    queue = broker.queue("plain")
+    entry = {"message-id": "m", "message": message("x", "m")}
+    status, reply = raw.request(f"{queue}/$DeadLetterQueue", "com.microsoft:schedule-message", {"messages": [entry]})
+    assert (status, reply.application_properties["errorCondition"]) == (400, "amqp:not-allowed")
+    assert raw.peek(queue) == []
+
+
 def test_scheduling_more_than_fits_schedules_nothing(raw_timed: Raw, clocked: ClockedBroker) -> None:
     queue = clocked.queue("plain")
     clocked.on_loop(lambda server: setattr(server.contexts[0].namespace.find(queue).main.terms, "quota_bytes", 1_048_576))

@@ -404,6 +404,34 @@ def test_many_frames_make_one_message_for_a_client_with_small_frames(broker: Pro
         small.feed(queue, body)
 
 
+@pytest.mark.parametrize(("window", "frame_bytes"), [(1, 65536), (3, 65536), (4, 512)])
+def test_the_answer_to_a_drain_comes_after_deliveries_that_wait_for_the_window(
+    broker: ProcessBroker, raw: Raw, window: int, frame_bytes: int
+) -> None:
+    queue = broker.queue("plain")
+    raw.feed(queue, *[str(number) * 2000 for number in range(6)])
+    with Raw(broker.port, incoming_window=window, max_frame_size=frame_bytes) as narrow:
+        receiver = narrow.receiver(queue)
+        assert [one.text[0] for one in receiver.drain(20)] == list("012345")
+        assert receiver.link.credit == 0
+        narrow.feed(queue, "more")
+        assert receiver.receive()[0].text == "more"
+
+
+def test_the_answer_to_an_echo_counts_no_delivery_that_waits_for_the_window(broker: ProcessBroker, raw: Raw) -> None:
+    queue = broker.queue("plain")
+    raw.feed(queue, *"abcdef")
+    with Raw(broker.port, incoming_window=1) as narrow:
+        receiver = narrow.receiver(queue)
+        narrow.session.keep_window_shut()
+        receiver.link.grant(10)
+        narrow.until(lambda: len(receiver.end.deliveries) == 1)
+        narrow.session.send_link_flow(receiver.link, False, True)
+        narrow.session.let_window_open()
+        narrow.until(lambda: len(receiver.end.deliveries) == 6 and receiver.end.flows > 0)
+        assert (receiver.link.credit, receiver.link.delivery_count) == (4, 6)
+
+
 def test_one_disposition_settles_a_range(raw: Raw, broker: ProcessBroker) -> None:
     queue = broker.queue("plain")
     raw.feed(queue, *"abcdefgh")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import urllib.request
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from azure.servicebus.exceptions import MessageNotFoundError
 
 from tandem import amqp
 from tests.conformance.house import ClockedBroker
-from tests.conformance.raw import Raw, Refused, message
+from tests.conformance.raw import Raw, Refused, message, token_for
 from tests.conformance.sdk import Bus, bodies, text
 
 QUEUES = {"plain": 16, "brief": 6, "last-words": 6, "sessions": 4, "dedup": 6}
@@ -56,6 +58,27 @@ def test_the_entitys_time_to_live_is_the_default_and_the_cap(timed: Bus, clocked
     assert timed.left(queue) == ["default", "capped"]
     clocked.jump(7)
     assert timed.left(queue) == []
+
+
+@pytest.mark.compiled_too
+def test_a_time_to_live_longer_than_a_header_can_say_is_kept(raw_timed: Raw, clocked: ClockedBroker) -> None:
+    """More than 49 days: clients write the most into the header, and all of it as the time from creation to expiry."""
+    queue, day = clocked.queue("plain"), 86_400
+    now = clocked.clock.now_ms()
+    long = {"creation-time": amqp.Timestamp(now), "absolute-expiry-time": amqp.Timestamp(now + 60 * day * 1000)}
+    raw_timed.feed(queue, "amqp", header={"ttl": amqp.UInt(0xFFFFFFFF)}, properties=long)
+    raw_timed.feed(queue, "header alone", header={"ttl": amqp.UInt(0xFFFFFFFF)})
+    beyond = {"creation-time": amqp.Timestamp(1), "absolute-expiry-time": amqp.Timestamp(2**63 - 1)}
+    raw_timed.feed(queue, "for ever", header={"ttl": amqp.UInt(0xFFFFFFFF)}, properties=beyond)
+    headers = {"Authorization": token_for(clocked.port, queue), "BrokerProperties": json.dumps({"TimeToLive": 60 * day})}
+    with urllib.request.urlopen(urllib.request.Request(f"http://localhost:{clocked.port}/{queue}/messages", b"http", headers)) as answer:
+        assert answer.status == 201
+    clocked.jump(59 * day)
+    assert [one.body for one in raw_timed.peek(queue)] == [[b"amqp"], [b"for ever"], [b"http"]]
+    http = raw_timed.peek(queue)[2].properties
+    assert http["absolute-expiry-time"] - http["creation-time"] == 60 * day * 1000  # type: ignore[operator]
+    clocked.jump(1.1 * day)
+    assert [one.body for one in raw_timed.peek(queue)] == [[b"for ever"]]
 
 
 @pytest.mark.compiled_too

@@ -102,8 +102,15 @@ class Browser:
 
         def attempt() -> bool:
             one = self.find(css, text)
+            place = "const {x, y} = arguments[0].getBoundingClientRect(); return [x, y]"
             try:
+                if not one.is_enabled():
+                    return False  # it waits for figures of its own, and a click on it would be lost without a word
                 self.run("arguments[0].scrollIntoView({block: 'center'})", one)
+                before = self.run(place, one)
+                time.sleep(0.05)
+                if self.run(place, one) != before:
+                    return False  # rows come above it: a click would go where it was
                 one.click()
             except (ElementClickInterceptedException, ElementNotInteractableException, StaleElementReferenceException):
                 return False

@@ -32,6 +32,7 @@ def console(browser: Browser, bus: Bus) -> Iterator[None]:
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_the_overview_lives(browser: Browser, bus: Bus) -> None:
     browser.sees("Active messages")
     browser.until("seven are active", lambda: browser.find(".figure:nth-child(3) dd").text == "7")
@@ -152,6 +153,7 @@ def test_pages_work_by_keyboard_alone(browser: Browser) -> None:
     browser.until("the chosen one opens", lambda: browser.run("return location.hash").startswith("#/entity/"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_themes_have_enough_contrast_also_on_a_phone(browser: Browser, theme: str) -> None:
     try:
@@ -210,6 +212,7 @@ def test_a_relay_stands_in_the_tree_with_its_listeners(browser: Browser) -> None
     browser.sees("hooks deleted")
 
 
+@pytest.mark.slow
 def test_what_is_scheduled_on_a_topic_is_seen_there(browser: Browser) -> None:
     browser.goto("#/entity/events/send")
     browser.write("Body", "tomorrow")

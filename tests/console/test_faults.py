@@ -27,6 +27,7 @@ def console(browser: Browser, bus: Bus) -> Iterator[None]:
     browser.check_quiet()
 
 
+@pytest.mark.slow
 def test_a_store_fails_and_heals_with_a_click(browser: Browser, bus: Bus) -> None:
     browser.goto("#/faults")
     browser.sees("Nothing fails on purpose")
@@ -45,6 +46,7 @@ def test_a_store_fails_and_heals_with_a_click(browser: Browser, bus: Bus) -> Non
     browser.sees("Nothing fails on purpose")
 
 
+@pytest.mark.slow
 def test_what_a_fault_needs_is_said(browser: Browser) -> None:
     browser.goto("#/faults")
     browser.choose("Fault of the entity", "entity-error")
@@ -55,6 +57,7 @@ def test_what_a_fault_needs_is_said(browser: Browser) -> None:
     browser.until("it ends by itself", lambda: "Nothing fails on purpose" in browser.text())
 
 
+@pytest.mark.slow
 def test_a_connection_is_seen_and_closed(browser: Browser, bus: Bus) -> None:
     console_of(bus)("PUT", "entity", kind="queue", path="here", create=True)
     with ServiceBusClient.from_connection_string(bus.connection_string) as client, client.get_queue_sender("here") as sender:

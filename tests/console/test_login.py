@@ -62,6 +62,7 @@ def enter(browser: Browser, name: str, key: str, entity: str = "") -> None:
     browser.click("Log in")
 
 
+@pytest.mark.slow
 def test_strangers_see_a_form_and_nothing_of_the_namespace(browser: Browser, strict: BrokerProcess) -> None:
     assert "orders" not in browser.text() and "east" not in browser.text()
     browser.axe()
@@ -134,6 +135,7 @@ def test_a_token_that_has_ended_leads_back_to_the_form(browser: Browser) -> None
     browser.sees("Log in with")
 
 
+@pytest.mark.slow
 def test_a_computer_whose_clock_is_off_is_told_so_and_schedules_by_the_brokers(browser: Browser, strict: BrokerProcess) -> None:
     ahead = "const real = Date.now; Date.now = () => real() + 3600000;"
     script = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": ahead})

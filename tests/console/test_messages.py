@@ -55,6 +55,7 @@ def go(browser: Browser, queue: str, tab: str = "messages") -> None:
     browser.until(f"{tab} of {queue}", lambda: browser.find("h1", queue) and browser.find(f".tabs a[aria-current][href$='{tab}']"))
 
 
+@pytest.mark.slow
 def test_a_message_is_sent_from_a_form_and_seen_with_all_it_has(browser: Browser, bus: Bus) -> None:
     go(browser, "orders", "send")
     browser.write("Body", '{"order": 1, "lines": [{"sku": "a"}]}')
@@ -162,6 +163,7 @@ def test_a_dead_letter_is_edited_and_sent_again(browser: Browser, bus: Bus, api:
     assert bus.counts("mended").dead_lettered == 0
 
 
+@pytest.mark.slow
 def test_a_thousand_dead_letters_are_sent_again_with_progress_and_may_be_stopped(browser: Browser, bus: Bus, api: ConsoleClient) -> None:
     numbers = []
     for _ in range(2):
@@ -253,6 +255,7 @@ def test_a_message_deleted_under_the_page_says_so(browser: Browser, bus: Bus, ap
     browser.click("Close")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_what_a_message_says_is_shown_and_never_run(browser: Browser, bus: Bus, api: ConsoleClient, payload: str) -> None:
     name = f"xss-{PAYLOADS.index(payload)}"

@@ -83,6 +83,7 @@ class Application:
                     await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_outage_is_seen_from_inside(browser: Browser, secondary: Bus) -> None:
     with Bus(real_time=True) as primary:
         primary.create_queue("orders")
@@ -150,6 +151,7 @@ def test_an_event_log_is_read_without_leaving_the_browser(browser: Browser, tmp_
     browser.sees("line 1:")
 
 
+@pytest.mark.slow
 def test_the_report_is_a_link_that_is_good_once(browser: Browser, secondary: Bus, module_path: Path) -> None:
     browser.goto("#/outage")
     browser.sees("No report yet")

@@ -75,6 +75,7 @@ def took(work: object) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_ten_thousand_entities_scroll_like_ten(browser: Browser, api: ConsoleClient) -> None:
     assert api("POST", "entities", skip=0, top=10)["total"] == ENTITIES
     assert min(took(lambda: api("POST", "entities", skip=9_000, top=100)) for _ in range(5)) < 0.5
@@ -89,6 +90,7 @@ def test_ten_thousand_entities_scroll_like_ten(browser: Browser, api: ConsoleCli
     browser.sees("queue-07775")
 
 
+@pytest.mark.slow
 def test_a_long_queue_is_browsed_without_waiting(browser: Browser, bus: Bus, api: ConsoleClient) -> None:
     assert bus.counts("queue-00007").active == MESSAGES
     for start in (0, MESSAGES // 2, MESSAGES - 60):
@@ -130,6 +132,7 @@ def test_others_are_served_while_one_searches_a_long_queue(api: ConsoleClient, b
     assert slowest[10] < 0.5, slowest
 
 
+@pytest.mark.slow
 def test_a_message_of_a_hundred_megabytes_is_listed_shown_in_part_and_downloaded(browser: Browser, bus: Bus, api: ConsoleClient) -> None:
     server, loop = bus._server, bus._loop
     assert server is not None and loop is not None

@@ -48,6 +48,7 @@ def figure(browser: Browser, label: str) -> str:
     return str(dict(browser.run(script)).get(label, ""))
 
 
+@pytest.mark.slow
 def test_the_overview_and_its_charts_are_of_all_workers_together(browser: Browser, broker: BrokerProcess) -> None:
     total = str(sum(SENT.values()))
     browser.until("all messages are counted", lambda: figure(browser, "Active messages") == total)
@@ -65,6 +66,7 @@ def test_the_overview_and_its_charts_are_of_all_workers_together(browser: Browse
     browser.axe()
 
 
+@pytest.mark.slow
 def test_connections_and_rates_of_either_worker_are_seen(browser: Browser, broker: BrokerProcess) -> None:
     browser.until("nobody is connected", lambda: figure(browser, "Connections") == "0")
     first, second = (ServiceBusClient.from_connection_string(broker.connection_string) for _ in range(2))
@@ -154,6 +156,7 @@ def test_messages_of_a_partitioned_queue_are_sent_moved_and_removed_at_whichever
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_told_and_the_rest_goes_on(browser: Browser, broker: BrokerProcess) -> None:
     browser.sees("Workers")
     hung = [int(part.split()[1]) for part in broker.line("workers:").split(",")][1]

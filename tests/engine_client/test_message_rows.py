@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tandem.amqp import DecodeError, Int, Timestamp, UInt, decode_message, encode_message
+from tandem.amqp import DecodeError, Int, Timestamp, UInt, decode_message, encode_message, encode_value
 from tandem.engine_client.message_encoding import encode_batch, encode_row
 from tandem.engine_client.message_rows import MARK, MessageRows, mark_of, sequence_number_of, state_of
 
@@ -79,6 +79,25 @@ def test_a_stamp_stands_in_for_what_a_delivery_would_say() -> None:
     assert (found["sequence_number"], found["enqueued_time"], found["expires_time"]) == (9, 100, 350)
     assert (found["time_to_live_ms"], found["delivery_count"]) == (250, 4)
     assert "expires_time" not in one(encode_message(body=b"x"), (9, 100, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "section, shown",
+    [
+        (b"\x00\x53\x73" + encode_value([None] * 9 + [Timestamp(1 << 62)]), {}),
+        (b"\x00\x53\x73" + encode_value([None] * 9 + ["yesterday", "session"]), {"session_id": "session"}),
+        (b"\x00\x53\x73\xc0\x05\x01\xa1\x02\xff!", {"message_id": "\ufffd!"}),
+        (b"\x00\x53\x70" + encode_value([True, "high"]), {"durable": True}),
+        (b"\x00\x53\x70" + encode_value([True, UInt(1 << 31)]), {"durable": True}),
+        (b"\x00\x53\x72\xc1\x08\x02\xa3\x01a\xa1\x02\xff!", {"annotations": [("a", "\ufffd!")]}),
+        (b"\x00\x53\x74\xc1\x0b\x02\xa1\x01a\xb1\x00\x00\x00\x02\xff!", {"application_properties": [("a", "\ufffd!")]}),
+        (b"\x00\x53\x74\xc1\x0b\x02\xa1\x01a\xc0\x05\x01\xa1\x02\xff!", {"application_properties": [("a", "wAUBoQL/IQ==")]}),
+    ],
+)
+def test_a_value_that_no_column_takes_does_not_keep_its_message_from_being_a_row(section: bytes, shown: dict[str, object]) -> None:
+    found = one(section + b"\x00\x53\x75\xa0\x01x")
+    found.pop("application_property_types", None)
+    assert found == shown | {"body": b"x", "body_type": "data"}
 
 
 def test_columns_are_as_long_as_there_are_rows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import Any
 
@@ -105,6 +106,31 @@ def test_annotations_under_strings_are_those_under_symbols(translator: Translato
     assert kept["x-opt-enqueued-time"] != 1
     assert all(isinstance(name, Symbol | ULong) for name in read.message_annotations)
     assert read.delivery_annotations == {Symbol("x-opt-lock-token"): uuid.UUID(bytes=token_to_uuid(TOKEN))}
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_footer_under_strings_has_symbols(translator: Translator, first: bool) -> None:
+    """Java's client writes footers so; a receiver of the same client was terminated for good by such a message."""
+    footer = b"\x00\x53\x78" + encode_value({"f" * 300: 1, "short": "kept", ULong(7): "too"})
+    read = delivered(translator, translator.message(footer + payload() if first else payload() + footer))
+    assert read.footer == {"f" * 300: 1, "short": "kept", 7: "too"}
+    assert all(isinstance(name, Symbol | ULong) for name in read.footer)
+
+
+def test_a_footer_under_symbols_stays_as_it_was_encoded(translator: Translator) -> None:
+    footer = b"\x00\x53\x78\xd1" + b"\x00\x00\x00\x0b\x00\x00\x00\x02" + b"\xb3\x00\x00\x00\x01f\x41"
+    assert translator.message(payload() + footer).bare.endswith(footer)
+
+
+@pytest.mark.parametrize("value", [b"\xc1\x05\x06\xa3\x01f\x41", b"\xc1\x01\x04", b"\xc1\x02\x02\xa3", b"\xc1\x04\x01\xa3\x01f"])
+def test_a_footer_that_has_not_what_it_counts_is_refused_or_kept_and_never_an_error_of_ours(translator: Translator, value: bytes) -> None:
+    with contextlib.suppress(DecodeFailed):
+        translator.message(payload() + b"\x00\x53\x78" + value)
+
+
+def test_a_footer_whose_key_can_be_no_symbol_is_refused(translator: Translator) -> None:
+    with pytest.raises(DecodeFailed, match=r"footer: the key .* is no symbol"):
+        translator.message(payload() + b"\x00\x53\x78" + encode_value({"fu\u00df": 1}))
 
 
 @pytest.mark.parametrize("width", [1, 4])

@@ -62,6 +62,7 @@ def house(module_path: Path) -> Iterator[House]:
             yield House(issuer, broker, secret)
 
 
+@pytest.mark.slow
 def test_a_token_is_good_for_three_hours_and_each_has_its_line_of_audit(house: House) -> None:
     token = house.credential().get_token(SCOPE)
     assert 3 * 3600 - 60 < token.expires_on - time.time() <= 3 * 3600

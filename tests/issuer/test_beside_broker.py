@@ -51,6 +51,7 @@ def client(broker: BrokerProcess, who: ClientSecretCredential, retries: int = 3)
     return ServiceBusClient("localhost", who, **options)
 
 
+@pytest.mark.slow
 def test_the_clients_of_azure_work_with_one_process_through_its_restart_and_until_they_are_removed(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "tandem.toml").write_text(

@@ -114,6 +114,7 @@ async def test_credentials_may_come_as_user_name_and_password(desk: Desk) -> Non
         ({"client_secret": "x" * 10_000}, "", 401, "invalid_client"),
         ({"client_secret": ""}, "", 400, "invalid_request"),
         ({"client_secret": ""}, "Basic !!!", 401, "invalid_client"),
+        ({"client_secret": ""}, "Basic é", 401, "invalid_client"),
         ({"grant_type": "password"}, "", 400, "unsupported_grant_type"),
         ({"scope": "https://vault.azure.net/.default"}, "", 400, "invalid_scope"),
         ({"scope": ""}, "", 400, "invalid_scope"),
@@ -151,6 +152,7 @@ def test_a_bucket_refills_evenly_and_there_are_never_too_many() -> None:
 # --- keys
 
 
+@pytest.mark.slow
 async def test_keys_rotate_and_every_token_is_good_until_its_end(desk: Desk) -> None:
     """Three months, hour by hour: at no time is a token refused that has not ended, nor signed with a key that is not published."""
     alive: list[tuple[int, str]] = []

@@ -75,6 +75,24 @@ def test_strangers_are_refused_in_words(issuer: IssuerProcess, method: str, path
     assert set(answer) == {"error", "error_description"}
 
 
+def test_a_compressed_body_is_refused_in_words_and_not_taken_apart(issuer: IssuerProcess) -> None:
+    found, answer = ask(issuer, "POST", TOKEN, b"\x1f\x8b\x08 nothing of the kind", **{"Content-Encoding": "gzip"})
+    assert (found, answer["error"]) == (400, "invalid_request")
+    assert "Traceback" not in issuer.log.read_text()
+
+
+def test_a_client_that_waits_to_be_told_to_continue_is_told(issuer: IssuerProcess) -> None:
+    plain = socket.create_connection(("localhost", issuer.port), 20)
+    with ssl.create_default_context(cafile=issuer.ca).wrap_socket(plain, server_hostname="localhost") as waiting:
+        body = form("guess")
+        head = f"POST {TOKEN} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        waiting.sendall(head.encode())
+        assert waiting.recv(1_000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        waiting.sendall(body)
+        assert waiting.recv(1_000).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.slow
 def test_a_client_may_be_added_and_removed_while_it_runs(issuer: IssuerProcess) -> None:
     secret = add_client(issuer.directory, "shop", "--role", "Sender", "--group", "ops")
     status, answer = ask(issuer, "POST", TOKEN, form(secret))
@@ -105,6 +123,7 @@ def test_it_speaks_tls_only(issuer: IssuerProcess) -> None:
         assert b"200 OK" not in plain.recv(100)
 
 
+@pytest.mark.slow
 def test_a_new_key_made_by_command_is_published_and_signs_in_its_time(tmp_path: Path) -> None:
     secret = add_client(tmp_path, "shop")
     with IssuerProcess(tmp_path) as issuer:
@@ -141,6 +160,7 @@ def test_a_mistake_ends_with_two_and_one_line(tmp_path: Path, arguments: tuple[s
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_it_stops_when_told(tmp_path: Path) -> None:
     with IssuerProcess(tmp_path) as issuer:
         began = time.monotonic()

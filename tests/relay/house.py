@@ -43,9 +43,10 @@ def relay(name: str, **settings: Any) -> HybridConnectionDescription:
 
 
 class RelayHouse:
-    def __init__(self, relays: tuple[HybridConnectionDescription, ...], limits: Limits) -> None:
+    def __init__(self, relays: tuple[HybridConnectionDescription, ...], limits: Limits, address: str = "127.0.0.1") -> None:
         namespace = NamespaceSettings(name="relay-tests", authorization_rules=(ROOT,), relays=relays)
-        settings = ServerSettings(listeners=(Listener(port=0),), namespaces=(namespace,), limits=limits, stores=StoresSettings(count=1))
+        listeners = (Listener(host=address, port=0),)
+        settings = ServerSettings(listeners=listeners, namespaces=(namespace,), limits=limits, stores=StoresSettings(count=1))
         self.server = Server(settings, MemoryEngines())
 
     @property
@@ -84,8 +85,10 @@ class RelayHouse:
 
 
 @asynccontextmanager
-async def relay_house(*relays: HybridConnectionDescription, limits: Limits | None = None) -> AsyncIterator[RelayHouse]:
-    house = RelayHouse(relays, limits or Limits())
+async def relay_house(
+    *relays: HybridConnectionDescription, limits: Limits | None = None, address: str = "127.0.0.1"
+) -> AsyncIterator[RelayHouse]:
+    house = RelayHouse(relays, limits or Limits(), address)
     await house.server.start()
     try:
         yield house

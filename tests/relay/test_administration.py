@@ -107,6 +107,7 @@ def tandem(broker: BrokerProcess, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 async def test_relays_of_the_configuration_and_of_commands_are_kept_and_imported(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text(CONFIGURATION)
     arguments = ("--data", str(tmp_path / "data"), "--port", "0", "--config", str(tmp_path / "tandem.toml"))

@@ -40,6 +40,7 @@ async def joined(house: RelayHouse, name: str = "hyco") -> AsyncIterator[tuple[R
         listener.close()
 
 
+@pytest.mark.slow
 async def test_tokens_are_needed_on_each_side_and_must_be_good_and_for_this() -> None:
     async with relay_house(relay("hyco"), relay("other"), relay("open", requires_client_authorization=False)) as house:
         missing = [house.listen("hyco", None), house.connect("hyco", None), house.listen("open", None)]
@@ -273,7 +274,8 @@ async def test_no_command_is_larger_than_what_listeners_take_whatever_the_letter
 async def test_responses_that_cannot_be_used_are_the_relays_502_and_strays_are_ignored() -> None:
     async with relay_house(relay("hyco")) as house, house.listen("hyco") as channel:
         async with aiohttp.ClientSession(headers={"ServiceBusAuthorization": house.token()}) as http:
-            for response in ({"statusCode": 502}, {"statusCode": "x"}, {"statusCode": 200, "responseHeaders": {"A": "b\r\nC: d"}}):
+            headers = ({"A": "b\r\nC: d"}, {"Transfer-Encoding: chunked\t": "A"}, {"Content-Length ": "1"}, {"": "A"})
+            for response in ({"statusCode": 502}, {"statusCode": "x"}, *({"statusCode": 200, "responseHeaders": one} for one in headers)):
                 asking = asyncio.ensure_future(http.get(house.http("hyco")))
                 request = await next_command(channel, "request")
                 await channel.send(json.dumps({"response": {"requestId": request["id"], "body": False, **response}}))
@@ -281,6 +283,7 @@ async def test_responses_that_cannot_be_used_are_the_relays_502_and_strays_are_i
             await channel.send(b"nobody asked for this")
             await channel.send("{}")
             await channel.send("no JSON at all")
+            await channel.send('{"response":' + "[" * 60_000 + "]" * 60_000 + "}")
             await channel.send(json.dumps({"response": {"requestId": "unknown", "statusCode": 200, "body": True}}))
             await channel.send(b"a body for nobody")
             asking = asyncio.ensure_future(http.post(house.http("hyco"), data=b"abc"))
@@ -318,6 +321,28 @@ async def test_a_response_body_may_end_by_closing_with_1000_as_the_java_client_d
                     await answer.read()
 
 
+async def test_a_listener_does_not_take_half_of_a_body_for_the_whole_when_its_sender_goes() -> None:
+    async with relay_house(relay("hyco", requires_client_authorization=False)) as house, house.listen("hyco") as channel:
+        _, writer = await asyncio.open_connection("localhost", house.port)
+        writer.write(f"POST /hyco HTTP/1.1\r\nHost: {house.host}\r\nContent-Length: 1000000\r\n\r\n".encode() + b"x" * 100_000)
+        socket = await upgrade((await next_command(channel, "request"))["address"])
+        assert json.loads((await socket.frame())[2])["request"]["body"] is True
+        writer.transport.abort()
+        assert await socket.close_code() == 1001
+
+
+@pytest.mark.parametrize("begun", [frame(2, b"half of it", fin=False), b""], ids=["in its body", "before its body"])
+async def test_a_listener_that_closes_its_control_channel_in_a_response_breaks_it(begun: bytes) -> None:
+    async with relay_house(relay("hyco", requires_client_authorization=False)) as house, aiohttp.ClientSession() as http:
+        channel = await upgrade(house.uri("hyco", "listen"))
+        asking = asyncio.ensure_future(http.get(house.http("hyco")))
+        request = json.loads((await channel.frame())[2])["request"]
+        head = {"requestId": request["id"], "statusCode": 200, "body": True}
+        channel.send(frame(1, json.dumps({"response": head}).encode()) + begun + frame(8, (1000).to_bytes(2, "big")))
+        with pytest.raises(aiohttp.ClientError):
+            await (await asking).read()
+
+
 async def test_a_sender_that_goes_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
     async with relay_house(relay("hyco")) as house, house.listen("hyco") as channel:
         _, writer = await asyncio.open_connection("localhost", house.port)
@@ -335,6 +360,16 @@ async def test_a_sender_that_goes_in_the_middle_of_its_body_leaves_nothing_behin
         assert not any(one.exchanges for one in house.entity("hyco").listeners)
 
 
+async def test_a_sub_protocol_that_cannot_be_answered_is_refused_and_the_relay_goes_on() -> None:
+    async with relay_house(relay("hyco")) as house:
+        for action in ("listen", "connect"):
+            assert (await upgrade(house.uri("hyco", action), Sec_WebSocket_Protocol="€uro")).status == 400
+        async with joined(house) as (sender, listener):
+            sender.send(frame(1, b"hello"))
+            assert await listener.frame() == (1, True, b"hello")
+
+
+@pytest.mark.slow
 async def test_a_million_small_messages_arrive_in_order() -> None:
     async with relay_house(relay("hyco"), limits=replace(Limits(), relay_ping_ms=600_000)) as house, joined(house) as (sender, listener):
         count = 1_000_000

@@ -153,6 +153,7 @@ async def _ready(process: asyncio.subprocess.Process) -> str:
     return line.decode()
 
 
+@pytest.mark.slow
 async def test_the_commands_carry_http_through_either_data_centre_when_a_broker_is_killed(tmp_path: Path) -> None:
     """Real processes: two brokers, `expose`, `bridge`; an HTTP server behind it."""
 

@@ -64,6 +64,7 @@ async def fill(socket: RawSocket, data: bytes, bytes_max: int = 50_000_000) -> i
 # --- a broker dies
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_a_killed_broker_breaks_what_ran_through_it_and_its_listeners_are_back_when_it_is(tmp_path: Path) -> None:
     port = free_port()
@@ -281,6 +282,7 @@ async def test_a_listener_that_reads_no_body_stops_the_upload_and_a_sender_that_
 # --- who comes and goes in the same moment
 
 
+@pytest.mark.slow
 async def test_senders_that_hang_up_at_any_moment_leave_no_socket_behind() -> None:
     dice = Random(7)
     async with relay_house(relay("hyco")) as house, house.listen("hyco") as channel:
@@ -320,6 +322,7 @@ async def test_senders_that_hang_up_at_any_moment_leave_no_socket_behind() -> No
 # --- nonsense
 
 
+@pytest.mark.slow
 async def test_bytes_that_mean_nothing_break_their_own_connection_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     """Handshakes and frames, whole and mutilated, on every kind of socket; the same seed says the same."""
     dice = Random(int(os.environ.get("TANDEM_FUZZ_SEED", "11")))

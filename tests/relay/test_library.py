@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,7 +22,7 @@ from tandem.aio.relay import (
     ResponseLostError,
     asgi,
 )
-from tandem.client.tokens import SasCredential
+from tandem.client.tokens import SAS_TYPE, AccessToken, SasCredential
 from tests.relay.house import ROOT_KEY, ROOT_NAME, RelayHouse, relay, relay_house
 
 
@@ -56,6 +57,63 @@ async def test_connections_are_iterated_over_and_carry_text_and_bytes() -> None:
                 assert await stream.receive() == message
         await listener.close()
         await asyncio.wait_for(echoing, 10)
+
+
+async def test_what_fails_in_the_application_is_told_to_the_sender_at_once() -> None:
+    def accept(path: str, headers: dict[str, str]) -> tuple[int, str] | None:
+        raise ValueError("not thought of")
+
+    async def nothing(request: RelayRequest) -> Any:
+        return None
+
+    async with (
+        relay_house(relay("hyco")) as house,
+        RelayListener(endpoint(house), accept=accept) as listener,
+        RelaySender(endpoint(house)) as sender,
+    ):
+        listener.handle_http(nothing)
+        assert (await asyncio.wait_for(sender.request("GET"), 20)).status == 500
+        with pytest.raises(RelayRefusedError) as refused:
+            await asyncio.wait_for(sender.open(), 20)
+        assert refused.value.status == 500
+
+
+async def test_a_token_that_could_not_be_renewed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.client.relay.listener._RENEW_SECONDS_MIN", 0.01)
+    asked_again = asyncio.Event()
+
+    class Moody:
+        """Its issuer is down when the first renewal is due."""
+
+        token_type = SAS_TYPE
+        asked = 0
+
+        async def get_token(self, *scopes: str) -> AccessToken:
+            self.asked += 1
+            if self.asked == 2:
+                raise OSError("the issuer is down")
+            if self.asked == 3:
+                asked_again.set()
+            return AccessToken(house.token(), 1)
+
+    async with relay_house(relay("hyco")) as house, RelayListener(RelayEndpoint(house.host, "hyco", Moody(), tls=False)) as listener:
+        await asyncio.wait_for(asked_again.wait(), 20)
+        assert (listener.online, listener.reconnects) == (True, 0)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_an_endpoint_may_be_an_address_of_ipv6() -> None:
+    async def application(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(scope["server"]).encode()})
+
+    async with relay_house(relay("hyco"), address="::1") as house:
+        there = RelayEndpoint.from_connection_string(house.connection_string.replace("localhost", "[::1]"), "hyco")
+        async with RelayListener(there) as listener, RelaySender(there) as sender:
+            listener.handle_http(asgi(application))
+            assert json.loads((await sender.request("GET")).body) == ["::1", house.port]
+    usual = "Endpoint=sb://[::1];SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+    assert RelayEndpoint.from_connection_string(usual, "hyco").host == "[::1]:5672"
 
 
 async def test_a_listener_may_reject_and_the_sender_hears_its_words() -> None:

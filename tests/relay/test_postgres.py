@@ -49,6 +49,7 @@ async def way_to(server: int) -> AsyncIterator[Way]:
             exposing.cancel()
 
 
+@pytest.mark.slow
 async def test_a_session_with_large_copies_notifications_and_a_cancelled_query_is_as_without_a_relay(server: int) -> None:
     rows = 200_000
     async with way_to(server) as way, await way.session() as session, await way.session() as other:

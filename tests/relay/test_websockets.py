@@ -42,3 +42,11 @@ async def test_the_listener_is_told_suffix_query_headers_and_id_of_its_sender_an
     assert headers["x-own"] == "1" and "servicebusauthorization" not in headers
     assert headers["sec-websocket-key"] and headers["sec-websocket-version"] == "13" and headers["host"] == house.host
     assert command["remoteEndpoint"]["address"] == "127.0.0.1"
+
+
+async def test_a_target_may_be_a_whole_address_as_proxies_send_it() -> None:
+    async with relay_house(relay("hyco", requires_client_authorization=False)) as house, house.listen("hyco") as channel:
+        _, writer = await asyncio.open_connection("localhost", house.port)
+        writer.write(f"GET {house.http('hyco/at/http://else.where/')}?a=1 HTTP/1.1\r\nHost: {house.host}\r\n\r\n".encode())
+        assert (await next_command(channel, "request"))["requestTarget"] == "/hyco/at/http://else.where/?a=1"
+        writer.close()

@@ -12,6 +12,7 @@ SEEDS = int(os.environ.get("TANDEM_LEDGER_SEEDS", "400"))
 """10,000 in the long form."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + SEEDS)
 def test_whatever_the_engine_does_what_was_announced_is_there_once_and_in_one_order() -> None:
     announced = landed = again = fail_overs = 0
@@ -26,6 +27,7 @@ def test_whatever_the_engine_does_what_was_announced_is_there_once_and_in_one_or
     assert min(landed, again, fail_overs) > 0, "and all that may happen did"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + SEEDS)
 def test_ownership_by_beats_gives_every_epoch_one_owner_and_loses_nothing_while_nodes_sleep() -> None:
     announced = takeovers = 0
@@ -38,6 +40,7 @@ def test_ownership_by_beats_gives_every_epoch_one_owner_and_loses_nothing_while_
     assert takeovers > SEEDS // 20, "and taken over"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + SEEDS)
 @pytest.mark.parametrize("by_beats", [False, True])
 def test_of_several_engines_one_that_is_away_takes_down_its_own_store_only(by_beats: bool) -> None:

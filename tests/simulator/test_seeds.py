@@ -41,6 +41,7 @@ FOUND_SHORT = {
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", FOUND | FOUND_SHORT)
 def test_a_seed_that_once_broke_a_promise_holds(seed: int) -> None:
@@ -49,6 +50,7 @@ def test_a_seed_that_once_broke_a_promise_holds(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
@@ -60,6 +62,7 @@ def test_every_promise_holds_through_the_faults_of_a_seed(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(120)
 def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_and_goes() -> None:
     sent = cut = outages = 0
@@ -74,6 +77,7 @@ def test_tokens_are_good_to_their_end_and_no_further_while_their_issuer_comes_an
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(300)
 def test_brokers_with_their_stores_in_engines_keep_every_promise_while_those_fail_over_and_others_take_over() -> None:
     seen = taken = landed = again = compared = 0
@@ -93,6 +97,7 @@ def test_brokers_with_their_stores_in_engines_keep_every_promise_while_those_fai
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(120)
 def test_an_engine_that_forgets_what_it_acknowledged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimEngine, "fail_over", lambda self: self._primary.segments.clear())
@@ -100,6 +105,7 @@ def test_an_engine_that_forgets_what_it_acknowledged_is_found(monkeypatch: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(120)
 def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
     """As `make sim SEED=n` promises it: in a process of its own, whatever that process's hashes are."""
@@ -116,6 +122,7 @@ def test_the_same_seed_tells_the_same_story_to_the_last_byte() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compiled_instead
 @pytest.mark.timeout(120)
 def test_a_broken_promise_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that forgets what it said it had synced: somebody has to notice."""

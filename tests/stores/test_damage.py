@@ -210,6 +210,7 @@ def test_a_mark_that_is_damaged_foreign_or_missing_is_said_and_the_store_opens(d
     assert Opened(disk).store.health.notes == ()
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_any_byte_of_any_file_is_found_by_verify(disk: SimDisk) -> None:
     random = Random(1)
     for name in disk.paths():
@@ -231,6 +232,7 @@ def test_a_flipped_bit_in_any_byte_of_any_file_is_found_by_verify(disk: SimDisk)
             assert any(name in line for line in report.problems + report.notes) or not name.endswith("seg"), (name, offset, report)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_costs_one_body_at_the_most_and_is_never_believed(disk: SimDisk, truth: Truth) -> None:
     """Whatever is flipped: the store opens with exactly what it held but for one body, or says that it cut off a tail."""
     random = Random(2)

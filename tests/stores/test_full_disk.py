@@ -55,6 +55,7 @@ class Full:
         self.turn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [50, 800, 2_500])
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_are_delivered_again_and_again_on_a_full_disk_and_settled_in_the_end(seed: int, messages: int) -> None:

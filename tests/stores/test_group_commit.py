@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from tandem.broker.facts import ENQUEUED
+from tandem.broker.facts import ENQUEUED, SETTLED
 from tandem.broker.ports import StoreState
 from tandem.model.errors import StoreUnavailable
 from tandem.stores import LogSettings, SegmentStore
@@ -85,6 +85,30 @@ def test_what_is_appended_while_a_block_is_on_its_way_is_one_block_after_it(benc
     assert names(bench.log) == ["a", "b", "c", "d"]
     assert bench.store.sync_count == 2
     bench.store.close()
+
+
+def test_numbers_and_instants_of_any_size_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """What neighbours have in common is packed once: none of them may get another's."""
+    seqs = [1, (1 << 32) - 1, 1 << 32, (5 << 48) + 7, 7, (1 << 64) - 1]
+    instants = [0, 1_700_000_000_000, 1_700_000_000_000, 1 << 40, 0, (1 << 64) - 1]
+    bench = Bench(tmp_path / "store")
+    for seq in seqs:
+        for at in instants:
+            bench.store.append(ENQUEUED, 3, 2, seq, at, seq, b"key", b"")
+    assert bench.store.append_run(SETTLED, 1, 2, seqs, 5) == len(seqs)
+    bench.store.append(ENQUEUED, 3, 2, 7, 6, 0, b"", b"")
+    bench.store.flush()
+    bench.commit()
+    bench.store.close()
+    sink = Sink()
+    again = SegmentStore(tmp_path / "store", bench.loop.call, LogSettings(), bench.clock, new_worker=HeldWorker)
+    again.replay(sink)
+    again.close()
+    assert [fact[:7] for fact in sink.replayed_facts] == [
+        *((ENQUEUED, 3, 2, seq, at, seq, b"key") for seq in seqs for at in instants),
+        *((SETTLED, 1, 2, seq, 5, 0, b"") for seq in seqs),
+        (ENQUEUED, 3, 2, 7, 6, 0, b""),
+    ]
 
 
 def test_a_turn_that_is_not_over_is_not_torn_apart_by_a_commit_that_returns(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +114,28 @@ def test_rules_are_added_replaced_and_removed_one_by_one() -> None:
     subscription = metadata.load().entities[2].description
     assert isinstance(subscription, SubscriptionDescription)
     assert [(r.name, r.filter) for r in subscription.rules] == [("BIG", SqlFilter(expression="size > 6"))]
+
+
+def test_a_subscription_that_changes_one_of_many_rules_writes_that_one_and_keeps_their_order(path: Path) -> None:
+    def rule(name: str, size: int = 1) -> RuleDescription:
+        return RuleDescription(name=name, filter=SqlFilter(expression=f"size > {size}"))
+
+    metadata = Metadata(path)
+    many = tuple(rule(f"r{i}") for i in range(200))
+    metadata.put_entities([(TopicDescription(name="t"), 0), (SubscriptionDescription(topic="t", name="s", rules=many), 0)])
+    for rules, rows_max in (
+        ((*many, rule("one-more")), 2),
+        ((*many[:7], rule("r7", 9), *many[8:], rule("one-more")), 2),
+        ((*many[:7], *many[8:], rule("one-more")), 2),
+        (tuple(reversed(many)), 500),
+        ((rule("first"), *reversed(many)), 500),
+    ):
+        before = metadata._db.total_changes
+        metadata.put_entity(SubscriptionDescription(topic="t", name="s", rules=rules), store=0)
+        assert metadata._db.total_changes - before <= rows_max
+        kept = metadata.load().entities[1].description
+        assert isinstance(kept, SubscriptionDescription) and kept.rules == rules
+    metadata.close()
 
 
 def test_what_is_not_there_cannot_be_changed() -> None:
@@ -233,6 +256,39 @@ def test_a_file_that_is_gone_or_another_one_takes_no_changes(path: Path, how: st
     metadata.close()
     kept = {stored.description.name for stored in Metadata(path).load().entities}
     assert "here" in kept and "nowhere" not in kept
+
+
+def test_a_file_that_another_one_is_copied_over_takes_no_changes(path: Path) -> None:
+    other = path.with_name("other")
+    for one in (other, path):
+        with closing(Metadata(one)) as written:
+            fill(written)
+    theirs, ours = other.read_bytes(), path.read_bytes()
+    metadata = Metadata(path)
+    metadata.put_entity(QueueDescription(name="before"), store=0)
+    path.write_bytes(theirs)
+    with pytest.raises(StoreUnavailable, match="was overwritten with something else; nothing was changed"):
+        metadata.put_entity(QueueDescription(name="nowhere"), store=0)
+    assert path.read_bytes() == theirs
+    path.write_bytes(ours)
+    metadata.put_entity(QueueDescription(name="here"), store=0)
+    metadata.close()
+    kept = {stored.description.name for stored in Metadata(path).load().entities}
+    assert {"before", "here"} <= kept and "nowhere" not in kept
+
+
+def test_own_writing_checkpoints_copies_and_compaction_are_no_overwriting(path: Path) -> None:
+    metadata = Metadata(path)
+    for i in range(300):
+        metadata.put_entity(QueueDescription(name=f"q{i}"), store=0)
+        if i % 50 == 0:
+            metadata._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            with closing(sqlite3.connect(path)) as reader, closing(sqlite3.connect(path.with_name(f"copy{i}"))) as copy:
+                reader.backup(copy)
+            with closing(sqlite3.connect(path)) as somebody:
+                somebody.execute("VACUUM")
+    assert len(metadata.load().entities) == 300
+    metadata.close()
 
 
 CREATE_UNTIL_KILLED = """

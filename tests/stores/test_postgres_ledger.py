@@ -70,11 +70,15 @@ def test_a_block_that_is_sent_twice_is_kept_once_and_confirmed(cluster_dsn: str)
     held.close()
 
 
-def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_in_doubt_not_accepted(cluster_dsn: str, postgres: PostgresEngine) -> None:
+@pytest.mark.parametrize("setting", ["client_min_messages = notice", "client_min_messages = error", "synchronous_commit = local"])
+def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_in_doubt_not_accepted(
+    cluster_dsn: str, postgres: PostgresEngine, setting: str
+) -> None:
+    name = cluster_dsn.rpartition("/")[2]
+    postgres.primary.execute(f"ALTER DATABASE {name} SET {setting}", database="postgres")
     held = opened(cluster_dsn, "a")
     append(held, 1)
-    postgres.primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (nobody)'", database="postgres")
-    postgres.primary.execute("SELECT pg_reload_conf()", database="postgres")
+    postgres.require_missing_standby()
     outcome: list[object] = []
 
     def try_it() -> None:
@@ -90,7 +94,7 @@ def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_in_doubt_not_accep
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name LIKE 'tandem %%'"
         deadline = time.monotonic() + 20
         while not (found := postgres.primary.execute(waiting, database="postgres")):
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline and thread.is_alive(), outcome
         postgres.primary.execute("SELECT pg_cancel_backend(%s)", (found[0][0],), database="postgres")
         thread.join(20)
     finally:
@@ -210,6 +214,6 @@ def test_a_deposed_owner_that_drops_and_rolls_late_leaves_one_journal_without_a_
 
 def test_an_engine_that_is_not_there_says_so(cluster_dsn: str) -> None:
     held = ledger(cluster_dsn, "a")
-    held._committing._hosts._pairs = [("127.0.0.1", "1")]
+    held._committing._hosts._places = [("127.0.0.1", "1", "")]
     with pytest.raises(EngineAway, match="the engine"):
         held.acquire()

@@ -112,6 +112,7 @@ def test_what_is_kept_for_audit_is_read_too_until_it_was_kept_long_enough(cluste
         assert connection.execute("SELECT count(*) FROM tandem.retired").fetchall() == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_standby_is_read_once_it_has_what_the_primary_had(postgres: PostgresEngine, cluster_dsn: str, writer: Writer) -> None:
     name = cluster_dsn.rpartition("/")[2]
     both, standby = postgres.dsn(name), postgres.nodes[1]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.broker.facts import ENDED, ENTITY, RULE
+from tandem.broker.recovery import entity_facts
 from tandem.broker.recovery.entity_facts import EntityFacts, Roll
 from tandem.model.catalog import Snapshot
 from tandem.model.entity import (
@@ -76,6 +77,7 @@ async def a_busy_day(admin: NamespaceAdmin) -> None:
     await admin.delete_entity("old-news")
 
 
+@pytest.mark.slow
 def test_all_but_keys_is_rebuilt_under_the_same_numbers_and_no_number_is_given_twice(tmp_path: Path) -> None:
     home = tmp_path / "tandem"
     with Bus(data_dir=tmp_path, store_count=3) as bus:
@@ -267,3 +269,26 @@ def test_a_journal_refuses_metadata_in_which_its_numbers_mean_something_else() -
     other.highest_id = 4
     with pytest.raises(StoreUnavailable, match="older than the journal"):
         lines.replay(book(lines, other))
+
+
+def test_of_many_rules_only_those_that_changed_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, roll = Lines(), Roll()
+    one = book(lines, roll)
+    one.tell_all(0)
+    many = subscription(*(f"rule-{number}" for number in range(50)))
+    roll.enter(1, 0, many)
+    one.tell(1, 0)
+    written: list[str] = []
+    whole = entity_facts.dump_rule
+
+    def dump_rule(rule: RuleDescription) -> str:
+        written.append(rule.name)
+        return whole(rule)
+
+    monkeypatch.setattr(entity_facts, "dump_rule", dump_rule)
+    changed = RuleDescription(name="rule-7", filter=SqlFilter(expression="a = 1"))
+    before = len(lines.facts)
+    roll.enter(1, 0, dataclasses.replace(many, rules=(*many.rules[:7], changed, *many.rules[8:], RuleDescription(name="one more"))))
+    one.tell(1, 0)
+    assert written == ["rule-7", "one more"]
+    assert [kind for kind, *_ in lines.facts[before:]] == [RULE, RULE]

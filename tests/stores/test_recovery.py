@@ -36,6 +36,7 @@ def calls_of_a_story(seed: int) -> int:
     return len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power_lost", [False, True], ids=["killed", "power-lost"])
 def test_a_crash_at_any_call_to_the_disk_loses_and_doubles_nothing(power_lost: bool) -> None:
     total = calls_of_a_story(1)

@@ -68,6 +68,7 @@ def test_a_store_that_is_whole_is_left_as_it_is(story: Story, truth: Truth) -> N
     assert check(disk, truth, report) == 0
 
 
+@pytest.mark.slow
 def test_after_any_rotten_byte_a_repaired_store_opens_and_the_report_has_what_is_lost(story: Story, truth: Truth) -> None:
     random = Random(3)
     lost = 0

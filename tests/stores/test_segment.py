@@ -409,6 +409,7 @@ def test_dead_segments_are_kept_for_audit_until_their_time_has_come(tmp_path: Pa
     room.store.close()
 
 
+@pytest.mark.slow
 def test_a_body_asked_for_just_before_its_segment_goes_is_still_read(tmp_path: Path) -> None:
     room = Room(tmp_path / "store", LogSettings(segment_bytes=8_192))
     shop = Shop()

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tandem.stores import SegmentStore, verify
 from tests.stores.harness import Fetched, Loop, ManualClock, Shop
 from tests.stores.story import Verdict
@@ -79,6 +81,7 @@ def examine(directory: Path, promises: Promises) -> Verdict:
     return verdict
 
 
+@pytest.mark.slow
 def test_a_process_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path) -> None:
     promises = Promises()
     recovered = lines = 0

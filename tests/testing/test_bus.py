@@ -101,6 +101,7 @@ def test_expired_messages_are_dead_lettered_at_once(bus: Bus) -> None:
         assert {message.dead_letter_reason for message in dead} == {"TTLExpiredException"}
 
 
+@pytest.mark.slow
 def test_session_lock_ends_with_the_clock(bus: Bus) -> None:
     bus.create_queue("sessions", requires_session=True, lock_duration=30)
     send(bus, "sessions", ServiceBusMessage("one", session_id="s"))
@@ -115,6 +116,7 @@ def test_session_lock_ends_with_the_clock(bus: Bus) -> None:
             assert message.delivery_count == 1
 
 
+@pytest.mark.slow
 def test_duplicate_window_closes_with_the_clock(bus: Bus) -> None:
     bus.create_queue("once", requires_duplicate_detection=True, duplicate_detection_history_time_window="PT1M")
     send(bus, "once", ServiceBusMessage("a", message_id="1"))
@@ -157,6 +159,7 @@ def test_waiting_for_the_next_session_ends_in_real_time(bus: Bus) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_restart_releases_locks_and_keeps_everything_else(either_bus: Bus) -> None:
     bus = either_bus
     bus.create_queue("orders", lock_duration=300)
@@ -285,6 +288,7 @@ def try_once(bus: Bus, name: str, message: ServiceBusMessage) -> None:
         sender.send_messages(message)
 
 
+@pytest.mark.slow
 def test_faults_are_injected_and_healed_from_the_test(bus: Bus) -> None:
     bus.create_queue("q")
     bus.inject("entity-error", entity="q", condition="com.microsoft:entity-disabled", count=1)
@@ -303,6 +307,7 @@ def test_faults_are_injected_and_healed_from_the_test(bus: Bus) -> None:
         bus.inject("flood")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["in memory", "on disk"])
 def test_a_store_is_taken_down_and_comes_back(kept: str, tmp_path: Path) -> None:
     with Bus(real_time=True, store_count=2, data_dir=tmp_path if kept == "on disk" else None) as bus:

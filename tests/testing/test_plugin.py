@@ -32,6 +32,7 @@ def test_each_test_has_a_bus_of_its_own(tandem_bus):
 """
 
 
+@pytest.mark.slow
 def test_fixture_works_in_a_directory_without_any_configuration(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(USERS_TEST)
     (tmp_path / "test_documented.py").write_text(GUIDE.read_text().partition("```python\n")[2].partition("```")[0])

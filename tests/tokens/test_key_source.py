@@ -142,6 +142,21 @@ async def test_a_broker_that_starts_while_its_issuer_is_down_knows_the_keys_it_h
     await verifier.close()
 
 
+async def test_a_key_that_was_replaced_under_its_old_id_is_kept_too(publisher: Publisher, tmp_path: Path) -> None:
+    cache = tmp_path / "keys.json"
+    first = source_of(publisher, [], cache)
+    await first.start()
+    await first.look_again()
+    publisher.document = key_set(jwk(rsa_key("two"), "rsa-1"))
+    await first.look_again()
+    await first.close()
+    publisher.status = 500
+    verifier = TokenVerifier([source_of(publisher, [], cache)], SystemClock())
+    await verifier.start()
+    assert verifier.verify(signed(claims(), rsa_key("two"), "rsa-1"), "tandem").claims.subject == "shop"
+    await verifier.close()
+
+
 async def test_keys_that_cannot_be_kept_on_disk_are_used_all_the_same(publisher: Publisher, tmp_path: Path) -> None:
     notes: list[str] = []
     source = source_of(publisher, notes, tmp_path / "no such directory" / "keys.json", refresh_ms=20)

@@ -71,10 +71,10 @@ def make_test(directory: Path, compiled: str, *failing: str) -> subprocess.Compl
     python.write_text(
         "#!/bin/sh\nhalf=source\n"
         'if [ "$TANDEM_TEST_INSTALLED" = 1 ]; then half=compiled; fi\n'
-        f'echo "ran $half"\ncase " {" ".join(failing)} " in *" $half "*) exit 1;; esac\n'
+        f'echo "ran $half"; echo "compiled follows: $TANDEM_COMPILED_FOLLOWS"\ncase " {" ".join(failing)} " in *" $half "*) exit 1;; esac\n'
     )
     python.chmod(0o755)
-    done_before = ["machine-test", "js", "venv/.installed-pure", "venv/.proton-pure"]
+    done_before = ["machine-test", "js", "venv/.installed-pure", "venv/.proton-pure", "build/spark-classes.jsa"]
     command = ["make", "test", "VENV=venv", "HOW=pure", "PYTHON=python3", *(part for name in done_before for part in ("-o", name))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "TANDEM"))}
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -84,6 +84,7 @@ def make_test(directory: Path, compiled: str, *failing: str) -> subprocess.Compl
 def test_both_halves_run_and_either_failing_fails_the_whole(tmp_path: Path, failing: list[str]) -> None:
     done = make_test(tmp_path, "compiled with mypyc: 68 modules", *failing)
     assert [line for line in done.stdout.splitlines() if line.startswith("ran ")] == ["ran source", "ran compiled"]
+    assert "compiled follows: 1" in done.stdout, "what is marked compiled_instead is left to the second half"
     assert done.returncode != 0
     assert f"FAILED: {', '.join('from source' if half == 'source' else half for half in failing)}" in done.stdout
 
@@ -92,6 +93,7 @@ def test_without_a_compiler_the_compiled_half_is_left_out_and_that_is_no_error(t
     done = make_test(tmp_path, "not compiled, running as pure Python (slower): no C compiler found")
     assert done.returncode == 0, done.stderr
     assert "ran compiled" not in done.stdout
+    assert "compiled follows: 0" in done.stdout, "what is marked compiled_instead is run from source"
     assert done.stdout.count("no C compiler found") == 1
 
 

@@ -28,11 +28,13 @@ tandem.PairedNamespace
 """
 
 
+@pytest.mark.slow
 def test_the_stubs_in_the_tree_are_those_the_classes_give() -> None:
     stale = [path.name for path, text in facade_stub.stubs().items() if path.read_text(encoding="utf-8") != text]
     assert stale == [], "python tools/facade_stub.py writes them again"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_type_checkers_see_classes_and_calls_that_return_what_is_waited_for(tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tools import house_figures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +77,7 @@ def test_a_name_of_two_classes_is_counted_once(tmp_path: Path) -> None:
     assert house_figures.reused(house_figures.Source(tmp_path)) == {"A": ["tandem.a", "tandem.b", "tandem.c"]}
 
 
+@pytest.mark.slow
 def test_the_command_compares_checkouts_and_says_where_the_numbers_come_from(tmp_path: Path) -> None:
     small = checkout(tmp_path, a="class A:\n    def f(self, b):\n        b.x = 1\n")
     command = [sys.executable, ROOT / "tools" / "house_figures.py", small]

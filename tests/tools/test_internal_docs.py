@@ -45,6 +45,7 @@ def test_a_name_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
     assert missing(page) == ["broker/gone.py", "gone.md", "nowhere/"]
 
 
+@pytest.mark.slow
 def test_the_picture_and_the_table_of_rooms_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, ROOT / "tools" / "rooms_map.py", "--check"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

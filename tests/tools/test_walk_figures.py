@@ -19,6 +19,7 @@ def walk() -> walk_figures.Walk:
     return walk_figures.walk(ROOT, memory=False, partitioned=False)
 
 
+@pytest.mark.slow
 def test_it_leads_from_the_socket_to_the_disk_and_back(walk: walk_figures.Walk) -> None:
     assert walk.steps[0] == ("gateway/amqp/pump.py", "AmqpPump.data_received")
     assert walk.steps[-1] == ("gateway/amqp/pump.py", "TransportWriter.write")

@@ -175,6 +175,7 @@ def test_own_key_with_a_password_is_refused_instead_of_asking(tmp_path: Path) ->
         tls.server_context(files.certificate, locked)
 
 
+@pytest.mark.slow
 def test_name_that_no_certificate_can_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(tls.TlsError, match="cannot be put into a certificate"):
         tls.ensure_certificates(tmp_path, ["a" * 80 + ".example.org"], NOW_MS)

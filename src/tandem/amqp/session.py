@@ -27,7 +27,7 @@ from tandem.amqp.numbers import Numbers
 from tandem.amqp.performatives import ABSENT, FLOW, UINT_MAX, Attach, Begin, Detach, Flow
 from tandem.amqp.serial import difference
 from tandem.amqp.terminus import Coordinator, Terminus
-from tandem.amqp.transfers import TransferTail, Waiting
+from tandem.amqp.transfers import TransferTail, Waiting, WaitingFlow
 
 if TYPE_CHECKING:
     from tandem.amqp.connection import Connection
@@ -332,7 +332,13 @@ class Session:
         )
 
     def send_link_flow(self, link: Link, drain: bool, echo: bool) -> None:
-        credit = link.credit if link.credit > 0 else 0
+        if self.waiting and isinstance(link, SenderLink):
+            self.waiting.append(WaitingFlow(link, drain))
+        else:
+            self.write_link_flow(link, link.delivery_count, link.credit, drain, echo)
+
+    def write_link_flow(self, link: Link, delivery_count: int, credit: int, drain: bool, echo: bool) -> None:
+        credit = credit if credit > 0 else 0
         if not self.mapped:
             # next-incoming-id must be left out until the peer's begin is here
             items = [
@@ -357,7 +363,7 @@ class Session:
                 self.next_outgoing_id & _MASK,
                 self.outgoing_window,
                 link.handle,
-                link.delivery_count & _MASK,
+                delivery_count & _MASK,
                 credit,
                 drain,
                 echo,

@@ -59,6 +59,16 @@ class Waiting:
         self.sent += count
 
 
+class WaitingFlow(Waiting):
+    """What is to be said about a link's credit after the deliveries that it counts: a flow must not overtake them."""
+
+    def __init__(self, link: SenderLink, drain: bool) -> None:
+        super().__init__(link, ABSENT, b"", b"", True, 0, b"")
+        self.delivery_count = link.delivery_count
+        self.credit = link.credit
+        self.drain = drain
+
+
 def _read_head(buf: bytes, at: i64) -> tuple[i64, i64, i64, i64, i64]:
     """(list_end, count, handle, delivery_id, offset of the tag) of an ordinary transfer; list_end 0 when it is not one."""
     list_end: i64 = 0
@@ -178,8 +188,11 @@ def flush_waiting(session: Session) -> None:
     waiting = session.waiting
     while waiting:
         first = waiting[0]
-        if first.link.state < DETACH_SENT and not _send_parts(session, first):
-            return
+        if first.link.state < DETACH_SENT:
+            if isinstance(first, WaitingFlow):
+                session.write_link_flow(first.link, first.delivery_count, first.credit, first.drain, False)
+            elif not _send_parts(session, first):
+                return
         waiting.popleft()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ Meters = Annotated[list[Path] | None, typer.Option("--meters", help="Data direct
 PriceFile = Annotated[Path | None, typer.Option(help="Price table (JSON); the one that comes with Tandem unless given.")]
 Target = Annotated[float, typer.Option(help="Share of sends that have to be accepted.", min=0.0, max=1.0)]
 
+_DELAY_SECONDS_MAX = 1e10
 _GIVEN_UP = "the segment was given up while it was read"
 _CONF = {"spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8", "spark.sql.execution.arrow.pyspark.enabled": "true"}
 
@@ -76,6 +78,7 @@ def reconcile(
     Example: tandem reconcile --primary data-a --secondary data-b --sent sent.jsonl --received received.jsonl
     """
     journals = [*_directories(primary, secondary, journal), *_engines(engine)]
+    delayed_after_ms = _milliseconds(delayed_after)
     if not journals and sent is None and received is None:
         raise ConfigurationError("nothing to reconcile: give --primary and --secondary, --engine, or --sent and --received")
     from tandem.spark.analytics.reconcile import reconcile as job
@@ -86,7 +89,7 @@ def reconcile(
             journals=journals or None,
             sent=_text(sent),
             received=_text(received),
-            delayed_after_ms=int(delayed_after * 1000),
+            delayed_after_ms=delayed_after_ms,
             findings_max=findings,
         )
     if as_json:
@@ -196,6 +199,8 @@ def report(
     Example: tandem report --primary data-a --secondary data-b --events client-events.jsonl --out outage.html
     """
     directories, engines = _directories(primary, secondary, journal), _engines(engine)
+    delayed_after_ms = _milliseconds(delayed_after)
+    _must_be_writable(out)
     if not directories and not engines:
         raise ConfigurationError("give --primary and --secondary, the data directories of the brokers, or --engine, that of a cluster")
     from tandem.spark.analytics.report import tell, write_report
@@ -211,7 +216,7 @@ def report(
             meters=[*(one for one in directories if _found([one], "*/meters/*.csv")), *engines] or None,
             prices=_text(prices),
             title=title,
-            delayed_after_ms=int(delayed_after * 1000),
+            delayed_after_ms=delayed_after_ms,
             target=target,
         )
     write_report(story, out)
@@ -221,6 +226,20 @@ def report(
         print(f"written: {out}")
     if not story.reconciliation.held:
         raise typer.Exit(1)
+
+
+def _milliseconds(delayed_after: float) -> int:
+    if not 0 <= delayed_after <= _DELAY_SECONDS_MAX:
+        raise ConfigurationError(f"--delayed-after: {delayed_after} is no number of seconds from 0 to {_DELAY_SECONDS_MAX:.0f}")
+    return int(delayed_after * 1000)
+
+
+def _must_be_writable(out: Path) -> None:
+    """Said before the work is done."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise ConfigurationError(f"--out: {out} {'is a directory' if out.is_dir() else 'is in no directory'}; give the page a name")
+    if not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise ConfigurationError(f"--out: {out} cannot be written")
 
 
 def _directories(primary: Path | None, secondary: Path | None, further: Sequence[Path] | None) -> list[str]:
@@ -257,20 +276,24 @@ def _table(*columns: str) -> Table:
 
 
 def show_reconciliation(result: Reconciliation, console: Console) -> None:
+    from rich.markup import escape
+
     from tandem.spark.analytics.reconcile import PROBLEMS
 
     shown = [one for one in PROBLEMS if one in ("lost", "duplicated") or getattr(result.total, one)]
     table = _table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in shown])
     for one in [*result.entities, result.total]:
-        name = one.entity or "[bold]all[/bold]"
+        name = escape(one.entity) or "[bold]all[/bold]"
         table.add_row(name, str(one.sent), str(one.delivered), str(one.diverted), *[_count(getattr(one, p), p) for p in shown])
     console.print(table)
     if result.latency_ms:
         console.print("time to delivery: " + ", ".join(f"{name} {value / 1000:g} s" for name, value in result.latency_ms.items()))
     if result.total.delayed:
         console.print(f"delayed: delivered more than {result.delayed_after_ms / 1000:g} s after sending", highlight=False)
+    if result.broken_lines:
+        console.print(f"[yellow]not counted: {result.broken_lines:,} lines of ledgers that are damaged or just being written[/yellow]")
     for finding in result.findings:
-        console.print(f"  {finding.problem.replace('_', ' ')}: {finding.message_id} in {finding.entity}", highlight=False)
+        console.print(f"  {finding.problem.replace('_', ' ')}: {finding.message_id} in {finding.entity}", highlight=False, markup=False)
     console.print("[green]nothing lost, nothing doubled[/green]" if result.held else "[red]it did not hold[/red]")
 
 
@@ -279,11 +302,13 @@ def _count(number: int, problem: str) -> str:
 
 
 def show_cost(result: Cost, console: Console) -> None:
+    from rich.markup import escape
+
     if result.lines:
         table = _table("namespace", "entity", "operation", "outcome", "count", "billed", "bytes")
         for line in result.lines:
             counts = (f"{line.count:,}", f"{line.billed:,}", f"{line.bytes:,}")
-            table.add_row(line.namespace, line.entity, line.operation, line.outcome, *counts)
+            table.add_row(*map(escape, (line.namespace, line.entity, line.operation, line.outcome)), *counts)
         console.print(table)
         console.print(f"{result.billed:,} billed operations in {result.minutes:,} minutes", highlight=False)
     if result.broken_lines:
@@ -303,20 +328,29 @@ def show_cost(result: Cost, console: Console) -> None:
     console.print(f"in 30 days: {result.basis}", highlight=False)
     table = _table("in 30 days", "operations", "price", "")
     for one in result.scenarios:
-        table.add_row(one.name, f"{one.operations:,.0f}", f"{result.currency} {one.price:,.2f}", one.words)
+        table.add_row(one.name, f"{one.operations:,.0f}", f"{escape(result.currency)} {one.price:,.2f}", one.words)
     console.print(table)
 
 
 def show_availability(result: Availability, console: Console) -> None:
+    from rich.markup import escape
+
     table = _table("what", "seen by", "began", "until failover", "until healed", "failed pings")
     for one in [*result.outages, *result.stores]:
-        table.add_row(one.path, one.who, _instant(one.began_ms), _seconds(one.seconds_to_failover), _healed(one), str(one.pings_failed))
+        table.add_row(
+            escape(one.path),
+            escape(one.who),
+            _instant(one.began_ms),
+            _seconds(one.seconds_to_failover),
+            _healed(one),
+            str(one.pings_failed),
+        )
     console.print(table if result.outages or result.stores else "no outages")
     for path in result.paths:
         verdict = "[green]met[/green]" if path.met else "[red]missed[/red]"
         console.print(
-            f"{path.path}: {path.attempted} attempted, {path.diverted} diverted, {path.failed} failed: {path.achieved:.4%} accepted, "
-            f"goal {path.target:.4%} {verdict}; the primary alone: {path.primary_only:.4%}"
+            f"{escape(path.path)}: {path.attempted} attempted, {path.diverted} diverted, {path.failed} failed: "
+            f"{path.achieved:.4%} accepted, goal {path.target:.4%} {verdict}; the primary alone: {path.primary_only:.4%}"
         )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ Engine = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 _SILENT_SECONDS = 10
+_LISTEN_SECONDS_MAX = 3_600
 application.command()(follow)
 application.command()(promote)
 
@@ -56,6 +58,7 @@ def init(
     if durability not in ("quorum", "assumed"):
         raise ConfigurationError(f'--durability: found "{durability}"; allowed is quorum or assumed')
     with opened(cluster.engine) as (schema, nodes):
+        schema.must_keep_sessions()
         schema.must_be_durable(durability, now_ms)
         secret = _made_secret(cluster.secret_file)
         made = schema.initialize(secret)
@@ -83,11 +86,14 @@ def _configured(config: Path | None, engine: str | None, secret_file: Path | Non
 def _made_secret(file: Path) -> bytes:
     from tandem.cli.cluster_node import SECRET_BYTES_MIN
 
-    if not file.exists():
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as opened_file:
-            opened_file.write(secrets.token_urlsafe(32) + "\n")
-    secret = file.read_bytes().strip()
+    try:
+        if not file.exists():
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as opened_file:
+                opened_file.write(secrets.token_urlsafe(32) + "\n")
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError(f"--secret-file: {file} cannot be made or read: {error.strerror}; give another file") from error
     if len(secret) < SECRET_BYTES_MIN:
         raise ConfigurationError(f"--secret-file: {file} has {len(secret)} bytes; allowed are {SECRET_BYTES_MIN} or more")
     return secret
@@ -123,18 +129,24 @@ def _beats(nodes: PostgresNodes) -> dict[str, int]:
     return {row[0]: row[2] for row in nodes.look()[0]}
 
 
+def _beats_before(nodes: PostgresNodes, seconds: float) -> dict[str, int]:
+    """So long ago: whose count is the same now was silent."""
+    if not 0 <= seconds <= _LISTEN_SECONDS_MAX:
+        raise ConfigurationError(f"--seconds: found {seconds}; allowed are 0 to {_LISTEN_SECONDS_MAX}")
+    before = _beats(nodes)
+    if before:
+        time.sleep(seconds)
+    return before
+
+
 @application.command()
 def status(
     engine: Engine, as_json: Json = False, seconds: Annotated[float, typer.Option(help="How long to listen for beats.")] = 2.5
 ) -> None:
     """Which nodes there are, which of them beat, and who serves which store."""
-    import time
-
     with opened(engine) as (schema, nodes):
         schema.check(None)
-        before = _beats(nodes)
-        if before:
-            time.sleep(seconds)
+        before = _beats_before(nodes, seconds)
         found = _status(nodes)
     for node in found["nodes"]:
         node["beats"] = node["beat"] != before.get(node["name"])
@@ -226,14 +238,11 @@ def upgrade(
 
     Until then newer nodes write what older ones know. Example: tandem cluster upgrade --engine postgresql://tandem@pg1,pg2/tandem
     """
-    import time
-
     from tandem import __version__
 
     with opened(engine) as (schema, nodes):
         schema.check(None)
-        before = _beats(nodes)
-        time.sleep(seconds if before else 0)
+        before = _beats_before(nodes, seconds)
         known = _status(nodes)["nodes"]
         for node in known:
             if node["version"] == __version__:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import stat
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -48,7 +49,9 @@ def check_engine(settings: ServerSettings, now_ms: Callable[[], int], say: Calla
     connection = EngineConnection(Hosts(cluster.engine), f"tandem check {cluster.node}", SystemClock())
     try:
         schema = Schema(cluster.engine, connection)
-        schema.check(read_secret(cluster))
+        secret = read_secret(cluster)
+        schema.must_keep_sessions()
+        schema.check(secret)
         schema.complete()
         state = schema.must_be_durable(cluster.durability, now_ms)
         for problem in state.problems:
@@ -96,6 +99,11 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
 
     cluster = settings.cluster
     assert cluster is not None
+
+    def must_stop(why: str) -> None:
+        log(why)
+        os.kill(os.getpid(), 15)
+
     clock = OwnersClock(SystemClock())
     hosts = Hosts(cluster.engine)
     nodes = PostgresNodes(EngineConnection(hosts, f"tandem beats {cluster.node}", clock))
@@ -112,10 +120,13 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
             others=others,
             engine_of=cluster.engine_of,
             stall_ms=cluster.stall_deadline_ms,
+            must_stop=must_stop,
         )
         node.first_look()
     except EngineAway as error:
         raise ConfigurationError(f"cluster.engine: {error.description}; is PostgreSQL up?") from error
+    if cluster.secret_file.stat().st_mode & stat.S_IROTH:
+        log(f"everybody here can read {cluster.secret_file}, and join the cluster with it: chmod o= {cluster.secret_file.name}")
     stores = LogSettings(
         segment_bytes=settings.stores.segment_bytes,
         audit_retention_ms=settings.stores.audit_retention_ms,
@@ -124,11 +135,6 @@ def make_node_server(settings: ServerSettings, log: Callable[[str], None], **res
     by_name = {other.name: other.hosts for other in others}
     engines = LedgerEngines(hosts, stores, clock, cluster.node, incarnation, node.may_take, by_name, cluster.engine_of, node.why_away)
 
-    def must_stop(why: str) -> None:
-        log(why)
-        os.kill(os.getpid(), 15)
-
-    node.must_stop = must_stop
     events = EngineEvents(EngineConnection(hosts, f"tandem events {cluster.node}", clock), cluster.node, incarnation)
     atexit.register(events.flush, _LAST_EVENTS_SECONDS)
     keep = rest.pop("on_event", None)

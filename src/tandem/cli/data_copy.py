@@ -66,7 +66,7 @@ def _must_be_complete(namespace: Path, stores: list[Path]) -> None:
 def _look_into(metadata: Path) -> tuple[str, list[int]]:
     """(its identity, the stores that have to be there), without changing anything. Metadata of earlier versions knows neither."""
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{metadata}?mode=ro", uri=True, timeout=10)) as db:
+        with contextlib.closing(sqlite3.connect(f"{metadata.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
             found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
             if found != ["ok"]:
                 raise ConfigurationError(f"{metadata}: is damaged: {'; '.join(found)}")

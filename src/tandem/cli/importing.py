@@ -113,13 +113,12 @@ def _write(to: Path, text: str) -> None:
 def read_topology(connection_string: str, ca_file: Path | None) -> tuple[NamespaceSettings, list[str]]:
     """Everything the administration API tells, and what of it a file cannot say."""
     from azure.core.exceptions import AzureError
-    from azure.servicebus.management import ServiceBusAdministrationClient
 
-    options: dict[str, Any] = {} if ca_file is None else {"connection_verify": str(ca_file)}
+    target = OperationTarget(connection_string, str(ca_file) if ca_file else None)
     try:
-        with ServiceBusAdministrationClient.from_connection_string(connection_string, retry_total=2, **options) as client:
+        with target.administration() as client:
             found, warnings = _NamespaceReader(client).read()
-            return replace(found, relays=_read_relays(OperationTarget(connection_string, str(ca_file) if ca_file else None))), warnings
+            return replace(found, relays=_read_relays(target)), warnings
     except ValueError as error:
         raise ConfigurationError(f"--from: {error}") from error
     except AzureError as error:

@@ -9,13 +9,16 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tandem.cli.configuration.setting_types import DAY_MS, MINUTE_MS, SECOND_MS, Duration, InvalidSetting
 from tandem.cli.listening import listen, shown_address
 from tandem.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tandem.server.settings import TlsSettings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tokens for clients that have secrets.")
 clients = typer.Typer(no_args_is_help=True, add_completion=False, help="Who may have tokens.")
@@ -72,8 +75,8 @@ def serve(
     )
     if settings.publish_ahead_ms > settings.rotate_every_ms:
         raise ConfigurationError("--publish-ahead: must not be longer than --rotate-every")
-    certificates = _certificates(data, certificate, private_key, tuple(name or ()))
-    asyncio.run(_serve(settings, data, listener, *certificates))
+    tls = _certificates(data, certificate, private_key, tuple(name or ()))
+    asyncio.run(_serve(settings, data, listener, tls))
 
 
 @clients.command(name="add")
@@ -162,25 +165,29 @@ def _duration(flag: str, text: str, low: int, high: int) -> int:
         raise ConfigurationError(f'{flag}: found "{text}"; allowed is {kind.allowed}') from None
 
 
-def _certificates(data: Path, certificate: Path | None, private_key: Path | None, names: tuple[str, ...]) -> tuple[Path, Path, Path | None]:
+def _certificates(data: Path, certificate: Path | None, private_key: Path | None, names: tuple[str, ...]) -> TlsSettings:
+    from tandem.server.settings import TlsSettings
     from tandem.wire.tls import TlsError, ensure_certificates
 
     if (certificate is None) != (private_key is None):
         raise ConfigurationError("--certificate and --private-key belong together")
-    if certificate is not None and private_key is not None:
-        return certificate, private_key, None
+    made_for = (socket.gethostname(), *names)
     try:
-        files = ensure_certificates(data, (socket.gethostname(), *names), _now())
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if certificate is not None and private_key is not None:
+            return TlsSettings(certificate=certificate, private_key=private_key)
+        files = ensure_certificates(data, made_for, _now())
     except TlsError as error:
         raise ConfigurationError(f"tls: {error}") from error
     except OSError as error:
         raise ConfigurationError(f"{data} cannot be written: {error.strerror}") from error
-    return files.certificate, files.private_key, files.ca
+    return TlsSettings(certificate=files.certificate, private_key=files.private_key, ca=files.ca, made_for=made_for)
 
 
-async def _serve(settings: Any, data: Path, listener: socket.socket, certificate: Path, private_key: Path, ca: Path | None) -> None:
+async def _serve(settings: Any, data: Path, listener: socket.socket, tls: TlsSettings) -> None:
     from tandem.cli.audit_file import FILE_NAME, audit_to
-    from tandem.cli.log_output import LINES
+    from tandem.cli.log_output import LINES, greet
+    from tandem.cli.served_certificate import ServedCertificate
     from tandem.issuer.clients import ClientBook
     from tandem.issuer.endpoint import TokenEndpoint
     from tandem.issuer.server import IssuerServer
@@ -196,18 +203,23 @@ async def _serve(settings: Any, data: Path, listener: socket.socket, certificate
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
-        await server.start(listener, server_context(certificate, private_key))
+        await server.start(listener, server_context(tls.certificate, tls.private_key))
     except TlsError as error:
         raise ConfigurationError(f"tls: {error}") from error
-    print(f"authority: {settings.url}")
-    print(f"tenant: {settings.tenant}")
-    print(f"issuer: {settings.issuer}")
-    print(f"keys: {settings.keys_url}")
-    if ca is not None:
-        print(f"CA file: {ca}")
     host, port = listener.getsockname()[:2]
-    print(f"ready: listening on {shown_address(host, port)}; data in {data}", flush=True)
+    greet(
+        [
+            f"authority: {settings.url}",
+            f"tenant: {settings.tenant}",
+            f"issuer: {settings.issuer}",
+            f"keys: {settings.keys_url}",
+            *([f"CA file: {tls.ca}"] if tls.ca is not None else []),
+            f"ready: listening on {shown_address(host, port)}; data in {data}",
+        ]
+    )
+    showing = asyncio.create_task(ServedCertificate(tls, server.use_certificate).keep())
     try:
         await stopping.wait()
     finally:
+        showing.cancel()
         await server.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -86,6 +87,9 @@ class IssuerBeside:
 
     async def start(self, tls: TlsSettings) -> None:
         await self._server.start(self._listener, server_context(tls.certificate, tls.private_key))
+
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        self._server.use_certificate(tls)
 
     async def stop(self) -> None:
         await self._server.stop()

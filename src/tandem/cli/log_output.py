@@ -10,6 +10,7 @@ import re
 import select
 import sys
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from tandem.server.log_lines import LogHandler, LogLines
@@ -96,3 +97,15 @@ LINES: Final = OUTPUT.lines
 def note(text: str) -> None:
     """One line for the operator."""
     LINES.say(text)
+
+
+def greet(lines: Iterable[str]) -> None:
+    """On standard output. Nobody may be there to read it, or its disk may be full: that is no reason not to serve."""
+    try:
+        for line in lines:
+            print(line, flush=True)
+    except OSError as error:
+        note(f"standard output cannot be written: {error.strerror}")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is left in its buffer goes there
+        os.close(nowhere)

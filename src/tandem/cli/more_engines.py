@@ -108,6 +108,7 @@ def make_engines(cluster: ClusterSettings, first: Schema, registry: EngineRegist
 
 
 def _make(one: EngineSettings, parts: EngineParts, registry: EngineRegistry, secret: bytes, durability: str) -> bool:
+    parts.schema.must_keep_sessions()
     parts.schema.must_be_durable(durability, now_ms)
     added = registry.add(one.name, one.engine)  # before it is looked at: a database that knows of engines is the first under another name
     try:

@@ -171,6 +171,7 @@ def _line(progress: Progress) -> str:
 
 
 def _table(progress: Progress) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
     done = progress.moved + progress.dead_lettered
@@ -186,7 +187,7 @@ def _table(progress: Progress) -> Any:
     if progress.dead_lettered:
         table.add_row(f"{progress.dead_lettered:,}", "dead-lettered in the backlog")
     for path, reason in list(progress.reasons.items())[:5]:
-        table.add_row("waits", f"{path}: {reason[:100]}")
+        table.add_row("waits", escape(f"{path}: {reason[:100]}"))
     for path, moved in sorted(progress.by_path.items(), key=lambda item: -item[1])[:8]:
-        table.add_row(f"{moved:,}", f"to {path}")
+        table.add_row(f"{moved:,}", escape(f"to {path}"))
     return table

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,13 +12,14 @@ from typing import Any, Final
 from tandem.broker import facts
 from tandem.broker.entities.joined import FRAGMENT_SHIFT
 from tandem.model.clock import SystemClock
+from tandem.model.entity_json import kind_and_path_in
 from tandem.model.errors import ConfigurationError, EngineAway
 from tandem.model.store_row import FIRST_ENGINE, StoreRow
 from tandem.stores.blocks import seed_of
 from tandem.stores.ledger_engines import always
 from tandem.stores.ledger_entries import LedgerRecovery
 from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of
-from tandem.stores.postgres_engines import EngineRegistry
+from tandem.stores.postgres_engines import EngineRegistry, Place
 from tandem.stores.postgres_ledger import FORMAT, PostgresLedger
 from tandem.stores.postgres_nodes import PostgresNodes
 from tandem.stores.postgres_reading import EnginePlace, EngineReader, entities_in_engine
@@ -54,6 +57,8 @@ class PromotedStore:
     """New messages have this sequence number, or a higher one."""
     gaps: list[Gap] = field(default_factory=list)
     engine: str = FIRST_ENGINE
+    unknown: list[str] = field(default_factory=list)
+    """Entities that its journal has, and the catalog has not: whoever serves it drops what is in them."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -64,17 +69,20 @@ class PromotedStore:
             "instant_ms": self.instant_ms,
             "begins_at": self.begins_at,
             "missing": [{"entity": gap.entity, "first": gap.first, "last": gap.last} for gap in self.gaps],
+            "unknown_entities": self.unknown,
         }
 
 
 class _Numbers:
-    """A tenant that only wants to know which number each entity gave last, and when anything happened last."""
+    """A tenant that only wants to know which entities there are, which number each gave last, and when anything happened last."""
 
     def __init__(self) -> None:
         self.last: dict[int, int] = {}
         self.instant = 0
         self.highest = 0
-        """Of the ids of entities that have ever had a message here."""
+        """Of the ids of all entities that were ever here, whether they had messages or not."""
+        self.described: dict[int, bytes] = {}
+        """By id: the entities that are here, as the journal was told of them."""
 
     def replayed(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int, body_bytes: int) -> None:
         self.instant = max(self.instant, at)
@@ -86,6 +94,15 @@ class _Numbers:
             self._gave(entity, seq)
             for target, number, _ in facts.read_targets(key):
                 self._gave(target, number)
+        elif kind == facts.ENTITY:
+            self._told_of(facts.id_of(entity), flags, key)
+
+    def _told_of(self, id_: int, flags: int, key: bytes) -> None:
+        self.highest = max(self.highest, id_)
+        if facts.has_ended(flags):
+            self.described.pop(id_, None)
+        else:
+            self.described[id_] = key
 
     def _gave(self, entity: int, seq: int) -> None:
         self.last[entity] = max(self.last.get(entity, 0), seq)
@@ -125,6 +142,8 @@ class Promotion:
         try:
             standbys.check()
             follow = [name for name in self._dsns if self._follows(standbys.connections[name], standbys.where(name), force)]
+            if not force:
+                _would_agree(standbys.connections)
             for name in follow:
                 _promote(standbys.connections[name], standbys.where(name))
         finally:
@@ -154,7 +173,8 @@ class Promotion:
             # an engine may be ahead of the first, with entities that its catalog has lost: nobody else is given their ids
             highest = max(one.told.highest for one in read if one.row.namespace == namespace)
             first.execute("UPDATE tandem.namespace SET highest_id = greatest(highest_id, %s) WHERE name = %s", (highest, namespace))
-        promoted = [self._go_on(connections, one, entities.get(one.row.namespace, {})) for one in read]
+        counts = Counter(one.row.namespace for one in read)
+        promoted = [self._go_on(connections, one, entities.get(one.row.namespace, {}), counts[one.row.namespace]) for one in read]
         for connection in connections.values():
             connection.execute("DELETE FROM tandem.node")
         return sorted(promoted, key=lambda one: (one.namespace, one.number))
@@ -195,8 +215,8 @@ class Promotion:
             ledger.close()
         return _StoreRead(engine, taken, told, recovery.number - 1)
 
-    def _go_on(self, connections: dict[str, EngineConnection], read: _StoreRead, names: dict[int, str]) -> PromotedStore:
-        """Its numbers go on where nobody can have been."""
+    def _go_on(self, connections: dict[str, EngineConnection], read: _StoreRead, names: dict[int, str], stores: int) -> PromotedStore:
+        """Its numbers go on where nobody can have been. `names`: by id, the entities of its namespace, which has so many `stores`."""
         first, row, told = connections[FIRST_ENGINE], read.row, read.told
         highest = max((seq & _LOCAL for seq in told.last.values()), default=0)
         begins_at = max(highest, row.begins_at) + NUMBERS_LEFT_OUT
@@ -206,13 +226,16 @@ class Promotion:
             "ON CONFLICT (store) DO UPDATE SET begins_at = excluded.begins_at, entity_max = excluded.entity_max",
             (row.id, begins_at, entity_max),
         )
-        mine = {4 * id_ for id_ in _entities_of(first, row.namespace, row.number)}
+        mine = _entities_of(first, row.namespace, row.number, stores)
         gaps = [
             Gap(_name(entity, names), last + 1, (last & ~_LOCAL) + begins_at - 1)
-            for entity, last in sorted((dict.fromkeys(mine, 0) | told.last).items())
+            for entity, last in sorted(({one: _base(one) for one in mine} | told.last).items())
             if facts.id_of(entity) in names
         ]
-        return PromotedStore(row.namespace, row.number, read.block, told.instant, begins_at, gaps, read.engine)
+        ended = first.execute("SELECT id FROM tandem.entity WHERE namespace = %s AND gone", (row.namespace,)).fetchall()
+        known = names.keys() | {id_ for (id_,) in ended}
+        unknown = sorted(kind_and_path_in(key.decode())[1] for id_, key in told.described.items() if id_ not in known)
+        return PromotedStore(row.namespace, row.number, read.block, told.instant, begins_at, gaps, read.engine, unknown)
 
 
 def _promote(connection: EngineConnection, where: str) -> None:
@@ -240,45 +263,93 @@ def _must_be_idle(connection: EngineConnection, where: str) -> None:
         raise ConfigurationError(f"{where}: is a primary, and nodes serve on it ({', '.join(beating)}): there is nothing to promote")
 
 
-def _agree(connections: dict[str, EngineConnection], force: bool) -> None:
-    """The standbys end at different moments: what one of them knows of the stores of another is made true, or refused."""
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """What engines know of each other's stores, and is not so: their standbys end at different moments."""
+
+    stray: list[tuple[str, StoreRow]]
+    """Stores of namespaces that the first engine does not know, and the engine that has them."""
+    lacking: list[tuple[str, Place, bytes]]
+    """Stores that the first engine knows and their own lacks, with what names their journal."""
+    unheard: list[tuple[str, StoreRow]]
+    """Stores that the first engine may not know to be made."""
+
+    def must_be_none(self) -> None:
+        for name, row in self.stray:
+            raise ConfigurationError(
+                f"store-{row.number} of namespace {row.namespace} is in engine {name}, and the first, which is further behind, does not "
+                "know the namespace yet: nobody could reach what is in it. --force strikes it; its tables stay"
+            )
+        for name, (namespace, number), _ in self.lacking:
+            raise ConfigurationError(
+                f"store-{number} of namespace {namespace} is not in engine {name}: it was made after what its standby has, or "
+                "that is the wrong one. --force makes it anew, and empty"
+            )
+
+
+def _differences(connections: Mapping[str, EngineConnection]) -> _Differences:
     first = connections[FIRST_ENGINE]
     known = {row[0] for row in first.execute("SELECT name FROM tandem.namespace").fetchall()}
     rows = first.execute("SELECT namespace, number, engine, journal, made FROM tandem.placed").fetchall()
-    placed = {(row[0], row[1]): (row[2], bytes(row[3])) for row in rows if row[4]}
-    for name in connections.keys() - {FIRST_ENGINE}:
-        connection = connections[name]
-        there = {(row.namespace, row.number): row for row in PostgresNodes(connection).look()[1]}
-        for place, row in there.items():
-            if place[0] not in known:
-                if not force:
-                    raise ConfigurationError(
-                        f"store-{place[1]} of namespace {place[0]} is in engine {name}, and the first, which is further behind, does not "
-                        "know the namespace yet: nobody could reach what is in it. --force strikes it; its tables stay"
-                    )
-                connection.execute("DELETE FROM tandem.store WHERE id = %s", (row.id,))
-            else:
-                first.execute(
-                    "INSERT INTO tandem.placed (namespace, number, engine, journal, made) VALUES (%s, %s, %s, %s, true) "
-                    "ON CONFLICT (namespace, number) DO UPDATE SET made = true",
-                    (*place, name, row.journal),
-                )
-        for place, (engine, journal) in placed.items():
-            if engine == name and place not in there:
-                if not force:
-                    raise ConfigurationError(
-                        f"store-{place[1]} of namespace {place[0]} is not in engine {name}: it was made after what its standby has, or "
-                        "that is the wrong one. --force makes it anew, and empty"
-                    )
-                connection.execute(
-                    "INSERT INTO tandem.store (namespace, number, journal, format) VALUES (%s, %s, %s, %s)", (*place, journal, FORMAT)
-                )
+    found = _Differences([], [], [])
+    for name in sorted(connections.keys() - {FIRST_ENGINE}):
+        there = {(row.namespace, row.number): row for row in PostgresNodes(connections[name]).look()[1]}
+        for row in there.values():
+            (found.unheard if row.namespace in known else found.stray).append((name, row))
+        for namespace, number, engine, journal, made in rows:
+            if made and engine == name and (namespace, number) not in there:
+                found.lacking.append((name, (namespace, number), bytes(journal)))
+    return found
 
 
-def _entities_of(first: EngineConnection, namespace: str, store: int) -> list[int]:
-    """That may have had their first message when it was lost."""
-    rows = first.execute("SELECT id FROM tandem.entity WHERE namespace = %s AND store = %s AND NOT gone", (namespace, store)).fetchall()
-    return [int(row[0]) for row in rows]
+def _agree(connections: Mapping[str, EngineConnection], force: bool) -> None:
+    """What one of them knows of the stores of another is made true, or refused."""
+    if len(connections) == 1:
+        return
+    found = _differences(connections)
+    if not force:
+        found.must_be_none()
+    for name, row in found.stray:
+        connections[name].execute("DELETE FROM tandem.store WHERE id = %s", (row.id,))
+    for name, row in found.unheard:
+        connections[FIRST_ENGINE].execute(
+            "INSERT INTO tandem.placed (namespace, number, engine, journal, made) VALUES (%s, %s, %s, %s, true) "
+            "ON CONFLICT (namespace, number) DO UPDATE SET made = true",
+            (row.namespace, row.number, name, row.journal),
+        )
+    for name, place, journal in found.lacking:
+        connections[name].execute(
+            "INSERT INTO tandem.store (namespace, number, journal, format) VALUES (%s, %s, %s, %s)", (*place, journal, FORMAT)
+        )
+
+
+def _would_agree(connections: Mapping[str, EngineConnection]) -> None:
+    """Before anything is promoted. One that has received more than it shows yet, as a delayed standby has, is asked afterwards."""
+    behind = "SELECT pg_is_in_recovery() AND coalesce(pg_last_wal_replay_lsn() < pg_last_wal_receive_lsn(), false)"
+    if len(connections) > 1 and not any(connection.execute(behind).fetchall()[0][0] for connection in connections.values()):
+        _differences(connections).must_be_none()
+
+
+def _entities_of(first: EngineConnection, namespace: str, store: int, stores: int) -> list[int]:
+    """That may have had their first message when it was lost, as facts name them: of a partitioned one its fragments in this store."""
+    rows = first.execute(
+        "SELECT e.id, e.store, coalesce(t.description, e.description) FROM tandem.entity e LEFT JOIN tandem.entity t "
+        "ON t.namespace = e.namespace AND t.id = e.topic_id WHERE e.namespace = %s AND NOT e.gone",
+        (namespace,),
+    ).fetchall()
+    found: list[int] = []
+    for id_, lives, text in rows:
+        fragments = json.loads(json.loads(text)["entity"]).get("partition_count", 0)
+        if fragments > 1:
+            found += [fragment << facts.FRAGMENT_BITS | 4 * id_ for fragment in range(store, fragments, stores)]
+        elif lives == store:
+            found.append(4 * id_)
+    return found
+
+
+def _base(entity: int) -> int:
+    """The numbers of a fragment are those after it."""
+    return entity >> facts.FRAGMENT_BITS << FRAGMENT_SHIFT
 
 
 def _name(entity: int, names: dict[int, str]) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tandem.cli.log_output import LINES, OUTPUT, note
+from tandem.cli.served_certificate import digest
 from tandem.cli.service_manager import ServiceManager
 from tandem.model.errors import ArgumentRefused, ConfigurationError
 
 if TYPE_CHECKING:
     from tandem.cli.configuration.settings import Configuration
+    from tandem.cli.served_certificate import ServedCertificate
     from tandem.server.reloading import Reloaded
     from tandem.server.settings import ServerSettings, TlsSettings
 
@@ -33,13 +33,13 @@ class Reloader:
         prepare: Callable[[Configuration, int], ServerSettings],
         broker: ReloadableBroker,
         manager: ServiceManager,
-        tls: TlsSettings | None,
+        certificate: ServedCertificate,
     ) -> None:
         self._read = read
         self._prepare = prepare
         self._broker = broker
         self._manager = manager
-        self._certificate = _digest(tls)
+        self._certificate = certificate
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,6 +50,7 @@ class Reloader:
             try:
                 configuration = await asyncio.to_thread(self._read)
                 settings = await asyncio.to_thread(self._prepare, configuration, time.time_ns() // 1_000_000)
+                files = await asyncio.to_thread(digest, settings.tls)
                 tls = await asyncio.to_thread(_new_context, settings.tls)
             except ConfigurationError as error:
                 LINES.warn(f"reload refused, nothing was changed: {error}")
@@ -58,9 +59,7 @@ class Reloader:
                 self._manager.ready("configuration was read again")
             OUTPUT.configure(configuration.log_format, configuration.log_level)
             told = await self._broker.reload(settings, tls)
-            certificate = await asyncio.to_thread(_digest, settings.tls)
-            if certificate != self._certificate:
-                self._certificate = certificate
+            if self._certificate.take(settings.tls, tls, files):
                 told.changed.append("tls certificate")
             _tell(told)
             return told.as_dict()
@@ -84,11 +83,6 @@ def _new_context(tls: TlsSettings | None) -> ssl.SSLContext | None:
         return server_context(tls.certificate, tls.private_key) if tls is not None else None
     except TlsError as error:
         raise ConfigurationError(f"tls: {error}") from error
-
-
-def _digest(tls: TlsSettings | None) -> bytes:
-    files: list[Path] = [tls.certificate, tls.private_key] if tls is not None else []
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).digest()
 
 
 def _tell(told: Reloaded) -> None:

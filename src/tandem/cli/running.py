@@ -23,8 +23,9 @@ from tandem.cli.configuration.keyring import endpoint_host
 from tandem.cli.configuration.settings import Configuration, Flags, load
 from tandem.cli.event_file import EventFile
 from tandem.cli.listening import cannot_listen, is_about_address, shown_address
-from tandem.cli.log_output import LINES, OUTPUT, note
+from tandem.cli.log_output import LINES, OUTPUT, greet, note
 from tandem.cli.reloading import Reloader
+from tandem.cli.served_certificate import ServedCertificate
 from tandem.cli.service_manager import ServiceManager
 from tandem.model.errors import BusError, ConfigurationError
 from tandem.model.limits import Limits
@@ -71,6 +72,9 @@ class RunnableBroker(Protocol):
 
     async def reload(self, settings: ServerSettings, tls: ssl.SSLContext | None) -> Reloaded: ...
 
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        """For connections from now on."""
+
     async def drain(self) -> object:
         """Finish what is under way, for `drain_seconds` at most; what comes back says in words how that went."""
 
@@ -101,6 +105,8 @@ def run(
     with held_workplace(configuration) as (directory, lock):
         settings = prepare(configuration, directory, time.time_ns() // 1_000_000)
         allow_files(settings.limits)
+        if settings.data_dir is not None and settings.cluster is None:
+            allow_file_size(settings.stores.segment_bytes)
         keys = "the root key is the one given" if configuration.root_key else _keys_command(configuration, directory)
         if configuration.is_several:
             from tandem.cli.workers import serve_workers
@@ -146,6 +152,22 @@ def allow_files(limits: Limits) -> None:
         note(f"the system allows {allowed} open files, too few for {connections_max} connections (limits.connections_max); raise ulimit -n")
 
 
+def allow_file_size(segment_bytes: int) -> None:
+    """A segment ends with the block that fills it, and blocks are as large as messages: twice its size is enough."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    wanted = 2 * segment_bytes
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ConfigurationError(
+            f"the system allows files of {hard:,} bytes; segments of a journal need {wanted:,}; "
+            "raise ulimit -f, or lower stores.segment_bytes"
+        )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (wanted, hard))
+
+
 def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSettings:
     """Keys and certificates found or made: the settings as the server gets them."""
     import socket
@@ -165,8 +187,9 @@ def prepare(configuration: Configuration, directory: Path, now: int) -> ServerSe
     try:
         ring.save()
         if tls is None:
-            files = ensure_certificates(directory, (socket.gethostname(), *configuration.tls_names), now)
-            tls = TlsSettings(certificate=files.certificate, private_key=files.private_key, ca=files.ca)
+            names = (socket.gethostname(), *configuration.tls_names)
+            files = ensure_certificates(directory, names, now)
+            tls = TlsSettings(certificate=files.certificate, private_key=files.private_key, ca=files.ca, made_for=names)
         else:
             server_context(tls.certificate, tls.private_key)
     except TlsError as error:
@@ -231,6 +254,9 @@ async def _serve(
     beside = [loop.create_task(tell_what_was_left_out()), loop.create_task(manager.keep_alive())]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, loop, stopping)
+    hung_up = asyncio.Event()
+    if read is not None and not _at_a_terminal():
+        loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # while journals are read: it is done when it can be
     server = make(settings)
     try:
         if issuer is not None and settings.tls is not None:
@@ -251,17 +277,24 @@ async def _serve(
                 found = prepare(configuration, directory, now)
                 return issuer.believed_by(found) if issuer is not None else found
 
-            reloader = Reloader(read, prepared, server, manager, settings.tls)
+            def show(certificate: ssl.SSLContext) -> None:
+                server.use_certificate(certificate)
+                if issuer is not None:
+                    issuer.use_certificate(certificate)
+
+            shown = ServedCertificate(settings.tls, show)
+            beside.append(loop.create_task(shown.keep()))
+            reloader = Reloader(read, prepared, server, manager, shown)
             server.on_reload = reloader.reload
             if not _at_a_terminal():
                 loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
+                if hung_up.is_set():
+                    reloader.on_signal()
         hosts = (listener.host for listener in settings.listeners)
         with _watched(loop, os.environ.get(STALLS_VARIABLE)):
-            said = issuer.greeting() if issuer is not None else []
-            for line in (*said, *greeting(settings, tuple(zip(hosts, server.ports, strict=True)), keys)):
-                print(line)
-            sys.stdout.flush()
-            manager.ready(line)
+            lines = [*(issuer.greeting() if issuer else ()), *greeting(settings, tuple(zip(hosts, server.ports, strict=True)), keys)]
+            greet(lines)
+            manager.ready(lines[-1])
             await stopping.wait()
             manager.stopping("what is under way is finished")
             note(str(await server.drain()))

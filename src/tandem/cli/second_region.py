@@ -175,7 +175,9 @@ def promote(
     state: Annotated[
         Path | None, typer.Option(help="What `follow` kept: how far the other region was known to be.", metavar="FILE")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Although the other region still sends.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although the other region still sends, or a standby has not heard of a store of another.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Make the standby of this region the engine, after the loss of the other one, and say which messages may be missing.
@@ -229,6 +231,10 @@ def _say(promoted: list[PromotedStore], known: dict[str, Any] | None) -> None:
             typer.echo(f"{name}: ends with block {store.block}, written at {_instant(store.instant_ms)}")
         for gap in store.gaps:
             typer.echo(f"  {gap.entity}: messages {gap.first} to {gap.last} may be missing; none of these numbers is given again")
+        for path in store.unknown:
+            typer.echo(
+                f"  {path}: was made after what the first engine has, and is not known there: make it again; what is in it here is lost"
+            )
     typer.echo("what was completed after these instants may be delivered again")
     if several:
         typer.echo(

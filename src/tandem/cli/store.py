@@ -20,6 +20,7 @@ from tandem.stores import verify as verify_store
 from tandem.stores.engines import METADATA, stores_in, without_stores
 from tandem.stores.metadata import Beside, Metadata
 from tandem.stores.recover_metadata import described, recover_metadata
+from tandem.stores.verify import VerifyReport
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into messaging stores, copy them, put them right.")
 
@@ -38,10 +39,15 @@ def stores_below(directory: Path) -> list[Path]:
     """The store directories a path means."""
     if directory.name.startswith("store-"):
         return [directory]
-    found = sorted(directory.glob("store-*")) or sorted(directory.glob("*/store-*"))
+    found = _stores_of(directory, "store-*") or _stores_of(directory, "*/store-*")
     if not found:
         raise without_stores(directory)
     return found
+
+
+def _stores_of(directory: Path, pattern: str) -> list[Path]:
+    """Those that a broker would take for one: not somebody's `store-0.old`."""
+    return sorted(path for path in directory.glob(pattern) if path.name.removeprefix("store-").isdigit() and path.is_dir())
 
 
 @app.command(name="check")
@@ -50,7 +56,7 @@ def check(directory: _Data, as_json: JsonFlag = False) -> None:
 
     Example: tandem store check tandem-data
     """
-    reports = [(path, verify_store(path)) for path in stores_below(directory)]
+    reports = [(path, _verified(path, directory)) for path in stores_below(directory)]
     if as_json:
         print(
             json.dumps(
@@ -70,6 +76,16 @@ def check(directory: _Data, as_json: JsonFlag = False) -> None:
         raise typer.Exit(1)
 
 
+def _verified(path: Path, directory: Path) -> VerifyReport:
+    """Of several, one that is not there (its disk is not mounted) is a problem, and the others are looked at."""
+    try:
+        return verify_store(path)
+    except ConfigurationError as error:
+        if path == directory:
+            raise
+        return VerifyReport(problems=[str(error)])
+
+
 @app.command(name="dump")
 def dump(directory: _Data) -> None:
     """Print every fact as a line of JSON. Exit code 1 when something is damaged: a line says where, and what can be read goes on.
@@ -83,9 +99,11 @@ def dump(directory: _Data) -> None:
                 for fact in journal_dump.dump(path):
                     damaged = damaged or fact["kind"] == journal_dump.DAMAGED
                     print(json.dumps({"store": path.name, **fact}, default=_text))
-            except Corrupt as error:
+            except (Corrupt, ConfigurationError) as error:
+                if path == directory and isinstance(error, ConfigurationError):
+                    raise
                 damaged = True
-                print(json.dumps({"store": path.name, "kind": journal_dump.DAMAGED, "text": error.description}))
+                print(json.dumps({"store": path.name, "kind": journal_dump.DAMAGED, "text": str(error)}))
     except BrokenPipeError:
         raise typer.Exit(0) from None
     if damaged:
@@ -149,23 +167,35 @@ def repair(directory: _Data, as_json: JsonFlag = False) -> None:
 
     Example: tandem store repair tandem-data/tandem/store-0
     """
-    reports = [(path, repairing.repair(path)) for path in stores_below(directory)]
+    reports: list[tuple[Path, repairing.RepairReport]] = []
+    whole = True
+    for path in stores_below(directory):
+        try:
+            report = repairing.repair(path)
+            whole = whole and not report.losses and not report.blocks_lost
+        except Corrupt as error:
+            report = repairing.RepairReport(notes=[f"cannot be repaired: {error.description}"])
+            whole = False
+        reports.append((path, report))
+        if not as_json:
+            _tell_repair(path, report)
     if as_json:
         print(json.dumps([{"store": str(path), **dataclasses.asdict(report)} for path, report in reports]))
-    else:
-        for path, report in reports:
-            print(f"{path}: {report.segments} segments, {len(report.rewritten)} rewritten, {len(report.losses)} records lost")
-            for line in report.notes:
-                print(f"  {line}")
-            for loss in report.losses:
-                what = "the body of" if loss.body_only else "all of"
-                doubt = "" if loss.proved else ", as far as the damaged bytes can be believed"
-                place = f"segment {loss.segment}, offset {loss.offset}"
-                print(f"  lost: {what} {loss.kind}, entity {loss.entity}, sequence number {loss.seq} ({place}){doubt}")
-            if report.blocks_lost:
-                print(f"  blocks that are gone: {', '.join(map(str, report.blocks_lost[:100]))} ({len(report.blocks_lost)} in all)")
-    if any(report.losses or report.blocks_lost for _, report in reports):
+    if not whole:
         raise typer.Exit(1)
+
+
+def _tell_repair(path: Path, report: repairing.RepairReport) -> None:
+    print(f"{path}: {report.segments} segments, {len(report.rewritten)} rewritten, {len(report.losses)} records lost")
+    for line in report.notes:
+        print(f"  {line}")
+    for loss in report.losses:
+        what = "the body of" if loss.body_only else "all of"
+        doubt = "" if loss.proved else ", as far as the damaged bytes can be believed"
+        place = f"segment {loss.segment}, offset {loss.offset}"
+        print(f"  lost: {what} {loss.kind}, entity {loss.entity}, sequence number {loss.seq} ({place}){doubt}")
+    if report.blocks_lost:
+        print(f"  blocks that are gone: {', '.join(map(str, report.blocks_lost[:100]))} ({len(report.blocks_lost)} in all)")
 
 
 @app.command(name="reset")

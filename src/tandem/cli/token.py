@@ -32,5 +32,6 @@ def token(
     if endpoint.token:
         raise ConfigurationError("the connection string has a token of its own and no key to sign with")
     expires_at_ms = time.time_ns() // 1_000_000 + minutes * 60_000
-    made = make_token(f"sb://{endpoint.host}/{entity}", endpoint.key_name, endpoint.key, expires_at_ms)
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    made = make_token(f"sb://{host}/{entity}", endpoint.key_name, endpoint.key, expires_at_ms)
     tell(as_json, made, token=made, entity=entity, expires_at_ms=expires_at_ms)

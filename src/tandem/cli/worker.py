@@ -16,6 +16,7 @@ from tandem.cli import running
 from tandem.cli.configuration.settings import Configuration
 from tandem.cli.log_output import LINES, OUTPUT, note
 from tandem.cli.reloading import Reloader
+from tandem.cli.served_certificate import ServedCertificate
 from tandem.cli.service_manager import ServiceManager
 from tandem.cli.workers import BEAT, BEAT_SECONDS, NOT_RELOADED, READY, RELOADED, WorkerStart
 from tandem.cluster.workers import worker_name
@@ -63,6 +64,7 @@ async def _serve(start: WorkerStart, audit: Audit) -> None:
         running.settle_garbage_collector()
         if start.read is not None:
             reloader = _WorkerReloader(server, start, channel)
+            beside.append(loop.create_task(reloader.certificate.keep()))
             loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
             server.on_reload = reloader.reload if start.number == 0 else None
         handed = _Handed(server, channel, stopping)
@@ -86,7 +88,8 @@ class _WorkerReloader(Reloader):
 
     def __init__(self, server: Server, start: WorkerStart, channel: socket.socket) -> None:
         assert start.read is not None
-        super().__init__(start.read, self._prepared, server, ServiceManager({}), start.settings.tls)
+        self.certificate = ServedCertificate(start.settings.tls, server.use_certificate, leads=start.number == 0)
+        super().__init__(start.read, self._prepared, server, ServiceManager({}), self.certificate)
         self._start = start
         self._channel = channel
         self._of_all: list[str] = []

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 from tandem.cli.configuration.settings import Configuration
 from tandem.cli.listening import listen
 from tandem.cli.lobby import Lobby, is_port_of_http
-from tandem.cli.log_output import LINES, note
+from tandem.cli.log_output import LINES, greet, note
 from tandem.cli.running import greeting, loop_factory, prepare
+from tandem.cli.served_certificate import ServedCertificate
 from tandem.cli.service_manager import ServiceManager
 from tandem.cluster.workers import WorkerPlan, assign_stores, worker_name
 from tandem.model.errors import ConfigurationError
@@ -185,6 +186,7 @@ class Supervisor:
         self._configuration = configuration
         self._read = read
         self._issuer = issuer
+        self._issuer_shows: ServedCertificate | None = None
         self._manager = ServiceManager(os.environ)
         self._settings = settings
         self._plan = plan
@@ -243,11 +245,13 @@ class Supervisor:
             return None
         issuer.publish(file)
         await issuer.start(tls)
+        shown = self._issuer_shows = ServedCertificate(tls, issuer.use_certificate, leads=False)
 
         async def keep() -> None:
             while True:
                 await asyncio.sleep(_PUBLISH_SECONDS)
                 issuer.publish(file)
+                await shown.look()
 
         return asyncio.get_running_loop().create_task(keep())
 
@@ -269,13 +273,10 @@ class Supervisor:
             (wanted.host, listener.getsockname()[1]) for wanted, listener in zip(self._settings.listeners, self._listeners, strict=True)
         ]
         processes = ", ".join(f"{worker.name} {worker.process.pid}" for worker in self._workers if worker.process is not None)
-        print(f"workers: {processes}")
-        for line in self._issuer.greeting() if self._issuer is not None else []:
-            print(line)
-        for line in greeting(self._settings, tuple(addresses), self._keys):
-            print(line)
-        sys.stdout.flush()
-        manager.ready(line)
+        said = self._issuer.greeting() if self._issuer is not None else []
+        lines = [f"workers: {processes}", *said, *greeting(self._settings, tuple(addresses), self._keys)]
+        greet(lines)
+        manager.ready(lines[-1])
 
     # -- connections -------------------------------------------------------------------------
 
@@ -423,6 +424,8 @@ class Supervisor:
             return
         self._configuration = replace(self._configuration, log_format=configuration.log_format, log_level=configuration.log_level)
         self._settings = split_settings(self._settings, found, Reloaded())
+        if self._issuer_shows is not None:
+            self._issuer_shows.follow(self._settings.tls)
 
     async def _watch(self) -> None:
         """A worker that does not answer takes its connections and stores along for as long as it lives: not longer than half a minute."""

@@ -105,6 +105,7 @@ class Watchdog:
             call.interrupt()
 
     def stop(self) -> None:
-        if self.timer is not None:
+        """No more calls will come; those under way are still cut short at their deadlines."""
+        if self.timer is not None and not any(call.task is not None for call in self._calls):
             self.timer.cancel()
             self.timer = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+log = logging.getLogger("tandem.client.outbox")
+
 TABLE = "tandem_outbox"
 DEAD_TABLE = "tandem_outbox_dead"
 _COLUMNS = "entity, lane, message_id, payload, enqueued_ms"
+_PUMP = ".pump"
+"""Beside the file: locked by the process that delivers, and never removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,15 @@ def enrol(connection: Any, entry: OutboxEntry) -> None:
     connection.execute(statement, entry.row())
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is there, None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class SqliteOutboxStore:
     """One SQLite file in WAL mode with full synchronisation; may be the application's own database."""
 
@@ -89,6 +103,9 @@ class SqliteOutboxStore:
         self._path = os.fspath(path)
         self._database: sqlite3.Connection | None = None
         self._lock: int | None = None
+        self._file = ""
+        """Its whole path, whatever directory this process changes to; empty for one in memory."""
+        self._opened: tuple[int, int] | None = None
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -101,6 +118,12 @@ class SqliteOutboxStore:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA busy_timeout=10000")
+        self._file = database.execute("PRAGMA database_list").fetchone()[2]
+        is_new = database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (TABLE,)).fetchone() is None
+        if is_new and self._file and os.path.exists(self._file + _PUMP):
+            log.warning(
+                "%s is a new outbox, but there was one here before: what that held, and had not delivered, is gone with it", self._file
+            )
         database.execute(
             f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY AUTOINCREMENT, entity TEXT NOT NULL, lane TEXT,"
             " message_id TEXT NOT NULL, payload BLOB NOT NULL, enqueued_ms INTEGER NOT NULL)"
@@ -109,12 +132,13 @@ class SqliteOutboxStore:
             f"CREATE TABLE IF NOT EXISTS {DEAD_TABLE} (id INTEGER PRIMARY KEY, entity TEXT NOT NULL, lane TEXT, message_id TEXT NOT NULL,"
             " payload BLOB NOT NULL, enqueued_ms INTEGER NOT NULL, buried_ms INTEGER NOT NULL, error TEXT NOT NULL)"
         )
+        self._opened = _identity(self._file)
         self._database = database
 
     def lead(self) -> bool:
         if self._lock is not None:
             return True
-        handle = os.open(self._path + ".pump", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open((self._file or self._path) + _PUMP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -137,6 +161,12 @@ class SqliteOutboxStore:
             raise
 
     def insert(self, entries: Sequence[OutboxEntry]) -> list[int]:
+        if self._file and _identity(self._file) != self._opened:
+            # SQLite would write on, into a file that nobody finds again.
+            raise sqlite3.OperationalError(
+                f"{self._file} was removed or replaced while the outbox is open: what it held is still delivered, nothing more is taken. "
+                "Open the outbox again"
+            )
         statement = insert_statement("?")
         with self._transaction() as database:
             return [database.execute(statement, entry.row()).lastrowid or 0 for entry in entries]

@@ -37,9 +37,9 @@ class Provisioning:
 class Provisioner:
     """The backlog queues of one pair: their names are known, whether they can be used the secondary says.
 
-    An existing queue is used as it is; a missing one is created if that is permitted. Without administration, or without its Manage
-    claim, a queue exists if a sender for it opens. `confirmed` is told which queues can be used, and how large a message may be, as soon
-    as that is known, and again when it changes.
+    An existing queue is used as it is; a missing one is created if that is permitted. Without administration, without its Manage claim, or
+    while it does not answer (often it has a port of its own), a queue exists if a sender for it opens. `confirmed` is told which queues can
+    be used, and how large a message may be, as soon as that is known, and again when it changes.
     """
 
     def __init__(
@@ -58,7 +58,11 @@ class Provisioner:
         self._tell = tell
         self._confirmed = confirmed
         self._usable: list[str] = []
+        self._found: set[str] = set()
+        """Those that are there: usable, once one of them has said how large a message may be."""
         self._absent: set[str] = set()
+        self._unmanageable: BaseException | None = None
+        """Why administration did not answer in this attempt, if it did not: queues that are there can be used all the same."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -107,48 +111,68 @@ class Provisioner:
     async def _attempt(self) -> list[BaseException]:
         """Ask for each queue not known to be usable; why the others cannot be used. Raises only what says that the key is wrong."""
         errors: list[BaseException] = []
-        usable = set(self._usable)
+        found = self._found
+        self._unmanageable = None
+        deadline = asyncio.get_running_loop().time() + self._settings.attempt_timeout
         try:
-            async with asyncio.timeout(self._settings.attempt_timeout):
+            async with asyncio.timeout(self._settings.attempt_timeout * 0.8):
                 for name in self._names:
-                    error = None if name in usable else await self._usable_error(name)
+                    error = None if name in found else await self._usable_error(name)
                     if error is None:
-                        usable.add(name)
+                        found.add(name)
                         self._absent.discard(name)
                         continue
                     log.warning("the backlog queue %s cannot be used: %s", name, describe(error))
                     errors.append(error)
                     if classify(error) is Verdict.REFUSED:
                         self._absent.add(name)
-                    if classify(error) is Verdict.UNREACHABLE:
+                    if classify(error) is Verdict.UNREACHABLE and error is not self._unmanageable:
                         break  # the others are in the same namespace
-                if len(usable) > len(self._usable):
-                    names = [name for name in self._names if name in usable]
-                    bytes_max = await self._message_bytes_max(names[0])
-                    self._usable = names
-                    self._confirmed(names, bytes_max)
         except TimeoutError as error:
             errors.append(error)
+        if len(found) > len(self._usable):
+            # What a slow secondary has said in time counts: the next attempt asks for the rest.
+            await self._use([name for name in self._names if name in found], deadline, errors)
         return errors
+
+    async def _use(self, names: list[str], deadline: float, errors: list[BaseException]) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                bytes_max = await self._message_bytes_max(names[0])
+        except Exception as error:  # becomes part of the verdict, as if that queue had not answered before
+            verdict = classify(error)
+            if verdict is Verdict.UNAUTHORIZED:
+                raise
+            if verdict is Verdict.REFUSED:
+                self._found.discard(names[0])
+            errors.append(error)
+            return
+        self._usable = names
+        self._confirmed(names, bytes_max)
 
     async def _usable_error(self, name: str) -> BaseException | None:
         """None if the queue can be used now, else why not."""
-        if self._administration is not None:
+        if self._administration is not None and self._unmanageable is None:
             try:
-                if not await self._administration.exists(name):
-                    await self._administration.create(name)
+                async with asyncio.timeout(self._settings.attempt_timeout * 0.4):
+                    if not await self._administration.exists(name):
+                        await self._administration.create(name)
                 return None
             except Exception as error:  # noqa: BLE001 - becomes part of the verdict on this queue
-                if classify(error) is not Verdict.UNAUTHORIZED:
+                verdict = classify(error)
+                if verdict is Verdict.UNREACHABLE:
+                    self._unmanageable = error
+                elif verdict is not Verdict.UNAUTHORIZED:
                     return error
-                log.info("no Manage claim on %s; looking for existing backlog queues instead", self._secondary.host)
+                log.info("%s cannot be managed; looking for existing backlog queues instead: %s", self._secondary.host, describe(error))
         try:
             await self._message_bytes_max(name)
         except ServiceBusError as refusal:
-            if classify(refusal) is Verdict.UNAUTHORIZED:
+            verdict = classify(refusal)
+            if verdict is Verdict.UNAUTHORIZED:
                 raise
-            why: BaseException = refusal
-            return why
+            missing = self._unmanageable if verdict is Verdict.REFUSED else None
+            return missing or refusal  # it may be made when it can be managed again
         return None
 
     async def _message_bytes_max(self, name: str) -> int:

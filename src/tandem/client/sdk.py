@@ -12,6 +12,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
+    ServiceBusConnectionError,
     ServiceBusError,
 )
 
@@ -195,10 +196,25 @@ class SdkReceiver:
             self._payloads.clear()  # of messages the SDK gave back because nobody was receiving
         try:
             messages = await receiver.receive_messages(max_message_count=count_max, max_wait_time=left)
+            await self._take_credit_back(handler._link)
         except BaseException:
             self._discard()
             raise
-        return [self._delivery(message) for message in messages]
+        deliveries = [self._delivery(message) for message in messages]
+        if handler._shutdown:
+            # It met something that it cannot read, says nothing of it, and would find nothing at once from now on.
+            self._discard()
+            if not deliveries:
+                raise ServiceBusConnectionError(message=f"{self.path}: the SDK gave its link up over something it cannot read")
+        return deliveries
+
+    async def _take_credit_back(self, link: Any) -> None:
+        """Nobody reads until the next call. What came meanwhile would be locked here, or given back by the SDK and come again at once."""
+        if link.current_link_credit > 0:
+            try:
+                await link.flow(link_credit=0)
+            except Exception as error:  # noqa: BLE001 - the messages are here all the same; settling them finds out what is wrong
+                log.info("credit of %s not taken back: %s", self.path, error)
 
     def _delivery(self, message: ServiceBusReceivedMessage) -> ReceivedDelivery:
         payload = self._payloads.pop(message._delivery_id, None) if message._delivery_id is not None else None

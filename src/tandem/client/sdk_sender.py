@@ -243,6 +243,8 @@ class SdkSender:
         self.batch_bytes_max = sender._max_batch_size_on_link or self.batch_bytes_max
 
     async def _queued(self, message: Outgoing, timeout: float) -> None:
+        if self._closed:
+            raise NamespaceClosedError(f"the sender for {self.path} is closed")
         if len(self._queue) >= _QUEUED_MAX:
             raise ServiceBusError(f"{_QUEUED_MAX} sends to {self.path} are waiting already; bound your sends in flight")
         deadline = asyncio.get_running_loop().time() + timeout
@@ -255,6 +257,8 @@ class SdkSender:
 
     def _release(self) -> None:
         self._busy = False
+        while self._queue and self._queue[0].outcome.done():
+            self._queue.popleft()  # cancelled: nobody waits for it any more
         if self._queue:
             self._busy = True
             self._pump = asyncio.ensure_future(self._run_pump())
@@ -274,21 +278,33 @@ class SdkSender:
             pump = LinkPump(sender, self._queue)
             await pump.run()
         except Exception as error:  # noqa: BLE001 - told to every waiting caller
-            known = precise(error) if isinstance(error, (ServiceBusError, ValueError)) else precise(_translate(sender, error))
-            self._fail(pump, known, sender)
+            self._fail(pump, self._known(error, sender), sender)
         except BaseException:
-            self._fail(pump, ServiceBusConnectionError(message=f"the sender for {self.path} was closed"), sender)
+            self._fail(pump, self._was_closed(), sender)
             raise
         finally:
             self._pump = None
             self._release()
+
+    def _known(self, error: Exception, sender: ServiceBusSender | None) -> BaseException:
+        if isinstance(error, (ServiceBusError, ValueError)):
+            return precise(error)
+        if self._closed:
+            return self._was_closed()  # the SDK stumbles over what was taken away from it, and would log that as its own failure
+        return precise(_translate(sender, error))
+
+    def _was_closed(self) -> BaseException:
+        error: BaseException = ServiceBusConnectionError(message=f"the sender for {self.path} was closed")
+        return error
 
     def _fail(self, pump: LinkPump | None, error: BaseException, sender: ServiceBusSender | None) -> None:
         if sender is not None:
             self._discard(sender)
         if pump is not None:
             pump.fail(error)
-            return
+        self._fail_queued(error)
+
+    def _fail_queued(self, error: BaseException) -> None:
         while self._queue:
             job = self._queue.popleft()
             if not job.outcome.done():
@@ -314,6 +330,7 @@ class SdkSender:
         self._watchdog.stop()
         if self._pump is not None:
             self._pump.cancel()
+            self._fail_queued(self._was_closed())  # one that has not begun to run tells nobody
         sender, self._sender = self._sender, None
         if sender is not None:
             # The SDK takes up to a second to end its keep-alive; every send has had its outcome, so nobody needs to wait for that.

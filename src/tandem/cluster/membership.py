@@ -186,8 +186,8 @@ class Membership:
         first = self._leader(row)
         if first is not None:
             return first.owner == self.node
-        if row.owner == self.node and (row.wanted == self.node or not self._waits_for(row)):
-            return True
+        if row.owner == self.node:
+            return True  # also if it is wanted elsewhere: nobody else takes it from one who lives, and it goes there once it is open
         if row.owner and (self._lives(row.owner, row.engine) or self._is_back(row)):
             return False
         return row.wanted == self.node or not self._waits_for(row)
@@ -271,3 +271,8 @@ class Membership:
         if row is None or row.epoch <= epoch:
             return ""
         return row.owner or "nobody"
+
+    def doubled(self, namespace: str, number: int, epoch: int) -> str:
+        """Who else has a store under our own epoch: an engine that was restored to an older state counts them again. Empty: nobody."""
+        row = self._rows.get((namespace, number))
+        return row.owner if row is not None and row.epoch == epoch and row.owner != self.node else ""

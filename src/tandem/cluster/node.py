@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
+from tandem.cluster.beats import Beats, ThreadBeats
 from tandem.cluster.engine_watch import EngineWatch, OtherEngine
 from tandem.cluster.membership import BEATS_PER_LEASE, Membership, NodeRow, View
 from tandem.model.clock import Clock, boot_ms
@@ -16,6 +17,8 @@ from tandem.model.store_row import FIRST_ENGINE, StoreRow
 
 _SKEW_MS_MAX: Final = 1_000
 """Clocks of node and engine further apart than this are worth a word."""
+_CAUSES_MAX: Final = 8
+"""So many reasons why the engine does not answer are told until it does."""
 
 
 class Nodes(Protocol):
@@ -52,7 +55,7 @@ class HeldStore(Protocol):
 
 
 class Node:
-    """Methods are called on the loop; one thread beats."""
+    """Methods are called on the loop, but for those that a beat is made of."""
 
     def __init__(
         self,
@@ -66,34 +69,39 @@ class Node:
         others: Sequence[OtherEngine] = (),
         engine_of: Callable[[str, int], str] = lambda namespace, store: "",
         stall_ms: int = 15_000,
+        new_beats: Callable[[Node], Beats] = ThreadBeats,
+        must_stop: Callable[[str], None] | None = None,
     ) -> None:
         """`others`: engines beside the first; `engine_of`: the name of the one that a store lives in; `stall_ms`: stores in one that has
-        not answered for so long are down."""
+        not answered for so long are down; `new_beats`: who beats, and when; `must_stop`: called on the loop when this process
+        must not go on, with the reason."""
         self.name = name
         self.incarnation = incarnation
         self.membership = Membership(name)
         self._nodes = nodes
         self._clock = clock
         self.lease_ms = lease_ms
-        self._interval_ms = lease_ms // BEATS_PER_LEASE
+        self.interval_ms = lease_ms // BEATS_PER_LEASE
         self._hold_after_ms = lease_ms - lease_ms // BEATS_PER_LEASE
         self._log = log
-        self._boot_ms = boot_ms
-        self.must_stop: Callable[[str], None] = log
-        """Called on the loop when this process must not go on, with the reason."""
+        self.boot_ms = boot_ms
+        self._must_stop = must_stop or log
         self._loop_call: Callable[[Callable[[], None]], None] = lambda function: None
-        self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._beats = new_beats(self)
+        self._started = False
+        self._is_deposed = False
         self._engine_of = engine_of
         self._stall_ms = stall_ms
-        self.watches = [EngineWatch(other, self._interval_ms, boot_ms, log) for other in others]
+        self.watches = [EngineWatch(other, self.interval_ms, boot_ms, log) for other in others]
         self._late_engines: frozenset[str] = frozenset()
         self._given_up: set[str] = set()
         """Engines that have been away for so long that their stores are down."""
         self._late = False
         self._last_beat = 0
         """When the last beat that the engine has was begun, on a clock that goes on while the machine sleeps."""
-        self._told_away = ""
+        self._away = ""
+        """Why the engine does not take our beats; empty: it does."""
+        self._told_away: set[str] = set()
         self._told_skew = False
         self.stores: dict[tuple[str, int], HeldStore] = {}
         self._subscribers: dict[str, list[Callable[[int], None]]] = {}
@@ -116,7 +124,7 @@ class Node:
 
     def first_look(self) -> None:
         """Before anything is opened: blocks, and raises EngineAway."""
-        begun = self._boot_ms()
+        begun = self.boot_ms()
         if not self._nodes.beat(self.name, self.incarnation):
             raise EngineAway(f"another process runs as node {self.name}")
         for watch in self.watches:
@@ -127,45 +135,37 @@ class Node:
 
     def start(self, loop_call: Callable[[Callable[[], None]], None]) -> None:
         self._loop_call = loop_call
-        self._thread = threading.Thread(target=self._run, name="tandem-beats", daemon=True)
-        self._thread.start()
+        self._started = True
+        self._beats.start()
 
     def stop(self) -> None:
-        self._ending.set()
         for watch in self.watches:
             watch.stop()
-        if self._thread is not None:
-            self._thread.join(5)
+        self._beats.stop()
 
-    def _run(self) -> None:
-        due = 0
-        while not self._ending.is_set():
-            begun = self._boot_ms()
-            try:
-                if begun < due:
-                    if self._nodes.wait((due - begun) / 1000):
-                        self._call(self._noticed)
-                    continue
-                due = begun + self._interval_ms
-                if not self._nodes.beat(self.name, self.incarnation):
-                    self._call(self._deposed)
-                    return
-                view = self._view()
-            except EngineAway as error:
-                away = error.description
-                self._call(lambda away=away: self._away(away))  # type: ignore[misc]
-                self._ending.wait(self._interval_ms / 1000)
-                continue
-            self._call(lambda view=view, begun=begun: self._take(view, begun))  # type: ignore[misc]
+    def ask(self, begun: int) -> Callable[[], None]:
+        if not self._nodes.beat(self.name, self.incarnation):
+            why = self._why_deposed()
+            self._is_deposed = True
+            return partial(self._deposed, *why)
+        return partial(self._take, self._view(), begun)
+
+    def heed(self, seconds: float) -> Callable[[], None] | None:
+        return self._noticed if self._nodes.wait(seconds) else None
+
+    def is_deposed(self) -> bool:
+        return self._is_deposed
+
+    def has_ended(self) -> None:
         self._nodes.close()
 
     def _noticed(self) -> None:
         for tell in self.on_notice:
             tell()
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def tell(self, what: Callable[[], None]) -> None:
         try:
-            self._loop_call(function)
+            self._loop_call(what)
         except RuntimeError:
             return  # the loop is closed
 
@@ -182,23 +182,34 @@ class Node:
         way = "ahead of" if self.skew_ms < 0 else "behind"
         return f"the clock of this node is {abs(self.skew_ms)} ms {way} the engine's: set both by NTP"
 
-    def _away(self, cause: str) -> None:
-        if not self._told_away:
-            self._told_away = cause
+    def is_away(self, cause: str) -> None:
+        self._away = cause
+        if cause not in self._told_away and len(self._told_away) < _CAUSES_MAX:
+            self._told_away.add(cause)
             self._log(f"the engine does not take our beats: {cause}")
         self.check()
 
-    def _deposed(self) -> None:
+    def _why_deposed(self) -> tuple[str, str]:
+        """And what to do. Blocks."""
+        known = next((row[1] for row in self._nodes.look()[0] if row[0] == self.name), 0)
+        if not known:
+            return f"node {self.name} was struck from the cluster (tandem cluster forget)", "if it is still wanted, start it again"
+        if known < self.incarnation:
+            return "the engine was restored to an older state", "stop all nodes, then start them again"
+        return f"another process runs as node {self.name}", "give each node a name of its own (--node), then start again"
+
+    def _deposed(self, why: str, remedy: str) -> None:
         """Two processes under one name would both think that they are this node."""
         for store in self.stores.values():
-            store.hand_back(f"another process runs as node {self.name}")
-        self.must_stop(f"another process runs as node {self.name}: give each node a name of its own (--node), then start again")
+            store.hand_back(why)
+        self._must_stop(f"{why}: {remedy}")
 
     def _take(self, view: View, begun: int) -> None:
         self._last_beat = begun
-        self.beat_ms = self._boot_ms() - begun
-        if self._told_away:
-            self._told_away = ""
+        self.beat_ms = self.boot_ms() - begun
+        if self._away:
+            self._away = ""
+            self._told_away.clear()
             self._log("the engine takes our beats again")
         skew = self.clock_note()
         if skew and not self._told_skew:
@@ -211,7 +222,9 @@ class Node:
                 self._served_by[row.namespace, row.number] = row.owner
         for (namespace, number), store in self.stores.items():
             by = self.membership.lost(namespace, number, store.epoch) if store.epoch else ""
-            if by:
+            if store.epoch and (other := self.membership.doubled(namespace, number, store.epoch)):
+                store.hand_back(f"the engine was restored to an older state, and node {other} has the store under the same epoch")
+            elif by:
                 store.hand_back(f"node {by} has taken the store over" if by != "nobody" else "the store was taken away by an operator")
             elif store.epoch:
                 to = self.membership.should_leave(namespace, number)
@@ -233,7 +246,7 @@ class Node:
 
     def check(self) -> None:
         """At the start of a turn: a node that was stopped, or cut off, may have been declared dead. It hands out nothing until it knows."""
-        late = self._boot_ms() - self._last_beat > self._hold_after_ms
+        late = self.boot_ms() - self._last_beat > self._hold_after_ms
         if late:
             self._nodes.give_up_after(self.lease_ms)
         engines = self._check_others() if self.watches else self._late_engines
@@ -250,7 +263,7 @@ class Node:
     def _check_others(self) -> frozenset[str]:
         """Those of which the last beat that was looked at is old. Stores in one that stays away are down, so that partitioned entities go
         on without them."""
-        now, seen = self._boot_ms(), self.membership.view.engines
+        now, seen = self.boot_ms(), self.membership.view.engines
         away = [watch for watch in self.watches if watch.is_late(self._hold_after_ms)]
         self._given_up &= {watch.name for watch in away}
         for watch in away:
@@ -268,7 +281,7 @@ class Node:
 
     def may_take(self, row: StoreRow) -> bool:
         """On the thread that opens a store."""
-        return self._thread is not None and self.membership.may_take(row)
+        return self._started and self.membership.may_take(row)
 
     def should_open(self, namespace: str, number: int) -> bool:
         return self.membership.should_open(namespace, number)
@@ -314,7 +327,7 @@ class Node:
         """Where there are several: which of them answer, and how long that took the last time."""
         if not self.watches:
             return []
-        first = {"name": FIRST_ENGINE, "answers": not self._told_away, "cause": self._told_away, "beat_ms": self.beat_ms}
+        first = {"name": FIRST_ENGINE, "answers": not self._away, "cause": self._away, "beat_ms": self.beat_ms}
         others = [{"name": one.name, "answers": not one.away, "cause": one.away, "beat_ms": one.beat_ms} for one in self.watches]
         return [first, *others]
 

@@ -66,7 +66,7 @@ class ClusterNode:
             handle_max=limits.links_per_session_max,
             idle_timeout_ms=_IDLE_MS,
             incoming_window=_WINDOW,
-            message_bytes_ceiling=limits.message_bytes_ceiling,
+            message_bytes_ceiling=2 * limits.message_bytes_ceiling,  # messages in answers have something around them
             sasl=SaslClient(secret=self.secret, nonce=entropy(NONCE_BYTES)),
             properties=self._properties(),
         )

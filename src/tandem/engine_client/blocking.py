@@ -85,7 +85,7 @@ class BlockingClient(ConnectionHandler):
             context = ssl.create_default_context(cafile=endpoint.ca_file)
             return context.wrap_socket(plain, server_hostname=endpoint.host)
         except OSError as error:
-            raise TransportError("connect", f"{endpoint.host}:{endpoint.port}: {error}") from error
+            raise TransportError("connect", f"{endpoint.place}: {error}") from error
 
     # -- pump --------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class BlockingClient(ConnectionHandler):
             try:
                 self._socket.sendall(data)
             except OSError as error:
-                raise TransportError("send", f"{self.endpoint.host}:{self.endpoint.port}: {error}") from error
+                raise TransportError("send", f"{self.endpoint.place}: {error}") from error
 
     def pump(self, timeout: float | None = None) -> bool:
         """Write what is queued, read once. False when nothing came in time."""
@@ -108,16 +108,16 @@ class BlockingClient(ConnectionHandler):
             self.flush()
             return False
         except OSError as error:
-            raise TransportError("receive", f"{self.endpoint.host}:{self.endpoint.port}: {error}") from error
+            raise TransportError("receive", f"{self.endpoint.place}: {error}") from error
         if not data:
-            raise TransportError("closed", f"{self.endpoint.host}:{self.endpoint.port} hung up")
+            raise TransportError("closed", f"{self.endpoint.place} hung up")
         self._engine.receive_bytes(data)
         self.flush()
         if self._engine.closed:
             error_said = self._closed_with
             if error_said is not None:
                 raise TransportError(error_said.condition, error_said.description or "")
-            raise TransportError("closed", f"{self.endpoint.host}:{self.endpoint.port} closed the connection")
+            raise TransportError("closed", f"{self.endpoint.place} closed the connection")
         return True
 
     def pump_until(self, done: Callable[[], bool], what: str, timeout: float | None = None) -> None:
@@ -148,7 +148,7 @@ class BlockingClient(ConnectionHandler):
         now = self._clock.now_ms()
         if not self.endpoint.claims or self._tokens.get(path, 0) > now + _TOKEN_MS // 10:
             return
-        audience = f"sb://{self.endpoint.host}:{self.endpoint.port}/{path}"
+        audience = f"sb://{self.endpoint.place}/{path}"
         token = self.endpoint.token or make_token(audience, self.endpoint.key_name, self.endpoint.key, now + _TOKEN_MS)
         properties: dict[object, object] = {
             "operation": "put-token",

@@ -46,17 +46,31 @@ class Endpoint:
             raise ValueError("connection string: Endpoint=sb://… is missing")
         host = address.partition("://")[2] or address
         host = host.strip("/")
-        name, _, port = host.partition(":")
+        name, port = _host_and_port(host)
         plain = parts.get("usedevelopmentemulator", "") == "true"
         token = parts.get("sharedaccesssignature", "")
         if not token and not (parts.get("sharedaccesskeyname") and parts.get("sharedaccesskey")):
             raise ValueError("connection string: SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature, are missing")
         return cls(
             host=name,
-            port=int(port) if port else (_PLAIN_PORT if plain else _TLS_PORT),
+            port=port or (_PLAIN_PORT if plain else _TLS_PORT),
             tls=not plain,
             key_name=parts.get("sharedaccesskeyname", ""),
             key=parts.get("sharedaccesskey", ""),
             token=token,
             ca_file=ca_file,
         )
+
+    @property
+    def place(self) -> str:
+        """As URLs have it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    """0: the usual one. An address of IPv6 stands in brackets."""
+    numeric, bracket, rest = text[1:].partition("]") if text.startswith("[") else ("", "", "")
+    name, _, port = (numeric, "", rest.removeprefix(":")) if bracket else text.partition(":")
+    if not name or (port and not (port.isdecimal() and int(port) < 65_536)):
+        raise ValueError(f"connection string: found '{text}' as host and port; allowed is host, host:port or [address of IPv6]:port")
+    return name, int(port or 0)

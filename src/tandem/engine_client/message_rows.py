@@ -1,14 +1,19 @@
-"""Encoded messages to columns: every property in a list of its own, in the order the messages came."""
+"""Encoded messages to columns: every property in a list of its own, in the order the messages came.
+
+A broker keeps what it need not understand, so that senders may have put anything there: no value keeps a message from being a row.
+"""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import uuid
 from typing import Any, Final
 
 from tandem.amqp import DecodeError, Timestamp, decode_value, scan
-from tandem.amqp.codec import elements_of
+from tandem.amqp.codec import elements_of, skip_value
 from tandem.amqp.message import DATA, NO_BODY, VALUE, data_of
-from tandem.engine_client.property_text import render
+from tandem.engine_client.property_text import ENCODED, render
 
 _PROPERTY_COLUMNS: Final = (
     "message_id",
@@ -29,6 +34,14 @@ _PROPERTY_COLUMNS: Final = (
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 MARK: Final = "x-tandem-reader"
 """The application property that marks a message deferred by a reader; it is no property of the sender's."""
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999: what a table can show."""
+_PRIORITY_MAX: Final = 255
+
+
+class _Unreadable(bytes):
+    """The encoding of a value that cannot be decoded."""
 
 
 class MessageRows:
@@ -111,9 +124,10 @@ def _row(payload: bytes) -> dict[str, Any]:
     s = scan(payload)
     try:
         if s.header_at >= 0:
-            _header(decode_value(payload, s.header_value)[0], row)
+            with contextlib.suppress(DecodeError):
+                _header(decode_value(payload, s.header_value)[0], row)
         if s.ma_at >= 0:
-            _annotations(decode_value(payload, s.ma_value)[0], row)
+            _annotations(_map(payload, s.ma_value), row)
         if s.properties_at >= 0:
             _properties(payload, s.properties_value, row)
         if s.app_properties_at >= 0:
@@ -142,14 +156,15 @@ def _properties(payload: bytes, at: int, row: dict[str, Any]) -> None:
         if code == 0xA1 or code == 0xA3:
             value, at = _text(payload, at)
         else:
-            value, at = decode_value(payload, at)
-        if name:
+            value, at = _value(payload, at)
+        if name == "creation_time":
+            if isinstance(value, Timestamp) and _FIRST_MS <= value <= _LAST_MS:
+                row[name] = int(value)
+        elif name:
             row[name] = value if type(value) is str else _property(name, value)
 
 
 def _property(name: str, value: object) -> object:
-    if isinstance(value, Timestamp):
-        return int(value)
     if name == "user_id":
         return value if isinstance(value, bytes) else str(value).encode()
     if isinstance(value, (str, uuid.UUID)):
@@ -163,15 +178,15 @@ def _application_properties(payload: bytes, at: int, row: dict[str, Any]) -> Non
     texts: list[tuple[str, str | None]] = []
     types: list[tuple[str, str]] = []
     for _ in range(count >> 1):
-        key, at = _text(payload, at) if payload[at] == 0xA1 else decode_value(payload, at)
+        key, at = _text(payload, at) if payload[at] == 0xA1 else _value(payload, at)
         name = key if type(key) is str else str(key)
         text: str | None
         if payload[at] == 0xA1:
             text, at = _text(payload, at)
             kind = "string"
         else:
-            item, at = decode_value(payload, at)
-            text, kind = render(item)
+            item, at = _value(payload, at)
+            text, kind = (base64.b64encode(item).decode("ascii"), ENCODED) if isinstance(item, _Unreadable) else render(item)
         if name == "DeadLetterReason":
             row["dead_letter_reason"] = text
         elif name == "DeadLetterErrorDescription":
@@ -187,13 +202,36 @@ def _application_properties(payload: bytes, at: int, row: dict[str, Any]) -> Non
 
 def _text(payload: bytes, at: int) -> tuple[str, int]:
     stop = at + 2 + payload[at + 1]
+    return payload[at + 2 : stop].decode(errors="replace"), stop
+
+
+def _value(payload: bytes, at: int) -> tuple[Any, int]:
+    """Text that is not UTF-8 with replacement characters, anything else that cannot be decoded as it is encoded."""
     try:
-        return payload[at + 2 : stop].decode(), stop
-    except UnicodeDecodeError:
-        raise DecodeError(f"string at byte {at} is not UTF-8") from None
+        return decode_value(payload, at)
+    except DecodeError:
+        end = skip_value(payload, at)
+        code = payload[at]
+        if code in (0xA1, 0xA3, 0xB1, 0xB3):
+            return payload[at + (2 if code < 0xB0 else 5) : end].decode(errors="replace"), end
+        return _Unreadable(payload[at:end]), end
 
 
-def _annotations(value: Any, row: dict[str, Any]) -> None:
+def _map(payload: bytes, at: int) -> dict[Any, Any]:
+    """As far as it can be read."""
+    with contextlib.suppress(DecodeError):
+        whole: Any = decode_value(payload, at)[0]
+        return dict(whole)
+    found: dict[Any, Any] = {}
+    with contextlib.suppress(DecodeError, IndexError, TypeError):  # the last one: a key that cannot be one
+        count, at = elements_of(payload, at)
+        for _ in range(count >> 1):
+            key, at = _value(payload, at)
+            found[key], at = _value(payload, at)
+    return found
+
+
+def _annotations(value: dict[Any, Any], row: dict[str, Any]) -> None:
     others: list[tuple[str, str | None]] = []
     for key, item in value.items():
         name = str(key)
@@ -220,7 +258,7 @@ _ANNOTATION_COLUMNS: Final = {
 
 def _header(value: Any, row: dict[str, Any]) -> None:
     for name, item in zip(("durable", "priority", "time_to_live_ms", "", "delivery_count"), value, strict=False):
-        if name and item is not None:
+        if name and isinstance(item, int) and (name != "priority" or item <= _PRIORITY_MAX):
             row[name] = bool(item) if name == "durable" else int(item)
 
 
@@ -250,5 +288,4 @@ def _annotation(payload: bytes, name: str) -> object:
 
 def _value_in_map(payload: bytes, at: int, name: str) -> object:
     """None if there is no such section, or nothing of that name in it."""
-    value: Any = decode_value(payload, at)[0] if at >= 0 else {}
-    return value.get(name)
+    return _map(payload, at).get(name) if at >= 0 else None

@@ -20,6 +20,7 @@ from tandem.gateway.amqp.jms import milliseconds
 from tandem.gateway.common_form import read_common_form, remember_header
 from tandem.gateway.decimals import DECIMAL128, in_service_layout
 from tandem.gateway.views import application_properties_of, as_text, changed_message, forwarded_message, view_of_message
+from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import ArgumentRefused, BusError, DecodeFailed, InvalidField, MessageSizeExceeded, NotAllowed
 from tandem.model.message import NO_TTL, Message
 
@@ -82,9 +83,9 @@ def token_to_uuid(tag: bytes) -> bytes:
     return tag[3::-1] + tag[5:3:-1] + tag[7:5:-1] + tag[8:]
 
 
-def _with_symbols(buf: bytes, at: i64, count: i64, end: i64) -> bytes:
+def _with_symbols(buf: bytes, at: i64, count: i64, end: i64, section: str = "message-annotations") -> bytes:
     """The map of annotations whose elements begin at `at`, its keys in the shortest form of a symbol. A client written in C (uamqp)
-    sends the annotations of a received message again under strings."""
+    sends the annotations of a received message again under strings; Java's client writes footers so, and cannot read them."""
     parts: list[bytes] = []
     left: i64 = count
     while left > 0:
@@ -98,13 +99,21 @@ def _with_symbols(buf: bytes, at: i64, count: i64, end: i64) -> bytes:
             name_at: i64 = key_at + (2 if code == 0xA1 else 5)
             name = buf[name_at:value_at]
             if not name.isascii():
-                raise DecodeError(f"message-annotations: the key {name[:40]!r} is no symbol, whose characters are ASCII")
+                raise DecodeError(f"{section}: the key {name[:40]!r} is no symbol, whose characters are ASCII")
             parts.append(encode_value(Symbol(name.decode("ascii"))) + buf[value_at:at])
         else:
             parts.append(buf[key_at:at])
     if at != end:
-        raise DecodeError(f"message-annotations: elements end at byte {at}, the section at byte {end}")
+        raise DecodeError(f"{section}: elements end at byte {at}, the section at byte {end}")
     return compound(0xC1, b"".join(parts), count)
+
+
+def _has_string_key(buf: bytes, at: i64, end: i64) -> bool:
+    while at < end:
+        if buf[at] == 0xA1 or buf[at] == 0xB1:
+            return True
+        at = skip_value(buf, skip_value(buf, at))
+    return False
 
 
 class _Scan:
@@ -124,6 +133,8 @@ class _Scan:
         self.session_id: str | None = None
         self.is_ping: bool = False
         self.body_bytes: int = 0
+        self.expires_at: int = 0
+        self.created_at: int = 0
 
     def walk(self, payload: bytes) -> bytes:
         """Returns the bare message: all sections but header and annotations."""
@@ -142,7 +153,12 @@ class _Scan:
         value, end = s.app_properties_value, s.app_properties_end
         if value >= 0 and payload.find(DECIMAL128, value, end) >= 0:
             payload = payload[:value] + in_service_layout(payload[value:end], 0) + payload[end:]
-        return s.bare(payload)
+        bare = s.bare(payload)
+        if s.footer_at >= 0:
+            count, at = elements_of(payload, s.footer_value)
+            if _has_string_key(payload, at, s.footer_end):
+                bare = bare[: s.footer_at - s.footer_end] + b"\x00\x53\x78" + _with_symbols(payload, at, count, s.footer_end, "footer")
+        return bare
 
     def header_fields(self, buf: bytes, at: i64, after: i64) -> None:
         count, at = elements_of(buf, at)
@@ -271,10 +287,17 @@ class _Scan:
                     if not isinstance(value, str) or isinstance(value, Symbol):
                         raise InvalidField(f"The property group-id (SessionId) must be a string, found {type(value).__name__}.")
                     self.session_id = value
+                elif field == 8 and buf[at] == 0x83:
+                    self.expires_at = int.from_bytes(part(buf, at + 1, end), "big", signed=True)
+                elif field == 9 and buf[at] == 0x83:
+                    self.created_at = int.from_bytes(part(buf, at + 1, end), "big", signed=True)
             at = end
             field += 1
         if at != section_end:
             raise DecodeError(f"properties: {count} fields end at byte {at}, the section at byte {section_end}")
+        if self.ttl_ms == _UINT_MAX and self.expires_at and self.created_at:
+            # More than a header can say (49 days): clients then write its most there, and the whole of it as the difference of these.
+            self.ttl_ms = min(max(self.expires_at - self.created_at, _UINT_MAX), MAX_DURATION_MS)
 
 
 def _text(buf: bytes, at: i64, what: str) -> str:

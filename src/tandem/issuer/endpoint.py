@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import math
 import uuid
 from collections.abc import Callable, Mapping
@@ -144,7 +143,7 @@ def credentials(form: Mapping[str, str], authorization: str) -> tuple[str, str]:
     if authorization[:6].casefold() == "basic ":
         try:
             user, colon, password = base64.b64decode(authorization[6:].strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             raise Refusal("invalid_client", "The Authorization header cannot be read.", 401) from None
         if colon:
             return unquote_plus(user), unquote_plus(password)

@@ -22,6 +22,7 @@ from tandem.model.clock import Clock
 from tandem.model.errors import ConfigurationError
 from tandem.tokens.key_set import REVOKED
 from tandem.wire.patience import GuardedHandler
+from tandem.wire.tls import changing_context
 
 logger: Final = logging.getLogger("tandem.issuer")
 
@@ -70,6 +71,7 @@ class IssuerServer:
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
         await asyncio.to_thread(self._keys.look_after, self._clock.now_ms())
+        self._tls = tls
         loop = asyncio.get_running_loop()
         server = self._server = web.Server(self._serve)
 
@@ -81,14 +83,24 @@ class IssuerServer:
                 header_ms_max=self._header_ms_max,
                 keepalive_timeout=30,
                 lingering_time=2.0,
+                auto_decompress=False,
                 access_log=None,
                 logger=logger,
             )
 
         self._door = await loop.create_server(
-            handler, sock=listener, ssl=tls, backlog=512, ssl_handshake_timeout=_HANDSHAKE_SECONDS_MAX, ssl_shutdown_timeout=2
+            handler,
+            sock=listener,
+            ssl=changing_context(lambda: self._tls),
+            backlog=512,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS_MAX,
+            ssl_shutdown_timeout=2,
         )
         self._looking = asyncio.create_task(self._look_after_keys())
+
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        """For connections from now on."""
+        self._tls = tls
 
     async def stop(self) -> None:
         if self._looking is not None:
@@ -146,6 +158,9 @@ class IssuerServer:
         return Answer(404, {"error": "invalid_request", "error_description": "There is nothing here."})
 
     async def _token(self, request: web.BaseRequest) -> Answer:
+        if request.headers.get("Expect", "").casefold() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
         try:
             async with asyncio.timeout(self._body_ms_max / 1000):
                 body = await request.content.read(_BODY_BYTES_MAX + 1) if request.can_read_body else b""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 MAX_DURATION_MS = 922_337_203_685_477
 """TimeSpan.MaxValue in milliseconds: "for ever" in every duration of Service Bus."""
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: what would be later is never."""
 
 MINUTE_MS = 60_000
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tandem.relay.headers import HOP_BY_HOP
 
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 RESPONSE_STATUSES_OF_THE_RELAY = frozenset({502, 504})
 """A sender tells by them that the relay, not the listener, failed: a listener may not use them."""
 
@@ -56,7 +58,7 @@ def read(text: str) -> Response | RenewToken | None:
     """None: something we do not know, which is ignored. Raises CommandRefused."""
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(told, dict):
         return None
@@ -85,7 +87,7 @@ def _response(told: dict[str, Any]) -> Response:
         values = value if isinstance(value, list) else [value]
         for one in values:
             if name.casefold() not in HOP_BY_HOP:
-                kept.append((_clean(name), _clean(str(one))))
+                kept.append((_name(name), _clean(str(one))))
     return Response(
         request_id=str(told.get("requestId", "")),
         status=int(status),
@@ -93,6 +95,13 @@ def _response(told: dict[str, Any]) -> Response:
         headers=kept,
         has_body=bool(told.get("body", False)),
     )
+
+
+def _name(text: str) -> str:
+    """A name with a space or a colon in it would be read as another header, or as none."""
+    if not _TOKEN.fullmatch(text):
+        raise CommandRefused(f"{text[:40]!r} is no name of a header")
+    return text
 
 
 def _clean(text: str) -> str:

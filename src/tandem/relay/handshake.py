@@ -49,4 +49,6 @@ def read_handshake(method: str, headers: Mapping[str, str]) -> Handshake:
     if length != 16:
         raise ArgumentRefused("Sec-WebSocket-Key must be 16 bytes in base64.")
     offered = headers.get("Sec-WebSocket-Protocol", "")
+    if not offered.isascii():
+        raise ArgumentRefused("Sec-WebSocket-Protocol must be ASCII.")  # it is answered with one of them
     return Handshake(key, tuple(name for part in offered.split(",") if (name := part.strip())))

@@ -9,7 +9,7 @@ from typing import Final
 from tandem.model.clock import Clock
 from tandem.model.errors import BusError
 from tandem.relay.answers import AnswerReader, CommandTooLong, Exchange
-from tandem.relay.close_codes import NORMAL, POLICY_VIOLATION, TOO_BIG
+from tandem.relay.close_codes import POLICY_VIOLATION, TOO_BIG
 from tandem.relay.frames import Piece
 from tandem.relay.socket import RelaySocket, answer_code
 
@@ -81,7 +81,7 @@ class ListenerChannel:
         """What is sent here is small; nothing new is begun with a listener that does not read (`takes_more`)."""
 
     def peer_closed(self, socket: RelaySocket, code: int, reason: str) -> None:
-        self._answers.ended(code == NORMAL)
+        self._answers.ended(False)  # no client ends a body with it here: it stopped in the middle
         socket.close(answer_code(code), reason)
 
     def socket_lost(self, socket: RelaySocket) -> None:

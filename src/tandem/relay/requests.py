@@ -189,6 +189,7 @@ class HttpDoor:
         has_body = not (whole and not first and not request.can_read_body)
         text = commands.request(address, id_, request.method, requested, headers, has_body, remote_of(request))
         sending: asyncio.Task[None] | None = None
+        answered = False
         try:
             if whole and len(text) <= self._limits.relay_control_bytes_max:
                 channel.send_request(text, first if has_body else None)
@@ -201,15 +202,19 @@ class HttpDoor:
                 if has_body:
                     sending = asyncio.get_running_loop().create_task(self._send_body(request, first, meeting))
             response, body = await self._head(exchange)
-            return await self._answer(namespace, request, response, body)
+            answer = await self._answer(namespace, request, response, body)
+            answered = True
+            return answer
         finally:
             exchange.over = True
             channel.exchanges.pop(id_, None)
             self._desk.close(rendezvous)
             if sending is not None:
                 sending.cancel()
-            if exchange.socket is not None:
+            if exchange.socket is not None and answered:
                 exchange.socket.close(NORMAL, "")
+            elif exchange.socket is not None:
+                exchange.socket.close(GOING_AWAY, "the request is over")  # 1000 would say that its body was whole
             elif rendezvous.arrival.done() and not isinstance(came := rendezvous.arrival.result(), Rejection):
                 came[0].close(GOING_AWAY, "the request is over")  # it came in the same moment
 

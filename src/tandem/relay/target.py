@@ -65,11 +65,17 @@ class RelayTarget:
 
 def is_websocket_path(raw_target: str) -> bool:
     """`/$hc/…`, where `$` may have come as `%24`."""
-    return unquote(raw_target[1:].partition("?")[0].partition("/")[0]).casefold() == _WEBSOCKET_ROOT
+    return unquote(_origin_form(raw_target)[1:].partition("?")[0].partition("/")[0]).casefold() == _WEBSOCKET_ROOT
+
+
+def _origin_form(raw_target: str) -> str:
+    """Proxies may send a whole address (RFC 9112 3.2.2)."""
+    return raw_target if raw_target.startswith("/") else "/" + raw_target.partition("://")[2].partition("/")[2]
 
 
 def read_target(raw_target: str) -> RelayTarget:
     """Of either form."""
+    raw_target = _origin_form(raw_target)
     path, _, query = raw_target.partition("?")
     raw = path.split("/")[1:]
     if is_websocket_path(raw_target):

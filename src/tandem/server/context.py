@@ -89,6 +89,8 @@ class NamespaceContext:
         """Sees what other nodes have changed in the namespace. None: nobody else does."""
         self.fault_points: FaultPoints | None = None
         """None: no faults may be injected."""
+        self.metadata_trouble: str = ""
+        """Why entities cannot be changed, for the operator."""
         self.claims = ClaimedLeases()
         self.sent_once = SentOnce()
         self.relays = Relays()

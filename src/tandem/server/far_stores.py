@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, cast
 
@@ -55,6 +54,7 @@ class PeerStores(FarStores):
         self._ownership = ownership
         self._ask = ask
         self._epochs = epochs
+        self._asked_ns = 0
         self._askers: dict[int, bytes] = {}
         """By queue the name under which it asks, another one after each replay, and greater."""
         self._last_askers: dict[int, bytes] = {}
@@ -136,7 +136,8 @@ class PeerStores(FarStores):
 
     async def _learn(self, source: int, own: int, must: list[int], then: FarArrivals) -> None:
         epoch = self._epochs.epoch(own) if self._epochs is not None and own >= 0 else 0
-        self._askers[source] = struct.pack("!QQ", epoch, time.monotonic_ns())
+        self._asked_ns = max(self._asked_ns + 1, self._context.connection_clock.steady_ms() * 1_000_000)
+        self._askers[source] = struct.pack("!QQ", epoch, self._asked_ns)
         found: dict[int, list[int]] = {}
 
         async def ask(store: int) -> None:

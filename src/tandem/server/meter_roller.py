@@ -47,6 +47,8 @@ class MeterRoller:
         self._log = log
         self._busy: set[int] = set()
         self._retry_at: dict[int, int] = {}
+        self._told: dict[int, str] = {}
+        """Why meters cannot be written, as the operator was told last."""
         self._looked_at = 0
 
     def clock_jumped(self, by_ms: int) -> None:
@@ -81,11 +83,14 @@ class MeterRoller:
         try:
             if rows:
                 written = await asyncio.to_thread(self._files[index].append, number, length, lines_of(book, rows))
+                self._told.pop(index, None)
                 book.rolled(rows, number, written, self._namespace.turn.begin())
                 self._namespace.turn.schedule()
         except OSError as error:
             self._retry_at[index] = self._namespace.turn.now + _RETRY_MS
-            self._log(f"{self._namespace.name} store-{index}: meters cannot be written ({error}); they stay in the journal")
+            if str(error) != self._told.get(index):  # once: it may go on for days
+                self._told[index] = str(error)
+                self._log(f"{self._namespace.name} store-{index}: meters cannot be written ({error}); they stay in the journal")
         except StoreUnavailable:
             return  # the store went down meanwhile: it will find the rows in its journal, and the file as long as it was
         finally:

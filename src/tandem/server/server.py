@@ -40,7 +40,9 @@ from tandem.server.faults import Faults
 from tandem.server.following import FollowingAdmin, LeadingAdmin, NodeAdmin
 from tandem.server.history import NamespaceHistory
 from tandem.server.idle_entities import IdleEntities
+from tandem.server.metadata_watch import metadata_watch
 from tandem.server.meter_roller import MeterRoller
+from tandem.server.open_files import no_file_for_connection
 from tandem.server.settings import NamespaceSettings, ServerSettings
 from tandem.server.shared_stores import EngineCatalog, SharedStores, TakenStore
 from tandem.server.state_changes import StateChanges
@@ -201,6 +203,10 @@ class Server:
             await reload_namespace(context, admin, old.namespaces[number], settings.namespaces[number], told, entities_too)
         return told
 
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        """For connections from now on."""
+        self._tls = tls
+
     async def drain(self) -> Drained:
         """Before `stop`: what clients have in hand is finished, for `drain_seconds` at most, and nothing new begins."""
         self._stop_listening()
@@ -321,10 +327,8 @@ class Server:
         supervisor.tell_opening()
         self.supervisors.append(supervisor)
         files = [self._engines.open_meters(wanted.name, index) for index in range(settings.stores.count)]
-        meters = MeterRoller(namespace, files, context.spawn, self._warn)
-        self.meters.append(meters)
-        history = NamespaceHistory(context, settings.data_dir, self.loop_lag)
-        self.histories.append(history)
+        self.meters.append(MeterRoller(namespace, files, context.spawn, self._warn))
+        self.histories.append(NamespaceHistory(context, settings.data_dir, self.loop_lag))
         self.reports.append(ClientReports())
         if self._faults_allowed:
             faults = Faults(self._chance, settings.stores.count)
@@ -332,7 +336,8 @@ class Server:
             context.fault_points = FaultPoints(namespace, faults, context.connections, self._log, apply_store_faults)
             self.driver.chores.append(context.fault_points)
         self.driver.contexts.append(context)
-        self.driver.chores.extend((supervisor, meters, IdleEntities(context), history))
+        self.driver.chores.extend((supervisor, self.meters[-1], IdleEntities(context), self.histories[-1]))
+        self.driver.chores.extend(metadata_watch(context, catalog, settings.data_dir, cluster))
 
     def _share(self, context: NamespaceContext, admin: NamespaceAdmin, catalog: Catalog, journals: list[Journal]) -> SharedStores | None:
         """In a cluster: other nodes change the catalog too, and a journal is opened when it is this node's turn."""
@@ -473,10 +478,11 @@ class Server:
         """AMQP connections over all namespaces."""
         return sum([len(context.connections) for context in self.contexts])
 
-    def _full(self) -> bool:
+    def _full(self, descriptor: int) -> str:
         """Too many even to be told so: with those that have not said yet what they speak, and those that speak HTTP."""
         served = self.connection_count() + (self._front.connection_count() if self._front is not None else 0)
-        return served + len(self._lobby) >= self.settings.limits.connections_max + _CONNECTIONS_TOLD
+        is_full = served + len(self._lobby) >= self.settings.limits.connections_max + _CONNECTIONS_TOLD
+        return no_file_for_connection(descriptor) or ("there are too many connections" if is_full else "")
 
     # -- turns -------------------------------------------------------------------------------
 

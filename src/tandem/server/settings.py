@@ -108,6 +108,8 @@ class TlsSettings:
     certificate: Path
     private_key: Path
     ca: Path | None = None
+    made_for: tuple[str, ...] = ()
+    """Of a generated certificate: the names it is for. It is renewed when it nears its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

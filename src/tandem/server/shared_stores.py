@@ -27,6 +27,8 @@ class TakenStore(Protocol):
         """On a thread."""
         ...
 
+    def is_served_by(self, node: str) -> None: ...
+
 
 class SharedStores:
     """The supervisor's keeper in a cluster."""
@@ -50,6 +52,11 @@ class SharedStores:
 
     def should_open(self, store: int) -> bool:
         return self._node.should_open(self._namespace, store)
+
+    def is_down(self, store: int) -> None:
+        owner = self._node.membership.owner(self._namespace, store)
+        if owner is not None and owner != self._node.name:
+            self._stores[store].is_served_by(owner)
 
     async def acquire(self, store: int) -> None:
         row = await asyncio.to_thread(self._stores[store].take)

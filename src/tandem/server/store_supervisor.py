@@ -22,6 +22,9 @@ _CORRUPT_PAUSE_MS: Final = 60_000
 """A damaged store is looked at again now and then: somebody may have put its files right."""
 
 
+_DELIVERING: Final = (StoreState.UP, StoreState.DEGRADED)
+
+
 class SetFaults(Protocol):
     def __call__(self, namespace: str, index: int, *, down: bool, failing: bool, full: bool, sync_delay_ms: int) -> None: ...
 
@@ -30,6 +33,9 @@ class Keeper(Protocol):
     """Says which stores of a namespace this node may open, where several nodes share them."""
 
     def should_open(self, store: int) -> bool: ...
+
+    def is_down(self, store: int) -> None:
+        """It is down here, and nobody opens it now: if another node serves it, its journal is told so."""
 
     async def acquire(self, store: int) -> None:
         """The store is this node's from now on, and everything that it may speak of is known. BusError if it cannot be had."""
@@ -104,7 +110,8 @@ class StoreSupervisor:
     def _look_at_room(self) -> None:
         for tenant in self._context.namespace.stores:
             tenant.backing.short_of_room = tenant.journal.short_of_room
-            suspended = tenant.journal.health.state is StoreState.SUSPENDED
+            # One that has stopped too, until it is taken out of service: it may be somebody else's, who hands out the same messages.
+            suspended = tenant.journal.health.state not in _DELIVERING
             if suspended is not tenant.backing.suspended:
                 tenant.backing.suspended = suspended
                 for queue in () if suspended else tenant.queues.values():
@@ -125,6 +132,9 @@ class StoreSupervisor:
             journal = tenant.journal
             journal.check_stalled(self._stall_ms_max)
             health = journal.health
+            if health.state is StoreState.DOWN and self._keeper is not None:
+                self._keeper.is_down(index)
+                health = journal.health
             if health.notes is not self._told[index]:
                 self._tell_notes(index, health)
             if tenant.entities.missing is not self._missing[index]:
@@ -220,6 +230,7 @@ class StoreSupervisor:
                 self._keeper.replayed(index, fresh.last_instant)
             self._context.turn.begin()
             reopening.swap()
+            self._look_at_room()  # it may be held
             self._refused.pop(index, None)
             self._up_since[index] = self._context.turn.now
             # At once: if it stops again before the next look, its new queues have to be taken out of service too.

@@ -12,13 +12,25 @@ from tandem.model.clock import Clock
 
 
 class Machine:
-    """Whoever owns callbacks: a broker's process, or the clients. Callbacks of a dead one never run."""
+    """Whoever owns callbacks: a broker's process, or the clients. Callbacks of a dead one never run, those of one that is stopped later."""
 
-    __slots__ = ("alive", "name")
+    __slots__ = ("alive", "name", "wakes_at")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.wakes_at = 0.0
+        """Until then nothing happens on it; whatever is due happens afterwards, in its order."""
+
+    def die(self) -> None:
+        self.alive = False
+
+    def sleep_until(self, instant: float) -> None:
+        self.wakes_at = instant
+
+    @property
+    def host(self) -> str:
+        return self.name.partition("#")[0]
 
 
 _copy_context: Final = contextvars.copy_context
@@ -115,6 +127,10 @@ class Agenda:
                 context = event.context
                 machine: Machine = context.get(MACHINE, clients)
                 if not machine.alive:
+                    continue
+                if machine.wakes_at > self._time:
+                    self._number += 1
+                    _heappush(self._timers, (machine.wakes_at, self._number, event))
                     continue
                 self.event_count += 1
                 try:

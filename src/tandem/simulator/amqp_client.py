@@ -197,7 +197,7 @@ class AmqpClient(ConnectionHandler):
             code = int(cast(int, said["status-code"]))
             if code >= 300:
                 refusal = AmqpError(_NOT_FOUND if code == 404 else _AUTH_FAILED, str(said.get("status-description")))
-                answer.set_exception(PeerRefused(refusal, f"status {code}"))
+                _fail(answer, PeerRefused(refusal, f"status {code}"))
             else:
                 answer.set_result((code, {}))
             return
@@ -205,7 +205,7 @@ class AmqpClient(ConnectionHandler):
         if status >= 400:
             condition = message.application_properties.get("errorCondition")
             text = message.application_properties.get("statusDescription")
-            answer.set_exception(PeerRefused(AmqpError(str(condition), str(text)), f"status {status}"))
+            _fail(answer, PeerRefused(AmqpError(str(condition), str(text)), f"status {status}"))
         else:
             answer.set_result((status, cast("dict[str, Any]", message.body or {})))
 

@@ -140,6 +140,12 @@ class Checker:
             fate.recover()
             self._recovered += 1
 
+    def came_late(self, key: str) -> None:
+        """Seen under a lock that was lost on the way: whatever became of it since was right."""
+        self._seen += 1
+        if key not in self._fates:
+            self.wrong(f"{key} was never sent")
+
     def settling(self, key: str) -> None:
         """Asked to remove it: from now on it may be gone."""
         self._fates[key].ask_to_settle()

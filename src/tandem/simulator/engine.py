@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
-from typing import Final
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from tandem.model.errors import EngineAway
 from tandem.model.store_row import StoreRow
@@ -28,7 +28,7 @@ Segments = dict[int, dict[int, tuple[int, int, bytes, bytes]]]
 """By segment and number: epoch, offset, entry, block."""
 
 
-class _State:
+class LedgerState:
     """What one machine of the engine has of one store."""
 
     def __init__(self, row: StoreRow, segments: Segments | None = None, beats: dict[str, int] | None = None) -> None:
@@ -37,31 +37,34 @@ class _State:
         self.beats = beats or {}
         """By node, how often it has said that it lives."""
 
-    def copy(self) -> _State:
-        return _State(self.row, {segment: dict(rows) for segment, rows in self.segments.items()}, dict(self.beats))
+    def copy(self) -> LedgerState:
+        return LedgerState(self.row, {segment: dict(rows) for segment, rows in self.segments.items()}, dict(self.beats))
 
 
-class SimEngine:
-    """One store. `fate` is asked for each write, `pause` is called before each call: whatever happens meanwhile, happens there."""
+class ReplicatedState(Protocol):
+    """What one machine of an engine has."""
 
-    def __init__(
-        self,
-        fate: Callable[[], EngineFate] = lambda: EngineFate.DONE,
-        pause: Callable[[], None] = lambda: None,
-        number: int = 0,
-        name: str = "",
-    ) -> None:
-        """`number`: of its store; `name`: of an engine beside the first."""
-        row = StoreRow(1, "tandem", number, bytes(range(16)), 2, 0, "", 0, "", 1, 1, 1, engine=name)
-        self._primary = _State(row)
-        self._quorum = _State(row)
+    def copy(self) -> Self: ...
+
+
+_S = TypeVar("_S", bound=ReplicatedState)
+
+
+class Replicated(Generic[_S]):
+    """A primary and a quorum. `fate` is asked for each write, `pause` is called before each call: what happens meanwhile happens there."""
+
+    def __init__(self, state: _S, fate: Callable[[], EngineFate], pause: Callable[[], None]) -> None:
+        self._primary = state
+        self._quorum = state.copy()
         self._fate = fate
         self._pause = pause
-        self._late: list[Callable[[_State], object]] = []
+        self._late: list[Callable[[_S], object]] = []
+        self._old = self._quorum
+        """What a primary that was replaced still shows."""
         self.reachable = True
         self.fail_overs = 0
 
-    def write(self, change: Callable[[_State], object], connection: int = -1) -> object:
+    def write(self, change: Callable[[_S], object], connection: int = -1) -> object:
         """One transaction. Commits have one order: one that is on the quorum has all before it there too.
 
         `connection`: a statement that belongs to one before it fails if that was said to another primary.
@@ -81,31 +84,15 @@ class SimEngine:
             raise EngineAway("the connection broke")
         return answer
 
-    def read(self, look: Callable[[_State], object]) -> object:
+    def read(self, look: Callable[[_S], object]) -> object:
         self._pause()
         if not self.reachable:
             raise EngineAway("the connection broke")
         return look(self._primary)
 
-    def beat(self, node: str) -> None:
-        def raise_it(state: _State) -> None:
-            state.beats[node] = state.beats.get(node, 0) + 1
-
-        self.write(raise_it)
-
-    def look(self) -> tuple[dict[str, int], StoreRow]:
-        """Who has beaten how often, and the store, at one moment."""
-        found = self.read(lambda state: (dict(state.beats), state.row))
-        assert isinstance(found, tuple)
-        return found
-
-    def want(self, node: str) -> None:
-        """An operator moves the store."""
-
-        def note(state: _State) -> None:
-            state.row = replace(state.row, wanted=node)
-
-        self.write(note)
+    def read_old(self, look: Callable[[_S], object]) -> object:
+        """Whoever is still connected to a primary that was replaced sees what was, and more: what was never durable."""
+        return look(self._old)
 
     def reach(self, reachable: bool) -> None:
         """Whether it answers from now on."""
@@ -119,9 +106,58 @@ class SimEngine:
 
     def fail_over(self) -> None:
         """Exactly what no quorum had is forgotten, and statements on their way to the old primary with it."""
+        self._old = self._primary
         self._primary = self._quorum.copy()
         self._late = []
         self.fail_overs += 1
+
+
+class LedgerEngine(Protocol):
+    """The engine of one store, as a ledger reaches it."""
+
+    @property
+    def row(self) -> StoreRow: ...
+
+    @property
+    def fail_overs(self) -> int: ...
+
+    def write(self, change: Callable[[LedgerState], object], connection: int = -1) -> object: ...
+
+    def read(self, look: Callable[[LedgerState], object]) -> object: ...
+
+
+class SimEngine(Replicated[LedgerState]):
+    """Of one store."""
+
+    def __init__(
+        self,
+        fate: Callable[[], EngineFate] = lambda: EngineFate.DONE,
+        pause: Callable[[], None] = lambda: None,
+        number: int = 0,
+        name: str = "",
+    ) -> None:
+        """`number`: of its store; `name`: of an engine beside the first."""
+        super().__init__(LedgerState(StoreRow(1, "tandem", number, bytes(range(16)), 2, 0, "", 0, "", 1, 1, 1, engine=name)), fate, pause)
+
+    def beat(self, node: str) -> None:
+        def raise_it(state: LedgerState) -> None:
+            state.beats[node] = state.beats.get(node, 0) + 1
+
+        self.write(raise_it)
+
+    def look(self) -> tuple[dict[str, int], StoreRow]:
+        """Who has beaten how often, and the store, at one moment."""
+        found = self.read(lambda state: (dict(state.beats), state.row))
+        assert isinstance(found, tuple)
+        return found
+
+    def want(self, node: str) -> None:
+        """An operator moves the store."""
+
+        def note(state: LedgerState) -> None:
+            state.row = replace(state.row, wanted=node)
+
+        self.write(note)
 
     @property
     def kept(self) -> Segments:
@@ -136,7 +172,7 @@ class SimEngine:
 class SimLedger:
     """The ledger of a node on such an engine."""
 
-    def __init__(self, engine: SimEngine, node: str, may_take: Callable[[StoreRow], bool] = lambda row: True) -> None:
+    def __init__(self, engine: LedgerEngine, node: str, may_take: Callable[[StoreRow], bool] = lambda row: True) -> None:
         self._engine = engine
         self._node = node
         self._may_take = may_take
@@ -147,8 +183,7 @@ class SimLedger:
 
     def acquire(self) -> StoreRow:
         for _ in range(_ACQUIRE_TRIES):
-            seen = self._engine.read(lambda state: state.row)
-            assert isinstance(seen, StoreRow)
+            seen = self._look()
             if not self._may_take(seen):
                 raise NotOurs(f"served by node {seen.owner}" if seen.owner else "between two owners")
             taken = self._engine.write(self._taking(seen))
@@ -157,17 +192,23 @@ class SimLedger:
                 return taken
         raise NotOurs("others were faster")
 
-    def _taking(self, seen: StoreRow) -> Callable[[_State], StoreRow | None]:
-        def take(state: _State) -> StoreRow | None:
+    def _look(self) -> StoreRow:
+        seen = self._engine.read(lambda state: state.row)
+        assert isinstance(seen, StoreRow)
+        return seen
+
+    def _taking(self, seen: StoreRow) -> Callable[[LedgerState], StoreRow | None]:
+        def take(state: LedgerState) -> StoreRow | None:
             if state.row.epoch != seen.epoch:
                 return None
-            state.row = replace(state.row, epoch=seen.epoch + 1, owner=self._node, incarnation=1, wanted="")
+            wanted = state.row.wanted if state.row.wanted == self._node else ""
+            state.row = replace(state.row, epoch=seen.epoch + 1, owner=self._node, incarnation=1, wanted=wanted)
             return state.row
 
         return take
 
     def read_entries(self, segment: int, after: int, most: int) -> list[Entry]:
-        def look(state: _State) -> list[Entry]:
+        def look(state: LedgerState) -> list[Entry]:
             rows = sorted(state.segments.get(segment, {}).items())
             return [(number, epoch, at, entry) for number, (epoch, at, entry, _) in rows if number > after][:most]
 
@@ -187,7 +228,7 @@ class SimLedger:
     def _change(self, change: Callable[[StoreRow], StoreRow], connection: int = -1) -> None:
         epoch = self._epoch
 
-        def do(state: _State) -> bool:
+        def do(state: LedgerState) -> bool:
             if state.row.epoch != epoch:
                 return False
             state.row = change(state.row)
@@ -201,7 +242,7 @@ class SimLedger:
     def append(self, segment: int, number: int, at: int, entry: bytes, block: bytes) -> None:
         epoch = self._epoch
 
-        def do(state: _State) -> bool:
+        def do(state: LedgerState) -> bool:
             rows = state.segments.setdefault(segment, {})
             if state.row.epoch != epoch or number in rows:
                 return False
@@ -235,7 +276,7 @@ class SimLedger:
     # -- the reader's and the maintenance thread -----------------------------------------------
 
     def read_parts(self, segment: int, parts: list[Part]) -> list[bytes]:
-        def look(state: _State) -> list[bytes]:
+        def look(state: LedgerState) -> list[bytes]:
             rows = state.segments.get(segment, {})
             return [rows[number][3][offset : offset + size] if number in rows else b"" for number, offset, size in parts]
 
@@ -247,7 +288,7 @@ class SimLedger:
         return self.read_entries(segment, after, most)
 
     def read_blocks(self, segment: int, after: int, most: int) -> list[Block]:
-        def look(state: _State) -> list[Block]:
+        def look(state: LedgerState) -> list[Block]:
             rows = sorted(state.segments.get(segment, {}).items())
             return [(number, at, block) for number, (_, at, _, block) in rows if number > after][:most]
 
@@ -264,7 +305,7 @@ class SimLedger:
         )
 
     def drop_retired(self) -> bool:
-        def drop(state: _State) -> None:
+        def drop(state: LedgerState) -> None:
             for segment in [segment for segment in state.segments if segment < state.row.first_segment]:
                 del state.segments[segment]
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from tandem.broker.entities.namespace import Namespace
+from tandem.broker.ports import IN_SERVICE
 from tandem.broker.queue.index import BITS, DEFERRED_LOCKED, LEASED, LOCKED, SCHEDULED, STATES
 from tandem.broker.queue.queue import Queue
 
@@ -15,8 +16,8 @@ _ROWS = re.compile(rb"[^\0]+")
 def check_namespace(namespace: Namespace) -> Iterator[str]:
     """One sentence for each thing that is wrong."""
     for number, tenant in enumerate(namespace.stores):
-        if not tenant.available:
-            continue
+        if not tenant.available or tenant.journal.health.state not in IN_SERVICE:
+            continue  # what failed half-way with its journal is thrown away with the rest
         for queue in tenant.queues.values():
             for fault in check_queue(queue):
                 yield f"store-{number} '{queue.path}' ({queue.entity_id:#x}): {fault}"

@@ -29,6 +29,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.create_future = functools.partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.get_debug = bool  # type: ignore[method-assign]  # asked for every future: bool() is False
         self._running = False
+        self._over = False
         self._graveyard: list[object] = []
         self.net: SimNet | None = None
         self.executor_delay: Callable[[], float] = lambda: 0.0
@@ -51,18 +52,23 @@ class SimLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(None)
 
     def _bury(self, main: asyncio.Task[Any]) -> None:
-        """What never ended is closed quietly: nothing it does now may matter."""
+        """What never ended is closed quietly: nothing it does now may matter, nor what its last words would still begin."""
         self.agenda.end()
-        for task in asyncio.all_tasks(self):
-            if task is main:
-                continue
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            try:
-                if isinstance(coroutine, Generator | Coroutine):
-                    coroutine.close()
-            except BaseException as error:  # noqa: BLE001 - a `finally` that awaits cannot be closed; it is over anyway
-                self._graveyard.append(error)
+        self._over = True
+        buried: set[asyncio.Task[Any]] = {main}
+        while left := asyncio.all_tasks(self) - buried:
+            for task in left:
+                self._close(task)
+            buried |= left
+
+    def _close(self, task: asyncio.Task[Any]) -> None:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        coroutine = task.get_coro()
+        try:
+            if isinstance(coroutine, Generator | Coroutine):
+                coroutine.close()
+        except BaseException as error:  # noqa: BLE001 - a `finally` that awaits cannot be closed; it is over anyway
+            self._graveyard.append(error)
 
     def keep(self, thing: object) -> None:
         """A dead machine's objects must not be collected: closing them would run their last words in somebody else's turn."""
@@ -74,7 +80,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, _T], *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[_T]:
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        if self._over:
+            self._graveyard.append(task)  # or it would be gone before it could be buried
+        return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """A thread's work happens in one piece, a moment later."""

@@ -116,7 +116,7 @@ _SLOW_LONGEST: Final = 0.8
 
 
 class SimNet:
-    """`delay` is drawn per write; `down` hosts refuse, `dark` hosts answer nothing."""
+    """`delay` is drawn per write; `down` hosts refuse, `dark` hosts answer nothing, and there is no way between two hosts of `cuts`."""
 
     def __init__(self, agenda: Agenda, dice: Random, trace: Callable[[bytes, bytes], None]) -> None:
         self.agenda = agenda
@@ -125,6 +125,9 @@ class SimNet:
         self.listeners: dict[tuple[str, int], _Listener] = {}
         self.lines: dict[SimConnection, None] = {}
         self.dark: set[str] = set()
+        self.cuts: set[frozenset[str]] = set()
+        self.made: dict[tuple[str, str], int] = {}
+        """Connections that came about, by the hosts that made and took them."""
         self._shortest = _SHORTEST
         self._longest = _LONGEST
         self._number = 0
@@ -146,10 +149,15 @@ class SimNet:
         if host in self.dark:
             await asyncio.sleep(60.0)
             raise TimeoutError(f"no answer from {host}")
+        if frozenset((MACHINE.get().host, host)) in self.cuts:
+            await asyncio.sleep(60.0)
+            raise TimeoutError(f"no way to {host}")
         listener = self.listeners.get((host, port))
         if listener is None or not listener.machine.alive:
             raise ConnectionRefusedError(111, f"connection refused by {host}:{port}")
         self._number += 1
+        way = (MACHINE.get().host, host)
+        self.made[way] = self.made.get(way, 0) + 1
         client = SimConnection(self, b"%d<" % self._number, MACHINE.get(), contextvars.copy_context(), factory())
         server_context = listener.context.copy()
         protocol = server_context.run(listener.factory)
@@ -192,6 +200,16 @@ class SimNet:
             if end is not None:
                 end.silent = True
 
+    def cut(self, one: str, other: str) -> None:
+        """Neither reaches the other until it is mended; lines that were between them stay silent."""
+        self.cuts.add(frozenset((one, other)))
+        for line in list(self.lines):
+            if line.peer is not None and {line.machine.host, line.peer.machine.host} == {one, other}:
+                self.forget(line)
+
+    def mend(self, one: str, other: str) -> None:
+        self.cuts.discard(frozenset((one, other)))
+
     def machine_died(self, machine: Machine, told: bool) -> None:
         """`told`: the operating system says goodbye for the process; otherwise the power failed and nobody says anything."""
         for line in self.connections(machine):
@@ -199,6 +217,9 @@ class SimNet:
                 self.reset(line)
             else:
                 self.forget(line)
+        self.stop_listening(machine)
+
+    def stop_listening(self, machine: Machine) -> None:
         for listener in list(self.listeners.values()):
             if listener.machine is machine:
                 listener.close()

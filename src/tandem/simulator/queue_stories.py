@@ -221,7 +221,7 @@ class Scheduled(QueueStory):
         receiver = await self.receiver(client, self.queue, credit=10)
         while True:
             incoming, key, _ = await self.get(receiver)
-            if self.world.clock.now_ms() + self.world.brokers[self.host].clock_ahead_ms_max < self.due[key]:
+            if self.world.clock.now_ms() + self.world.home(self.host).clock_ahead_ms_max < self.due[key]:
                 self.wrong(f"{key} came early")
             self.settle(receiver, incoming, key)
 

@@ -13,6 +13,10 @@ from typing import ClassVar
 
 from tandem.simulator.amqp_client import Gone, PeerRefused
 from tandem.simulator.checker import CheckResult
+from tandem.simulator.cluster_engine import NAMESPACE
+from tandem.simulator.cluster_faults import ClusterFaults
+from tandem.simulator.cluster_nodes import ClusterWorld
+from tandem.simulator.cluster_stories import ComeAndGo, ComeAndGoInFragments
 from tandem.simulator.engine_brokers import EngineFaults, EngineStores
 from tandem.simulator.faults import FaultSchedule
 from tandem.simulator.feature_stories import ALL
@@ -77,20 +81,24 @@ class Simulation:
     """One seed."""
 
     fault_schedule: ClassVar[type[FaultSchedule]] = FaultSchedule
+    new_world: ClassVar[type[World]] = World
 
     def __init__(self, seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False) -> None:
         self.seed = seed
         self._story_seconds = story_seconds
         dice = Random(seed * 7919 + 1)
         self.loop = SimLoop()  # type: ignore[abstract]  # it has what asyncio really asks for
-        self.world = World(self.loop, seed)
+        self.world = self.new_world(self.loop, seed)
         if verbose:
             self.world.trace.listener = print
         self.stories = self._choose(dice)
+        self._add_brokers(dice)
+        self.faults = self.fault_schedule(self.world, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
+
+    def _add_brokers(self, dice: Random) -> None:
         self.world.add_brokers(
             {host: merged([story.entities() for story in self.stories if story.host == host]) for host in ("primary", "secondary")}
         )
-        self.faults = self.fault_schedule(self.world, dice.choice(((5.0, 60.0), (20.0, 200.0), (0.5, 20.0))))
 
     def _choose(self, dice: Random) -> list[Story]:
         paired = Paired(self.world, "primary", Random(dice.random()))
@@ -168,7 +176,7 @@ class Simulation:
 
     def _crashed(self, host: str) -> None:
         for story in self.stories:
-            if story.host == host:
+            if story.host == self.world.namespace_of(host):
                 for checker in story.checkers():
                     checker.crashed()
 
@@ -196,7 +204,7 @@ class Simulation:
         while waiting:
             await asyncio.sleep(10.0)
             # A fragment in a store that is down cannot be looked at, and whoever looks sees only the others.
-            whole = all(broker.whole for broker in self.world.brokers.values())
+            whole = self.world.whole
             waiting = [story for story in self.stories if not (whole and await self._is_empty(story))]
             if self.loop.time() > deadline:
                 self.world.broken(f"not empty {DRAIN_SECONDS_MAX:.0f} s after the last fault: {[f'{s.host}/{s.queue}' for s in waiting]}")
@@ -249,7 +257,27 @@ class EngineOutages(Simulation):
         return [broker.engines for broker in self.world.brokers.values() if isinstance(broker.engines, EngineStores)]
 
 
-STORIES: dict[str, type[Simulation]] = {"outage": Simulation, "issuer": IssuerOutages, "engine": EngineOutages}
+class ClusterOutages(Simulation):
+    """Nodes of one cluster that take over from each other by their beats, and carry the links of clients that came to another."""
+
+    fault_schedule = ClusterFaults
+    new_world = ClusterWorld
+    world: ClusterWorld
+
+    def _add_brokers(self, dice: Random) -> None:
+        self.world.add_nodes(dice.choice((2, 3, 3)), merged([story.entities() for story in self.stories]))
+
+    def _choose(self, dice: Random) -> list[Story]:
+        chosen: list[type[Story]] = [dice.choice((ComeAndGo, ComeAndGoInFragments)), *dice.sample(ALL, dice.randint(3, 5))]
+        return [kind(self.world, NAMESPACE, Random(dice.random())) for kind in chosen]
+
+    async def _tell(self) -> None:
+        await super()._tell()
+        for wrong in self.world.engine.broken_orders():
+            self.world.broken(wrong)
+
+
+STORIES: dict[str, type[Simulation]] = {"outage": Simulation, "issuer": IssuerOutages, "engine": EngineOutages, "cluster": ClusterOutages}
 
 
 def simulate(seed: int, *, story_seconds: float = STORY_SECONDS, verbose: bool = False, story: str = "outage") -> SeedOutcome:

@@ -101,7 +101,8 @@ class Story:
                     client.abort()
 
     async def connect(self) -> AmqpClient:
-        return await until(AmqpClient.connect(PORT, host=self.host, password=KEY, idle_timeout_ms=30_000), PATIENCE)
+        host = self.world.host_for(self.host, self.dice)
+        return await until(AmqpClient.connect(PORT, host=host, password=KEY, idle_timeout_ms=30_000), PATIENCE)
 
     def judge(self, refused: PeerRefused, what: str) -> None:
         if refused.condition not in RETRYABLE:
@@ -181,6 +182,9 @@ class Story:
         elif found.body != [body_of(key)]:
             self.wrong(f"{key} came back changed")
         number = int(found.message_annotations[SEQUENCE_NUMBER])  # type: ignore[call-overload]
+        if self._came_late(found):
+            checker.came_late(key)
+            return key, found
         checker.delivered(key, number)
         owner = self._owners.setdefault((address, number), key)
         if owner != key:
@@ -190,13 +194,17 @@ class Story:
             self.world.broken(str(checker.verdict()))
         return key, found
 
+    def _came_late(self, found: DecodedMessage) -> bool:
+        until_ms = found.message_annotations.get(LOCKED_UNTIL)
+        return isinstance(until_ms, int) and self.world.home(self.host).is_lost(int(until_ms), self.lock_ms)
+
     def _check_holder(self, key: str, found: DecodedMessage, client: AmqpClient | None) -> None:
         until_ms = found.message_annotations.get(LOCKED_UNTIL)
         if not isinstance(until_ms, int) or found.properties.get("group-id") is not None:
             return  # a session's messages are free as soon as its link is gone
         now = self.world.clock.now_ms()
         held = self._held.pop(key, None)
-        broker = self.world.brokers[self.host]
+        broker = self.world.home(self.host)
         life = broker.epoch
         if held is not None and held[0] > now and held[1] == life and not self._lost_locks(held[2]):
             self.wrong(f"{key} is locked until {held[0]} by one client, and delivered to another at {now}")
@@ -210,7 +218,7 @@ class Story:
     def _lost_locks(self, holder: AmqpClient | None) -> bool:
         """Its connection is over at the broker's end, where locks go with broken connections. (No client here closes one.)"""
         line: object = holder.transport if holder is not None else None
-        return self.host != LOCKS_OUTLIVE_ON and isinstance(line, SimConnection) and line.peer is not None and line.peer.closing
+        return self.host not in LOCKS_OUTLIVE_ON and isinstance(line, SimConnection) and line.peer is not None and line.peer.closing
 
     def released(self, key: str, checker: Checker | None = None) -> None:
         """Given back, or its link is gone: somebody else may have it."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from tandem.broker.entities.namespace import Namespace
 from tandem.model.entity import AuthorizationRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
+from tandem.model.errors import BusError
 from tandem.model.limits import Limits
 from tandem.server.server import Server
 from tandem.server.settings import Listener, NamespaceSettings, ServerSettings, StoresSettings
@@ -32,8 +33,8 @@ KEY_NAME = "RootManageSharedAccessKey"
 KEY = "c2ltdWxhdGlvbg=="
 STORES = 4
 _LOST_BODY = re.compile(r"the body of message \d+ \(id (\S+)\) of entity")
-LOCKS_OUTLIVE_ON = "secondary"
-"""The broker whose locks outlive connections; the other one drops those of a connection that breaks."""
+LOCKS_OUTLIVE_ON = ("secondary", "tandem")
+"""Namespaces whose locks outlive connections; others drop those of a connection that breaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,21 @@ class Entities:
     queues: tuple[QueueDescription, ...] = ()
     topics: tuple[TopicDescription, ...] = ()
     subscriptions: tuple[SubscriptionDescription, ...] = ()
+
+
+class Home(Protocol):
+    """What clients must know of whoever serves their entities, to judge what they are told."""
+
+    epoch: int
+    """Grows whenever locks are lost rightly."""
+    epoch_since_ms: int
+    """By the true time."""
+    clock: SimClock
+    clock_ahead_ms_max: int
+
+    def is_lost(self, until_ms: int, lock_ms: int) -> bool:
+        """A lock of that length was lost before what was locked arrived."""
+        ...
 
 
 class SimulatedIssuer(Protocol):
@@ -84,20 +100,32 @@ class SimBroker:
         """The most it ever was ahead of the true time."""
         self.in_trouble = False
         """A fault of the schedule is at work."""
-        self.engines = world.new_engines(world.loop.agenda, host, STORES, settings, self.clock, world.dice)
+        self.engines = self._new_engines(settings)
         for disk in self.engines.disks:
             disk.live_in(world.disk_latency, self._power_failed)
+
+    def _new_engines(self, settings: LogSettings) -> SimEngines:
+        world = self.world
+        return world.new_engines(world.loop.agenda, self.host, STORES, settings, self.clock, world.dice)
+
+    def _new_server(self) -> Server:
+        """For the life that begins."""
+        return Server(self._settings(), self.engines, clock=self.clock, log=self._note, entropy=self.world.entropy)
+
+    def _could_not_start(self, error: BaseException) -> bool:
+        """Whether it may be tried again."""
+        return False
 
     def _settings(self) -> ServerSettings:
         rights = frozenset(Right)
         root = AuthorizationRule(key_name=KEY_NAME, rights=rights, primary_key=KEY, secondary_key=KEY)
         namespace = NamespaceSettings(
-            name=self.host,
+            name=self.world.namespace_of(self.host),
             queues=self.entities.queues,
             topics=self.entities.topics,
             subscriptions=self.entities.subscriptions,
             authorization_rules=(root,),
-            locks_outlive_connections=self.host == LOCKS_OUTLIVE_ON,
+            locks_outlive_connections=self.world.namespace_of(self.host) in LOCKS_OUTLIVE_ON,
         )
         return ServerSettings(
             listeners=(Listener(host=self.host, port=PORT),),
@@ -107,6 +135,10 @@ class SimBroker:
             trusted_issuers=(self.world.issuer.trust,) if self.world.issuer is not None else (),
             stores=StoresSettings(count=STORES, fragments=6, stall_deadline_ms=5_000),
         )
+
+    def is_lost(self, until_ms: int, lock_ms: int) -> bool:
+        """Nothing is on its way for that long."""
+        return False
 
     def set_clock(self, ahead_ms: int) -> None:
         self.clock.ahead_ms = ahead_ms
@@ -121,11 +153,16 @@ class SimBroker:
             disk.before = None
         self.set_clock(0)  # a machine that starts asks others for the time
         self.clock.jumped()
-        server = Server(self._settings(), self.engines, clock=self.clock, log=self._note, entropy=world.entropy)
-        if world.issuer is not None:
-            server.fetch_keys = world.issuer.fetch_keys
         context = contextvars.copy_context()
         context.run(MACHINE.set, machine)
+        try:
+            server = context.run(self._new_server)
+        except BusError as error:
+            world.trace.happened(f"{self.host} could not be started: {error}")
+            self.die(told=True, power=False)
+            return
+        if world.issuer is not None:
+            server.fetch_keys = world.issuer.fetch_keys
         task = world.loop.create_task(server.start(), context=context)
         done, _ = await asyncio.wait((task,), timeout=600.0) if machine.alive else (set(), None)
         if not machine.alive:
@@ -133,6 +170,12 @@ class SimBroker:
             return
         if not done:
             world.broken(f"{self.host} was not ready after 600 seconds")
+            return
+        failed = task.exception()
+        if failed is not None and self._could_not_start(failed):
+            world.trace.happened(f"{self.host} could not be started: {failed}")
+            world.loop.keep((server, task))
+            self.die(told=True, power=False)
             return
         task.result()
         self.server = server
@@ -272,6 +315,23 @@ class World:
         self.trace.happened(f"BROKEN {what}")
         if self.loop.agenda.failed is None:
             self.loop.agenda.failed = PromiseBroken(what)
+
+    def namespace_of(self, host: str) -> str:
+        """What the broker there serves: one of its own."""
+        return host
+
+    def home(self, host: str) -> Home:
+        """Where the entities of a story are."""
+        return self.brokers[host]
+
+    def host_for(self, host: str, dice: Random) -> str:
+        """Where a client of that namespace connects to."""
+        return host
+
+    @property
+    def whole(self) -> bool:
+        """Everything is served."""
+        return all(broker.whole for broker in self.brokers.values())
 
     def died(self, broker: SimBroker) -> None:
         for listener in self.on_death:

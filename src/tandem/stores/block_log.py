@@ -74,6 +74,10 @@ class BlockLog:
         """Called on the loop."""
         self._room_changed = tell
 
+    def stopped(self) -> None:
+        """On the loop: the store has."""
+        self._tell_room()
+
     def _tell_room(self) -> None:
         """Whether new messages may be taken, or anything delivered, may have changed."""
         if self._room_changed is not None:

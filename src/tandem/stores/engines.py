@@ -46,6 +46,8 @@ def without_stores(directory: Path) -> ConfigurationError:
         closed = [str(directory)]
     except FileNotFoundError:
         return ConfigurationError(f"{directory} does not exist")
+    except NotADirectoryError:
+        return ConfigurationError(f"{directory} is not a directory")
     if closed:
         return ConfigurationError(f"{closed[0]} may not be read by this user; run this as its owner")
     return ConfigurationError(f"{directory} holds no store (directories named store-<n>)")

@@ -11,7 +11,7 @@ from tandem.model.clock import Clock
 from tandem.model.errors import BusError, Corrupt, StoreUnavailable
 from tandem.model.histogram import Histogram
 from tandem.stores.block_log import BlockLog
-from tandem.stores.blocks import BLOCK_BYTES, RECORD, RECORD_BYTES, SEGMENT_HEADER_BYTES
+from tandem.stores.blocks import BLOCK_BYTES, RECORD_BYTES, SEGMENT_HEADER_BYTES
 from tandem.stores.checksum import crc32
 from tandem.stores.committer import Group
 from tandem.stores.compaction import Compaction
@@ -22,12 +22,16 @@ from tandem.stores.settings import LogSettings
 from tandem.stores.upkeep import Upkeep
 from tandem.stores.worker import Worker
 
-_pack: Final = RECORD.pack
 _crc32: Final = crc32
+_COMMON: Final = Struct("<IQ")
+"""The upper half of the sequence number, and the instant: the same for nearly all records of a turn, and what takes longest to pack."""
+_pack_head: Final = Struct(f"<BBII{_COMMON.size}sQIII").pack
+"""A record (`RECORD`), its common part packed before."""
 _RUN_BEGIN: Final = Struct("<BBI")
-_RUN_END: Final = Struct("<QQIII")
-_pack_run: Final = Struct(f"<{_RUN_BEGIN.size}sQ{_RUN_END.size}s").pack
-"""A record (`RECORD`) in three parts, of which only the sequence number differs within a run."""
+_RUN_END: Final = Struct(f"<{_COMMON.size}sQIII")
+_pack_run: Final = Struct(f"<{_RUN_BEGIN.size}sI{_RUN_END.size}s").pack
+"""The same in three parts, of which only the lower half of the sequence number differs within a run."""
+_LOWER: Final = 0xFFFF_FFFF
 STOPPED: Final = -1
 _BLOCK_END_MAX: Final = 0x8000_0000
 """A pending block that reaches this offset takes no more records: locations have 32 bits for the offset."""
@@ -75,6 +79,9 @@ class GroupCommitStore(Journal):
         self._flushed: int = 0
         """`_next` at the last flush: records beyond it belong to a turn that is not over."""
         self._number: int = 1
+        self._common: bytes = _COMMON.pack(0, 0)
+        self._common_upper: int = 0
+        self._common_at: int = 0
         self._waiters: list[Effect] = []
         self._lazy_since: int = 0
         # the block in flight
@@ -100,7 +107,12 @@ class GroupCommitStore(Journal):
             raise self._refusal()
         key_bytes = len(key)
         body_bytes = len(body)
-        head = _pack(kind, flags, entity, seq, at, aux, key_bytes, body_bytes, _crc32(body) if body_bytes else 0)
+        upper = seq >> 32
+        if at != self._common_at or upper != self._common_upper:
+            self._common = _COMMON.pack(upper, at)
+            self._common_upper = upper
+            self._common_at = at
+        head = _pack_head(kind, flags, entity, seq & _LOWER, self._common, aux, key_bytes, body_bytes, _crc32(body) if body_bytes else 0)
         if body_bytes:
             self._bodies += 1
             self._body_bytes += body_bytes
@@ -113,14 +125,18 @@ class GroupCommitStore(Journal):
 
     def append_run(self, kind: int, flags: int, entity: int, seqs: list[int], at: int) -> int:
         begin = _RUN_BEGIN.pack(kind, flags, entity)
-        end = _RUN_END.pack(at, 0, 0, 0, 0)
+        end = b""
+        upper = -1
         parts = self._parts
         location = self._next
         done = 0
         for seq in seqs:
             if location > self._limit:
                 break
-            parts.append(_pack_run(begin, seq, end))
+            if seq >> 32 != upper:
+                upper = seq >> 32
+                end = _RUN_END.pack(_COMMON.pack(upper, at), 0, 0, 0, 0)
+            parts.append(_pack_run(begin, seq & _LOWER, end))
             parts.append(b"")
             parts.append(b"")
             location += RECORD_BYTES
@@ -300,6 +316,7 @@ class GroupCommitStore(Journal):
             self._limit = STOPPED
             self._state = StoreState.CORRUPT if isinstance(error, Corrupt) else StoreState.DOWN
             self._cause = str(error) or type(error).__name__
+            self._log.stopped()
         refusal = self._refusal()
         refusal.__cause__ = error
         waiting, group = effects, self._group

@@ -12,7 +12,6 @@ import json
 import os
 import sqlite3
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +37,9 @@ from tandem.model.entity_json import (
 from tandem.model.errors import ConfigurationError, Corrupt, EntityAlreadyExists, EntityNotFound, QuotaExceeded, StoreUnavailable
 from tandem.stores.disk import sync_name
 from tandem.stores.migrations import MIGRATIONS, statements
+from tandem.stores.overwritten import PUT_RIGHT, OverwrittenFile
 from tandem.stores.relay_copy import RelayCopy
+from tandem.stores.rule_rows import put_rule, put_rules, row_checksum
 
 _T = TypeVar("_T")
 
@@ -107,12 +108,17 @@ class Metadata:
         except sqlite3.OperationalError as error:
             raise OSError(errno.EIO, f"{error}; SQLite opens no path of more than 512 bytes", str(path)) from error
         self._file = os.stat(path) if path is not None else None
+        self._content: OverwrittenFile | None = None
         try:
             self.schema_found = self._open(migrations)
             """Of the file as it was found; 0 if it was begun just now."""
             if self.schema_found == 0 and path is not None:
                 sync_name(path)
             self.identity = self._load_identity()
+            if path is not None:
+                if self.schema_found == 0:
+                    self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # into the file itself
+                self._content = OverwrittenFile(str(path), self.identity)
         except BaseException:
             self._db.close()
             raise
@@ -163,7 +169,7 @@ class Metadata:
             row = self._db.execute("SELECT kind FROM entities WHERE id = ?", (subscription_id,)).fetchone()
             if row is None or row[0] != EntityKind.SUBSCRIPTION.value:
                 raise EntityNotFound(f"no subscription has the id {subscription_id}")
-            self._put_rule(subscription_id, rule)
+            put_rule(self._db, subscription_id, rule.name.casefold(), dump_rule(rule))
 
         self._write(put)
 
@@ -174,7 +180,7 @@ class Metadata:
         """A rule on the namespace itself: insert, or replace the one of the same name."""
         text = dump_authorization_rule(rule)
         sql = "INSERT INTO authorization_rules VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3"
-        self._write(lambda: self._db.execute(sql, (rule.key_name, text, _checksum(rule.key_name, text))))
+        self._write(lambda: self._db.execute(sql, (rule.key_name, text, row_checksum(rule.key_name, text))))
 
     def delete_authorization_rule(self, key_name: str) -> None:
         self._delete("authorization_rules WHERE name = ?", (key_name,), f"the namespace has no authorization rule {key_name!r}")
@@ -185,7 +191,7 @@ class Metadata:
         sql = "INSERT INTO relays VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET description = ?2, checksum = ?3"
 
         def put() -> None:
-            self._db.execute(sql, (name, text, _checksum(name, text)))
+            self._db.execute(sql, (name, text, row_checksum(name, text)))
             if self._relay_copy is not None:
                 self._relay_copy.put(description)
 
@@ -215,6 +221,9 @@ class Metadata:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            if self._content is not None:
+                self._content.close()
+                self._content = None
 
     # --- stores
 
@@ -254,7 +263,7 @@ class Metadata:
 
     def _put_store(self, number: int, known: KnownStore) -> None:
         values = (number, known.store_id.hex(), known.begins_at, known.entity_max)
-        self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?, ?, ?, ?)", (*values, _checksum(*values)))
+        self._db.execute("INSERT OR REPLACE INTO stores VALUES (?, ?, ?, ?, ?)", (*values, row_checksum(*values)))
 
     def _load_identity(self) -> str:
         with self._reading():
@@ -268,7 +277,7 @@ class Metadata:
     def _introduce(self) -> None:
         """Once per file: it gets an identity, and knows from now on which stores have to be there."""
         identity = self._new_identity().hex()
-        self._db.execute("INSERT INTO identity VALUES (1, ?, ?)", (identity, _checksum(identity)))
+        self._db.execute("INSERT INTO identity VALUES (1, ?, ?)", (identity, row_checksum(identity)))
         rows = self._db.execute("SELECT store, description FROM entities").fetchall()
         if not rows:
             return
@@ -295,19 +304,17 @@ class Metadata:
         row = self._db.execute("SELECT id, kind, store FROM entities WHERE path = ?", (path,)).fetchone()
         if row is None:
             id_ = self._next_id()
-            checksum = _checksum(id_, kind.value, path, topic_id, store, text)
+            checksum = row_checksum(id_, kind.value, path, topic_id, store, text)
             values = (id_, kind.value, path, topic_id, store, text, checksum)
             self._db.execute("INSERT INTO entities VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         else:
             id_, old_kind, store = row
             if old_kind != kind.value:
                 raise EntityAlreadyExists(f"{path!r} is a {old_kind} already and cannot become a {kind.value}")
-            checksum = _checksum(id_, kind.value, path, topic_id, store, text)
+            checksum = row_checksum(id_, kind.value, path, topic_id, store, text)
             self._db.execute("UPDATE entities SET description = ?, checksum = ? WHERE id = ?", (text, checksum, id_))
         if isinstance(description, SubscriptionDescription):
-            self._db.execute("DELETE FROM rules WHERE subscription_id = ?", (id_,))
-            for rule in description.rules:
-                self._put_rule(id_, rule)
+            put_rules(self._db, id_, description.rules)
         return StoredEntity(id=id_, description=description, store=store)
 
     def _place(self, description: EntityDescription) -> tuple[str, int | None]:
@@ -331,15 +338,8 @@ class Metadata:
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entities'").fetchone()
         return int(row[0]) if row is not None else 0
 
-    def _put_rule(self, subscription_id: int, rule: RuleDescription) -> None:
-        name, text = rule.name.casefold(), dump_rule(rule)
-        self._db.execute(
-            "INSERT INTO rules VALUES (?1, ?2, ?3, ?4) ON CONFLICT (subscription_id, name) DO UPDATE SET description = ?3, checksum = ?4",
-            (subscription_id, name, text, _checksum(subscription_id, name, text)),
-        )
-
     def _verify(self, stored: int, what: str, *columns: object) -> None:
-        if stored != _checksum(*columns):
+        if stored != row_checksum(*columns):
             raise Corrupt(f"{self._where}: {what} does not match its checksum; {_WHAT_TO_DO}")
 
     # --- the file
@@ -420,10 +420,9 @@ class Metadata:
     def _commit(self, group: list[_Change]) -> None:
         committed = False
         failure = sqlite3.DatabaseError("interrupted")
-        if self._is_elsewhere():
-            gone = StoreUnavailable(f"{self._where}: is not the file that was opened; nothing was changed. Put it back, or start again")
+        if trouble := self._trouble("nothing was changed"):
             for change in group:
-                change.settle(gone)
+                change.settle(StoreUnavailable(trouble))
             return
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -438,6 +437,17 @@ class Metadata:
                 self._db.execute("ROLLBACK")
             for change in group:
                 change.settle(None if committed else self._translated(failure))
+
+    def trouble(self) -> str:
+        """Why nothing can be changed, and what to do: the file is gone, or another one. Empty: it can."""
+        with self._lock:
+            return self._trouble("it takes no changes")
+
+    def _trouble(self, so: str) -> str:
+        if self._is_elsewhere():
+            return f"{self._where}: is not the file that was opened; {so}. Put it back, or start again"
+        lost = self._content is not None and self._content.has_lost_it()
+        return f"{self._where}: was overwritten with something else; {so}. {PUT_RIGHT}" if lost else ""
 
     def _is_elsewhere(self) -> bool:
         """Removed, moved away or replaced: SQLite would go on writing, and nobody would ever read it."""
@@ -488,7 +498,3 @@ class _Change:
         """`error`: why nothing of its group was kept; its own goes before that."""
         self.error = self.error or error
         self.settled = True
-
-
-def _checksum(*columns: object) -> int:
-    return zlib.crc32("\x00".join(map(str, columns)).encode("utf-8", "surrogatepass"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import threading
@@ -26,19 +27,50 @@ _DEFAULTS: Final[dict[str, str]] = {
     "tcp_user_timeout": "5000",
 }
 """Unless the DSN says otherwise. A machine that vanished is noticed within five seconds."""
+_SESSION: Final = {
+    "client_min_messages": "warning",
+    "default_transaction_isolation": "read committed",
+    "idle_session_timeout": "0",
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "synchronous_commit": "on",
+    "transaction_timeout": "0",
+}
+"""Whatever was set for the user or the database, also since the node began. Without warnings a cancelled commit would be taken for one that
+the quorum has. Older versions of PostgreSQL do not know all of these."""
+_SET_SESSION: Final = (
+    "SELECT set_config(name, value, false) FROM pg_settings JOIN (VALUES "
+    + ", ".join(f"('{name}', '{value}')" for name, value in _SESSION.items())
+    + ") AS wanted(name, value) USING (name) WHERE (name, setting) <> ('synchronous_commit', 'remote_apply')"
+)
+_UNKNOWN_OPTION: Final = ("invalid URI query parameter", "invalid connection option")
+_ODD_PASSWORDS: Final = "In a password @ : / ? # % are written %40 %3A %2F %3F %23 %25; better keep it in ~/.pgpass"
+_OF_ONE_HOST: Final = "- host: "
+"""How psycopg begins what it says of each, when it has tried several."""
 
 
 def parameters_of(dsn: str) -> dict[str, Any]:
     """What a DSN says. ConfigurationError if it says nothing that PostgreSQL understands."""
     try:
         found = conninfo.conninfo_to_dict(dsn)
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeError) as error:
         raise ConfigurationError(
-            f"cluster.engine: not a connection string of PostgreSQL ({first_line(error)}); allowed is postgresql://user@host1,host2/database"
-        ) from error
+            f"cluster.engine: not a connection string of PostgreSQL ({_without_values(first_line(error))}); "
+            f"allowed is postgresql://user@host1,host2/database. {_ODD_PASSWORDS}"
+        ) from None
+    hosts, ports = (str(found.get(key, "")).split(",") for key in ("host", "port"))
+    if any("@" in host[1:] for host in hosts) or not all(port.isdecimal() for port in ports if port):
+        raise ConfigurationError(f"cluster.engine: a host with @, or a port that is no number; {_ODD_PASSWORDS}")
     if not found.get("host") or not found.get("dbname"):
         raise ConfigurationError("cluster.engine: names no host or no database; allowed is postgresql://user@host1,host2/database")
     return dict(found)
+
+
+def _without_values(said: str) -> str:
+    """What the parser quotes may be a password, or part of one."""
+    if said.startswith(_UNKNOWN_OPTION):
+        return said
+    return said.partition(': "')[0].partition(' after "')[0]
 
 
 def without_password(dsn: str) -> str:
@@ -49,7 +81,10 @@ def without_password(dsn: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """What it says; of several hosts that were tried, what it says of each."""
+    lines = str(error).strip().splitlines()
+    each = [line.removeprefix("- ").rpartition("connection failed: ")[2] for line in lines if line.startswith(_OF_ONE_HOST)]
+    return "; ".join(each) or (lines[0] if lines else type(error).__name__)
 
 
 class Hosts:
@@ -65,21 +100,29 @@ class Hosts:
         names = str(found["host"]).split(",")
         ports = str(found.get("port", "5432")).split(",")
         ports = ports * len(names) if len(ports) == 1 else ports
-        self._pairs = list(zip(names, ports, strict=False))
+        addresses = str(found["hostaddr"]).split(",") if found.get("hostaddr") else [""] * len(names)
+        if not len(names) == len(ports) == len(addresses):
+            raise ConfigurationError(
+                f"cluster.engine: has {len(names)} hosts, {len(ports)} ports and {len(addresses)} addresses; allowed is one of each"
+            )
+        self._places = list(zip(names, ports, addresses, strict=True))
         self._rest = {key: value for key, value in found.items() if key not in ("host", "port", "hostaddr")}
         self._mutex = threading.Lock()
 
     def parameters(self, application: str) -> dict[str, Any]:
         with self._mutex:
-            hosts, ports = ",".join(host for host, _ in self._pairs), ",".join(port for _, port in self._pairs)
-        return {**_DEFAULTS, **self._rest, "host": hosts, "port": ports, "application_name": application}
+            hosts, ports, addresses = (",".join(parts) for parts in zip(*self._places, strict=True))
+        ours = {"host": hosts, "port": ports, "application_name": application, "client_encoding": "UTF8"}
+        if addresses.strip(","):
+            ours["hostaddr"] = addresses
+        return {**_DEFAULTS, **self._rest, **ours}
 
     def hangs(self, host: str, port: int) -> None:
         with self._mutex:
-            for pair in self._pairs:
-                if pair == (host, str(port)):
-                    self._pairs.remove(pair)
-                    self._pairs.append(pair)
+            for place in self._places:
+                if place[:2] == (host, str(port)):
+                    self._places.remove(place)
+                    self._places.append(place)
                     return
 
 
@@ -140,7 +183,7 @@ class EngineConnection:
             wire = connection.pgconn
             name = self._prepared.get(sql)
             if name is None:
-                name = b"tandem_%d" % len(self._prepared)
+                name = b"tandem_" + hashlib.sha256(sql.encode()).hexdigest()[:32].encode()  # never that of another statement
                 _succeeded(wire.prepare(name, sql.encode(), None))
                 self._prepared[sql] = name
             rows = _succeeded(wire.exec_prepared(name, values, [1] * len(values), 1))
@@ -180,6 +223,7 @@ class EngineConnection:
             self._shut = False
             self._listening.clear()
             self._prepared.clear()
+            connection.execute(_SET_SESSION, prepare=False)
         return connection
 
     def close(self) -> None:

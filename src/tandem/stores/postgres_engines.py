@@ -163,7 +163,8 @@ class EngineParts:
 
     def check(self, secret: bytes, durability: str, now_ms: Callable[[], int]) -> list[str]:
         """ConfigurationError if it may not be used; else what is not as it should be."""
-        self._connection.execute("SELECT 1")
+        self._connection.execute("SELECT 1", prepare=False)
+        self.schema.must_keep_sessions()
         self.schema.check(secret)
         self.schema.complete()
         self._must_be_ours()

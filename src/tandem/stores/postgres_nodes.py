@@ -28,11 +28,14 @@ class PostgresNodes:
         """The engines beside this one."""
 
     def join(self, node: str, address: str, version: str) -> int:
-        """The incarnation of this process: whoever ran under this name before is told at its next beat."""
+        """The incarnation of this process, which none of this name had before, not even one that was struck: whoever ran under it is told
+        at its next beat."""
         row = self._connection.execute(
-            "INSERT INTO tandem.node (name, incarnation, beat, address, version) VALUES (%s, 1, 0, %s, %s) ON CONFLICT (name) DO UPDATE "
-            "SET incarnation = tandem.node.incarnation + 1, address = excluded.address, version = excluded.version RETURNING incarnation",
-            (node, address, version),
+            "INSERT INTO tandem.node (name, incarnation, beat, address, version) "
+            "SELECT %s, coalesce(max(incarnation), 0) + 1, 0, %s, %s FROM tandem.event WHERE node = %s ON CONFLICT (name) DO UPDATE "
+            "SET incarnation = greatest(tandem.node.incarnation + 1, excluded.incarnation), address = excluded.address, "
+            "version = excluded.version RETURNING incarnation",
+            (node, address, version, node),
         ).fetchone()
         if row is None:
             raise EngineAway("the engine did not let us join")

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from tandem.model.clock import SystemClock
 from tandem.model.errors import ConfigurationError, EngineAway
-from tandem.stores.postgres_connection import EngineConnection, sqlstate_of, without_password
+from tandem.stores.postgres_connection import EngineConnection, Hosts, sqlstate_of, without_password
 from tandem.stores.postgres_ledger import FORMAT
 
 SCHEMA_VERSION: Final = 2
@@ -79,7 +80,11 @@ _ADDED: Final = {
 `engine` and `placed`, in the first engine: the others, and the stores that live there; `this_engine`, in each of those: what it is
 called."""
 
+_ENCODINGS: Final = ("UTF8", "SQL_ASCII")
+"""Of databases that keep every name as it is."""
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
+_READ_ONLY: Final = "session is read-only"
+"""What libpq says of a server that is not `target_session_attrs=read-write`."""
 _UNDEFINED: Final = ("42P01", "3F000")
 _LABEL: Final = b"tandem cluster"
 _FIRST_KEY: Final = "cluster.engine"
@@ -103,6 +108,9 @@ def _refused(error: EngineAway, dsn: str, key: str) -> ConfigurationError:
             f"{key}: {where}: {error.description}; the user needs to own the schema: "
             "GRANT CREATE ON DATABASE <database> TO <user>, or run `tandem cluster init` as its owner"
         )
+    if all(_READ_ONLY in said for said in error.description.split("; ")):
+        what = "it is a standby, or default_transaction_read_only is on: name the primary too, as in postgresql://user@host1,host2/database"
+        return ConfigurationError(f"{key}: {where} cannot be written: {what}")
     return ConfigurationError(f"{key}: {where} cannot be used: {error.description}; is PostgreSQL up, and the user let in there?")
 
 
@@ -120,6 +128,24 @@ class Schema:
         self._key = key
         self._connection = connection
 
+    def must_keep_sessions(self) -> None:
+        """Before anything else: of a pooler that lends a server for one transaction only, statements would go to sessions of others."""
+        asked = "SELECT pg_backend_pid()"
+        beside = EngineConnection(Hosts(self._dsn), "tandem check", SystemClock())
+        try:
+            ours = self._connection.execute(asked, prepare=False).fetchone()
+            theirs = beside.execute(asked, prepare=False).fetchone()
+            again = self._connection.execute(asked, prepare=False, same=True).fetchone()
+        except EngineAway as error:
+            raise _refused(error, self._dsn, self._key) from error
+        finally:
+            beside.close()
+        if ours == theirs or ours != again:
+            raise ConfigurationError(
+                f"{self._key}: {without_password(self._dsn)} is a pooler that keeps no sessions: connect to PostgreSQL itself, or set "
+                "pool_mode = session there (pgbouncer)"
+            )
+
     def initialize(self, secret: bytes) -> bool:
         """True if it was made now; False if it was there. Whole or not at all."""
         try:
@@ -127,6 +153,7 @@ class Schema:
                 self.check(secret)
                 self.complete()
                 return False
+            self._must_know_all_characters()
             script = "; ".join(("BEGIN", *_TABLES, "COMMIT"))
             self._connection.execute(script, prepare=False, text=True)
             made = "INSERT INTO tandem.cluster (version, secret) VALUES (%s, %s)"
@@ -135,6 +162,14 @@ class Schema:
         except EngineAway as error:
             raise _refused(error, self._dsn, self._key) from error
         return True
+
+    def _must_know_all_characters(self) -> None:
+        found = self._connection.execute("SELECT current_setting('server_encoding')").fetchone()
+        if found is not None and found[0] not in _ENCODINGS:
+            raise ConfigurationError(
+                f"{self._key}: {without_password(self._dsn)} has the encoding {found[0]}, which lacks characters that names may have; "
+                "make another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            )
 
     def complete(self) -> None:
         """Tables that a cluster of an older version lacks are made."""
@@ -233,7 +268,8 @@ class Schema:
 
     def state(self, now_ms: Callable[[], int]) -> EngineState:
         sql = (
-            "SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_setting('fsync'), "
+            "SELECT (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), "  # not what our own sessions set
+            "current_setting('synchronous_standby_names'), current_setting('fsync'), "
             "current_setting('full_page_writes'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), "
             "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         )

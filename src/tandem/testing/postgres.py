@@ -209,13 +209,23 @@ class PostgresEngine:
         others = self.nodes[1:]
         if others:
             names = ", ".join(node.name for node in others)
-            self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({names})'", database="postgres")
-            self.primary.execute("SELECT pg_reload_conf()", database="postgres")
-            deadline = time.monotonic() + 30
-            waiting = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
-            while self.primary.execute(waiting, database="postgres")[0][0] != len(others):
-                assert time.monotonic() < deadline, "the standbys do not replicate"
-                time.sleep(0.05)
+            self._wait_for_standbys(names, "sync_state = 'quorum'")
+
+    def require_missing_standby(self) -> None:
+        """A commit waits for a standby that there is not, until `require_standby`."""
+        self._wait_for_standbys("nobody", "sync_priority = 0")
+
+    def _wait_for_standbys(self, names: str, state: str) -> None:
+        """The servers that send to standbys let commits go by what they have read of the configuration, each in its own time."""
+        self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 ({names})'", database="postgres")
+        self.primary.execute("SELECT pg_reload_conf()", database="postgres")
+        deadline = time.monotonic() + 30
+        while (
+            self.primary.execute(f"SELECT count(*) FROM pg_stat_replication WHERE {state}", database="postgres")[0][0]
+            != len(self.nodes) - 1
+        ):
+            assert time.monotonic() < deadline, "the standbys do not replicate"
+            time.sleep(0.05)
 
     def fail_over(self, delete: bool = True, how: signal.Signals = signal.SIGKILL) -> PostgresNode:
         """The primary is killed, its disk deleted; of the standbys the one that has most is promoted, the others follow it. Who was lost.

@@ -133,7 +133,7 @@ class KeySource:
 
     def _take(self, document: bytes) -> bool:
         found = parse_key_set(document)
-        changed = {key.key_id for key in found.keys} != {key.key_id for key in self.keys.keys} or found.revoked != self.keys.revoked
+        changed = found != self.keys
         self.keys = found
         if changed:
             self.on_change(found)

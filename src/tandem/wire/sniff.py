@@ -48,8 +48,8 @@ def _ignore(reason: str) -> None:
     """Nobody listens."""
 
 
-def _never() -> bool:
-    return False
+def _room_for_all(descriptor: int) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Doors:
     """From accept until the protocol is known, TLS handshake included."""
     on_dropped: Callable[[str], None] = _ignore
     """Told why a connection was hung up before any protocol served it."""
-    full: Callable[[], bool] = _never
-    """Asked for each newcomer: is there no room left?"""
+    full: Callable[[int], str] = _room_for_all
+    """Asked for each newcomer, by its descriptor: why there is no room left, or nothing."""
     lobby: set[SniffProtocol] = field(default_factory=set)
     """Those that have not said yet what they speak."""
 
@@ -86,9 +86,11 @@ class SniffProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self._outer is None:
-            if self._doors.full():
+            accepted = transport.get_extra_info("socket")
+            full = self._doors.full(accepted.fileno() if accepted is not None else -1)
+            if full:
                 self._decided = True
-                self._drop("there are too many connections")
+                self._drop(full)
                 return
             self._doors.lobby.add(self)
             delay = self._doors.silent_ms_max / 1000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,10 +68,21 @@ def ensure_certificates(directory: Path, names: Iterable[str], now: int) -> Cert
     return files
 
 
+def nears_end(certificate: Path, now: int) -> bool:
+    """Whether `ensure_certificates` would renew it for that."""
+    found = _load_certificate(certificate)
+    return found is not None and _ends_within(found, datetime.fromtimestamp(now / 1000, UTC), _RENEW_DAYS)
+
+
+def days_left(certificate: Path, now: int) -> float | None:
+    """Of one that was given to us; nothing if it cannot be read."""
+    found = _load_certificate(certificate)
+    return None if found is None else (found.not_valid_after_utc - datetime.fromtimestamp(now / 1000, UTC)) / timedelta(days=1)
+
+
 def server_context(certificate: Path, private_key: Path) -> ssl.SSLContext:
     """For listeners. Raises TlsError when the files cannot be read or do not belong together."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = _listening_context()
     for path in (certificate, private_key):
         if not path.is_file():
             raise TlsError(f"{path} does not exist or is not a file")
@@ -82,12 +93,29 @@ def server_context(certificate: Path, private_key: Path) -> ssl.SSLContext:
     return context
 
 
+def changing_context(current: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """For a listener that keeps its context: each handshake, with a name or without, is done with the current one."""
+
+    def choose(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, own: object) -> None:
+        connection.context = current()
+
+    context = _listening_context()
+    context.set_servername_callback(choose)
+    return context
+
+
 def client_context(ca: Path | None = None) -> ssl.SSLContext:
     """For our own clients: verifies the host name, against `ca` or the system's authorities."""
     try:
         context = ssl.create_default_context(cafile=ca)
     except (ssl.SSLError, OSError) as error:
         raise TlsError(f"{ca} cannot be read as a file of trusted certificates: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _listening_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 

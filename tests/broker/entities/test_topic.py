@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tandem import amqp
-from tandem.model.entity import RuleDescription, SqlAction, SqlFilter
+from tandem.broker.entities.topic import compile_rules
+from tandem.model.entity import RuleDescription, SqlAction, SqlFilter, SubscriptionDescription
+from tandem.model.limits import Limits
 from tandem.testing import Bus
 from tests.conformance.raw import Raw, Refused
 
@@ -136,3 +139,13 @@ def test_a_topic_knows_the_ids_it_has_seen_after_a_restart() -> None:
             assert active(bus, "once", "s") == [1]
             bus.restart()
         assert active(bus, "once", "s") == [1]
+
+
+def test_rules_that_stay_are_not_compiled_again() -> None:
+    one, other = RuleDescription(name="one", filter=SqlFilter(expression="n = 1")), RuleDescription(name="other")
+    description = SubscriptionDescription(topic="t", name="s", rules=(one,))
+    before = compile_rules(description, Limits())
+    after = compile_rules(replace(description, rules=(one, other)), Limits(), before)
+    changed = compile_rules(replace(description, rules=(replace(one, filter=SqlFilter(expression="n = 2")),)), Limits(), after)
+    assert after.rules[0] is before.rules[0] and [rule.name for rule in after.rules] == ["one", "other"]
+    assert changed.rules[0] is not before.rules[0]

@@ -205,6 +205,8 @@ def test_a_lapsed_lease_is_taken_again_whole_or_not_at_all() -> None:
     desk.receive(1)
     with pytest.raises(LeaseLost, match="1 of its 2"):
         leases.lease_again("batch", numbers[:2], MINUTE, desk.now)
+    with pytest.raises(LeaseLost, match="1 of its 1"):
+        leases.lease_again("batch", numbers[2:], MINUTE, desk.now, before=1)
 
 
 def test_whole_sessions_are_leased_and_nobody_else_receives_from_them() -> None:

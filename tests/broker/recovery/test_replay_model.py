@@ -219,6 +219,7 @@ def _check_books(queue: Any) -> None:
             assert session.holder is None
 
 
+@pytest.mark.slow
 @pytest.mark.compiled_too
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(

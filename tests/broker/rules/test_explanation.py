@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from tandem.broker.rules.explanation import explain, explain_all
@@ -82,6 +83,7 @@ def test_every_rule_of_a_set_is_explained() -> None:
     assert [explanation.matches for explanation in explain_all(rules, view_of({}, {}))] == [False, True, False]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(CONDITIONS, SYSTEMS, USERS)
 def test_the_verdict_is_that_of_the_filter_and_always_has_a_reason(tree: Tree, system: dict[str, object], user: dict[str, object]) -> None:

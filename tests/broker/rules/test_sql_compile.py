@@ -102,6 +102,7 @@ CONDITIONS: st.SearchStrategy[Tree] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(CONDITIONS, SYSTEMS, USERS)
 def test_a_compiled_condition_says_what_the_plain_evaluator_says(tree: Tree, system: dict[str, object], user: dict[str, object]) -> None:
@@ -117,6 +118,7 @@ def test_a_compiled_condition_says_what_the_plain_evaluator_says(tree: Tree, sys
     assert outcome is expected, text
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(OPERANDS, SYSTEMS, USERS)
 def test_a_compiled_value_is_what_the_plain_evaluator_computes(tree: Tree, system: dict[str, object], user: dict[str, object]) -> None:

@@ -57,6 +57,7 @@ def test_simple_patterns_are_told_apart() -> None:
         assert [compiled.equal_to(), compiled.starts_with(), compiled.ends_with(), compiled.contains()] == [None] * 4
 
 
+@pytest.mark.slow
 @settings(max_examples=2_000, deadline=None)
 @given(st.text(alphabet="ab_%", max_size=12), st.text(alphabet="abc", max_size=16))
 def test_every_pattern_matches_what_the_plain_matcher_matches(pattern: str, text: str) -> None:

@@ -255,6 +255,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1_500, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=25).map(" ".join), st.lists(WORDS, max_size=25).map("".join)))
 def test_any_text_either_parses_or_is_refused_with_a_place_inside_it(text: str) -> None:

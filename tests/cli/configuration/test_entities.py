@@ -333,6 +333,18 @@ def test_emulator_configuration_may_have_comments_and_other_case(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            '{"UserConfig": {"Namespaces": [{"Name": "a"},\n{"Name": "A"}]}}',
+            "Config.json:2: UserConfig.Namespaces[1].Name: there are two namespaces named 'A'",
+        ),
+        (
+            '{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "q",\n"Properties": {"MaxDeliveryCount": NaN}}]}]}}',
+            "Config.json:2: is not valid JSON: a value is expected, found 'NaN",
+        ),
+        (
+            '{"UserConfig": {},\n"Other": ' + "[" * 80 + "]" * 80 + "}",
+            "Config.json:2: is not valid JSON: nested deeper than 64 levels",
+        ),
         ('{\n"Namespaces": []}', "Config.json:1: UserConfig is missing; this is not a Config.json of the emulator"),
         (
             '{"UserConfig": {\n"Namespace": []}}',

@@ -12,6 +12,7 @@ from tests.cli.operations.conftest import Tandem, command_line
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.slow
 def test_every_message_is_counted_on_both_sides_with_its_time(broker: BrokerProcess, tandem: Tandem) -> None:
     tandem("queue", "create", "load")
     shown = json.loads(tandem("bench", "load", "-n", "501", "--size", "100", "--senders", "2", "--json").stdout)
@@ -21,6 +22,7 @@ def test_every_message_is_counted_on_both_sides_with_its_time(broker: BrokerProc
     assert json.loads(tandem("queue", "show", "load", "--json").stdout)["total_message_count"] == 0
 
 
+@pytest.mark.slow
 def test_any_broker_that_speaks_amqp_is_measured_the_same(broker: BrokerProcess) -> None:
     parts = dict(part.partition("=")[::2] for part in broker.connection_string.split(";"))
     url = f"amqp://{parts['SharedAccessKeyName']}:{parts['SharedAccessKey']}@localhost:{broker.port}"
@@ -31,6 +33,7 @@ def test_any_broker_that_speaks_amqp_is_measured_the_same(broker: BrokerProcess)
     assert refused.returncode == 2 and refused.stderr.strip().startswith("tandem: ")
 
 
+@pytest.mark.slow
 def test_messages_of_others_stay_where_they_are(tandem: Tandem) -> None:
     tandem("queue", "create", "in-use")
     tandem("send", "in-use", "not yours")

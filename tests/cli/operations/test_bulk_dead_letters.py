@@ -86,6 +86,7 @@ def told(what: str, number: int, began: float) -> None:
     print(f"{what}: {number:,} in {took:.1f} s, {number / took:,.0f} a second")
 
 
+@pytest.mark.slow
 def test_the_command_is_stopped_in_the_middle_and_goes_on(directory: Path) -> None:
     with started(directory) as broker:
         console = console_of(broker)
@@ -115,6 +116,7 @@ def resubmitted(console: ConsoleClient) -> Iterator[int]:
         at = step["next"]
 
 
+@pytest.mark.slow
 def test_the_broker_is_killed_under_the_console_which_goes_on(directory: Path) -> None:
     with started(directory) as broker:
         console = console_of(broker)

@@ -24,6 +24,7 @@ def only_this_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TANDEM_CONTEXT", raising=False)
 
 
+@pytest.mark.slow
 def test_a_context_stands_for_its_connection_string_and_its_file_is_for_its_owner_only(broker: BrokerProcess, file: Path) -> None:
     added = tandem("context", "add", "here", "--connection-string-file", "-", stdin=broker.connection_string + "\n")
     assert (added.returncode, added.stdout) == (0, "context here (current)\n"), added.stderr
@@ -42,6 +43,8 @@ def test_what_is_wrong_with_contexts_is_said(file: Path) -> None:
     assert (nobody.returncode, "there is no context 'nobody'" in nobody.stderr) == (2, True)
     wrong = tandem("context", "add", "x", "--connection-string", "nonsense")
     assert (wrong.returncode, "connection string" in wrong.stderr) == (2, True)
+    unnamed = tandem("context", "add", "", "--connection-string", "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k")
+    assert (unnamed.returncode, "a context has a name" in unnamed.stderr) == (2, True)
     file.parent.mkdir()
     file.write_text('{"current": null, "contexts": {}}')
     file.chmod(0o644)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.operations.conftest import Tandem
 
 
+@pytest.mark.slow
 def test_a_queue_is_created_listed_shown_changed_and_deleted(tandem: Tandem) -> None:
     made = json.loads(tandem("queue", "create", "q", "-p", "lock-duration=30s", "-p", "requires-session=true", "--json").stdout)
     assert (made["name"], made["lock_duration"], made["requires_session"], made["active_message_count"]) == ("q", "30s", True, 0)

@@ -24,6 +24,7 @@ def entities(tandem: Tandem) -> None:
     tandem("queue", "create", "poor", "-p", "requires-duplicate-detection=true")
 
 
+@pytest.mark.slow
 def test_what_is_sent_is_seen_by_peek_and_taken_once_by_receive(tandem: Tandem) -> None:
     said = tandem(
         "send", "plain", '{"total": 120}', "--subject", "created", "-p", "region=eu", "-p", "n=3", "--message-id", "m", "--ttl", "1h"
@@ -38,6 +39,7 @@ def test_what_is_sent_is_seen_by_peek_and_taken_once_by_receive(tandem: Tandem) 
     assert "there is no message" in tandem("receive", "plain", "--wait", "0.5", expect=1).stderr
 
 
+@pytest.mark.slow
 def test_what_peek_prints_can_be_sent_again_elsewhere(tandem: Tandem, tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(bytes(range(256)))
     tandem("send", "bodies", "--file", str(tmp_path / "body"), "--message-id", "raw")
@@ -51,6 +53,7 @@ def test_what_peek_prints_can_be_sent_again_elsewhere(tandem: Tandem, tmp_path: 
     assert "line 2" in tandem("send", "copies", "--lines", "-", stdin='{"body": "x"}\n{"colour": 1}\n', expect=2).stderr
 
 
+@pytest.mark.slow
 def test_what_is_scheduled_can_be_cancelled_by_its_number(tandem: Tandem) -> None:
     number = tandem("schedule", "soon", "wake up", "--at", "2h").stdout.strip()
     [seen] = lines(tandem("peek", "soon", "--json").stdout)
@@ -60,6 +63,7 @@ def test_what_is_scheduled_can_be_cancelled_by_its_number(tandem: Tandem) -> Non
     assert "neither a span" in tandem("schedule", "soon", "x", "--at", "tomorrow", expect=2).stderr
 
 
+@pytest.mark.slow
 def test_sessions_are_listed_have_a_state_and_are_purged(tandem: Tandem) -> None:
     for session in ("a", "b"):
         tandem("send", "sessions", "x", "--session-id", session, "--count", "5")
@@ -92,6 +96,7 @@ def _bury(broker: BrokerProcess, queue: str, reasons: list[str]) -> None:
                     left -= 1
 
 
+@pytest.mark.slow
 def test_dead_letters_are_listed_by_reason_and_sent_again_with_their_ids(broker: BrokerProcess, tandem: Tandem) -> None:
     _bury(broker, "poor", ["late", "odd", "late", "odd", "late"])
     late = lines(tandem("dead-letter", "list", "poor", "--reason", "late", "--json").stdout)

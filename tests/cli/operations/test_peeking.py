@@ -21,6 +21,7 @@ def fill(broker: BrokerProcess, queue: str, *messages: bytes) -> None:
             sender.send(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a value", "a footer", "a property"])
 def test_peek_names_it_and_shows_the_others(tandem: Tandem, broker: BrokerProcess, kind: str) -> None:
     queue = f"with-{kind.replace(' ', '-')}"
@@ -37,6 +38,7 @@ def test_peek_names_it_and_shows_the_others(tandem: Tandem, broker: BrokerProces
     assert [json.loads(line)["sequence_number"] for line in part.splitlines()] == [3]
 
 
+@pytest.mark.slow
 def test_peek_of_a_session_does_too(tandem: Tandem, broker: BrokerProcess) -> None:
     tandem("queue", "create", "with-sessions", "-p", "requires-session=true")
     bodies = (BODY, UNREADABLE["a value"], BODY)
@@ -46,6 +48,7 @@ def test_peek_of_a_session_does_too(tandem: Tandem, broker: BrokerProcess) -> No
     assert ["unreadable" in row for row in rows] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_dead_letters_that_cannot_be_read_are_left_out_and_named(tandem: Tandem, broker: BrokerProcess) -> None:
     tandem("queue", "create", "dead")
     fill(broker, "dead", BODY, UNREADABLE["a value"])
@@ -55,6 +58,7 @@ def test_dead_letters_that_cannot_be_read_are_left_out_and_named(tandem: Tandem,
     assert "is left out: the SDK's decoder cannot read it" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_no_number_is_printed_as_json(tandem: Tandem, broker: BrokerProcess) -> None:
     tandem("queue", "create", "no-number")
     fill(broker, "no-number", UNREADABLE["no number"])

@@ -20,6 +20,7 @@ from tests.cli.broker_process import BrokerProcess
 from tests.cli.operations.conftest import Tandem
 
 
+@pytest.mark.slow
 def test_connections_are_listed_with_their_links_and_one_can_be_closed(broker: BrokerProcess, tandem: Tandem) -> None:
     tandem("queue", "create", "watched")
     with ServiceBusClient.from_connection_string(broker.connection_string) as client, client.get_queue_sender("watched") as sender:
@@ -57,6 +58,7 @@ def test_locks_are_listed_with_their_holder_and_released(broker: BrokerProcess, 
     assert "say what to release" in tandem("lock", "release", "held", expect=2).stderr
 
 
+@pytest.mark.slow
 def test_a_session_is_taken_from_its_holder(broker: BrokerProcess, tandem: Tandem) -> None:
     tandem("queue", "create", "in-sessions", "-p", "requires-session=true")
     tandem("send", "in-sessions", "x", "--session-id", "s1")

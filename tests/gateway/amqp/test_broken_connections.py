@@ -229,6 +229,7 @@ locks_outlive_connections = true
 """
 
 
+@pytest.mark.slow
 def test_the_choice_survives_an_update_by_an_administration_client_and_a_restart(tmp_path: Path) -> None:
     (tmp_path / "tandem.toml").write_text(CONFIG)
     arguments = ("--port", "0", "--data", "data", "--dev", "--config", "tandem.toml")

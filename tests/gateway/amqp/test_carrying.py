@@ -109,6 +109,7 @@ def test_when_the_owner_dies_links_are_detached_and_the_next_attach_waits_for_it
         assert [arrival.text for arrival in receiver.receive()] == ["kept"]
 
 
+@pytest.mark.slow
 def test_an_attach_tries_again_when_its_new_connection_to_the_owner_ends_at_once(
     pair: CarriedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

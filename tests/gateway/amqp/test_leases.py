@@ -73,6 +73,7 @@ def numbered(count: int) -> list[bytes]:
     return [encode_row(b"body", f"m{number}") for number in range(count)]
 
 
+@pytest.mark.slow
 def test_a_long_poll_gets_the_message_that_comes_while_it_waits(broker: Broker, client: BlockingClient, queue: str) -> None:
     late = threading.Timer(0.3, lambda: send(broker, queue, numbered(1)))
     late.start()
@@ -170,6 +171,7 @@ def test_parts_are_settled_dead_lettered_and_returned_and_the_rest_stays(broker:
     assert client.request(queue, "com.tandem:complete-lease", {"lease-id": "one"}) == {"message-count": 2}
 
 
+@pytest.mark.slow
 def test_a_lease_settled_in_part_is_the_same_after_a_crash(mortal: Broker) -> None:
     create_queue(mortal, "orders")
     send(mortal, "orders", numbered(8))
@@ -327,6 +329,7 @@ def test_one_attempt_at_a_time_works_at_a_task_and_one_that_nobody_knows_is_free
         ask("a", task="")
 
 
+@pytest.mark.slow
 def test_after_a_restart_only_the_attempt_that_had_a_lease_goes_on_with_it(mortal: Broker) -> None:
     create_queue(mortal, "orders")
     send(mortal, "orders", [encode_row(b"x", "1")])

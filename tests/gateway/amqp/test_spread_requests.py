@@ -55,6 +55,31 @@ def test_messages_of_both_nodes_are_settled_renewed_deferred_scheduled_and_put_a
         assert raw.peek(queue) == []
 
 
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_number_that_one_node_refuses_leaves_what_the_other_has_deferred(broker: SpreadBroker, delete: bool) -> None:
+    queue = broker.queue("plain")
+    with Raw(broker.port) as raw:
+        for node in (0, 1):
+            raw.feed(queue, str(node), **KEYED[node])
+        receiver = raw.receiver(queue)
+        for arrival in receiver.receive(2):
+            receiver.settle(arrival, amqp.encode_modified(False, True, None))
+        numbers = [one.message_annotations[amqp.Symbol("x-opt-sequence-number")] for one in raw.peek(queue)]
+        mode = {"receiver-settle-mode": amqp.UInt(0 if delete else 1)}
+        for first, second in (numbers, reversed(numbers)):
+            wrong = {"sequence-numbers": Array(LONG, [first, second + 1]), **mode}
+            assert raw.request(queue, "com.microsoft:receive-by-sequence-number", wrong)[0] == 404
+        status, answer = raw.request(queue, "com.microsoft:receive-by-sequence-number", {"sequence-numbers": Array(LONG, numbers), **mode})
+        assert status == 200 and isinstance(answer.body, dict) and len(answer.body["messages"]) == 2
+
+
+def test_a_number_of_messages_to_delete_that_is_none_is_refused(broker: SpreadBroker) -> None:
+    with Raw(broker.port) as raw:
+        queue = broker.queue("plain")
+        for count in (-1, 0, 1_000_000):
+            assert raw.request(queue, "com.microsoft:batch-delete-messages", {"message-count": amqp.Int(count)})[0] == 400
+
+
 def test_sessions_are_with_the_node_of_their_id_and_listed_in_one(broker: SpreadBroker) -> None:
     queue = broker.queue("sessions")
     ids = [key_of(0), key_of(1), key_of(0, 1), key_of(1, 1)]

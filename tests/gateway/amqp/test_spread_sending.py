@@ -9,7 +9,7 @@ import pytest
 
 from tandem import amqp
 from tests.cluster.spread import KEYED, SpreadBroker, held
-from tests.conformance.raw import Raw, Refused, message
+from tests.conformance.raw import Raw, message
 from tests.gateway.amqp.coordinator import Coordinator, send_in
 
 
@@ -50,15 +50,3 @@ def test_in_a_transaction_what_has_no_key_goes_where_the_transaction_is(broker: 
             send_in(sender, transaction, message("in it", **options))
         coordinator.discharge(transaction)
         assert [held(server, queue) for server in broker.servers] == [0, 2]
-
-
-def test_a_batch_in_a_transaction_has_keys_of_one_node(broker: SpreadBroker) -> None:
-    queue = broker.queue("plain")
-    parts = [message(str(number), **KEYED[number]) for number in (0, 1)]
-    with Raw(broker.port) as raw:
-        coordinator = Coordinator(raw)
-        transaction = coordinator.declare()
-        with pytest.raises(Refused, match="one by one"):
-            send_in(raw.sender(queue), transaction, amqp.encode_message(body=parts), message_format=0x80013700)
-        coordinator.discharge(transaction)
-        assert [held(server, queue) for server in broker.servers] == [0, 0]

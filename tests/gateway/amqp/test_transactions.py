@@ -129,6 +129,19 @@ def test_batches_and_topics_take_part(bus: Bus, raw: Raw) -> None:
     assert totals(bus, "a") == [1]
 
 
+@pytest.mark.parametrize("size", [1, 15_000], ids=["operations", "bytes"])
+def test_of_a_batch_that_does_not_fit_nothing_is_in_the_transaction(bus: Bus, raw: Raw, size: int) -> None:
+    coordinator, sender = Coordinator(raw), raw.sender("a")
+    transaction = coordinator.declare()
+    send_in(sender, transaction, message("one"))
+    batch = amqp.encode_message(body=[message("x" * size) for _ in range(5 if size == 1 else 4)])
+    with pytest.raises(Refused, match="A transaction may hold"):
+        send_in(sender, transaction, batch, message_format=0x80013700)
+    coordinator.discharge(transaction)
+    assert [one.text for one in raw.receiver("a", delete=True).receive(1)] == ["one"]
+    assert totals(bus, "a") == [0]
+
+
 def test_scheduled_and_duplicate_messages_behave_as_outside(bus: Bus, raw: Raw) -> None:
     bus.create_queue("once", requires_duplicate_detection=True)
     coordinator = Coordinator(raw)

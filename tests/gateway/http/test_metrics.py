@@ -39,6 +39,7 @@ def scrape(port: int, accept: str = "") -> tuple[str, str]:
         return reply.headers["Content-Type"], reply.read().decode()
 
 
+@pytest.mark.slow
 def test_the_page_parses_as_openmetrics_and_as_the_older_text(broker: BrokerProcess) -> None:
     kind, text = scrape(broker.port, OPENMETRICS)
     assert kind.startswith("application/openmetrics-text")
@@ -49,6 +50,14 @@ def test_the_page_parses_as_openmetrics_and_as_the_older_text(broker: BrokerProc
     active = [one for one in families["tandem_messages"].samples if one.labels["entity"] == "orders" and one.labels["state"] == "active"]
     assert [one.value for one in active] == [1]
     assert all(family.documentation for family in families.values())
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [('"1.0.0"', "application/openmetrics-text; version=1.0.0"), ("new", "text/plain; version=0.0.4"), ("", "application/")],
+)
+def test_a_version_may_be_quoted_and_one_that_is_none_gets_the_older_text(broker: BrokerProcess, version: str, kind: str) -> None:
+    assert scrape(broker.port, f"application/openmetrics-text; version={version}")[0].startswith(kind)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="MISSING: promtool")
@@ -81,6 +90,7 @@ def test_more_entities_than_a_scrape_should_have_are_added_up(monkeypatch: pytes
     assert "other" in {one.labels["entity"] for one in families["tandem_messages"].samples}
 
 
+@pytest.mark.slow
 def test_sends_and_ages_are_timed_for_each_entity_and_those_beyond_the_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "TIMED_ENTITIES_MAX", 2)
 

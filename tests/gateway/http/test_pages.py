@@ -177,6 +177,7 @@ def test_pages_are_not_framed_nor_guessed_at(strict: BrokerProcess) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.slow
 def test_a_development_broker_answers_to_names_it_knows(tmp_path: Path) -> None:
     """Its key is known to everybody; a web page that has its own name point to this machine must not get through."""
     with BrokerProcess(tmp_path, "--port", "0", "--memory", "--dev") as broker:

@@ -247,6 +247,9 @@ def test_waiting_receive_is_answered_when_a_message_arrives(house: HttpHouse) ->
         ("POST", ("t", "Subscriptions", "s", "Messages", "Head"), RestTarget(Verb.HEAD, "t/Subscriptions/s")),
         ("DELETE", ("q", "messages", "head"), RestTarget(Verb.HEAD, "q")),
         ("PUT", ("q", "messages", "1", str(uuid.UUID(int=1))), RestTarget(Verb.LOCKED, "q", "1", uuid.UUID(int=1))),
+        ("POST", ("q", "messages", ""), RestTarget(Verb.SEND, "q")),
+        ("DELETE", ("q", "messages", "head", ""), RestTarget(Verb.HEAD, "q")),
+        ("POST", ("q", "messages", "", ""), None),
         ("PUT", ("q", "messages"), None),  # an entity of that name is being created
         ("GET", ("q", "messages"), None),
         ("PUT", ("q", "messages", "head"), None),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tandem.model.errors import ConfigurationError
+from tandem.spark.analytics.bill import Month
 from tandem.spark.analytics.prices import load_prices
 from tests.spark.ledger_lines import MINUTE, NOON
 
@@ -120,3 +121,37 @@ def test_a_price_table_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "prices.json").write_text('{"currency": "EUR"}')
     with pytest.raises(ConfigurationError, match="is no price table"):
         load_prices(str(tmp_path / "prices.json"))
+
+
+_TABLE = {"currency": "EUR", "base_per_month": 1, "steps": [{"up_to_operations": None, "per_million": 1}], "billable": {}}
+_STEPS = [{"up_to_operations": top, "per_million": 1} for top in (100, 10, None)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(_TABLE | {"billable": ["send"]}).encode(),
+        json.dumps(_TABLE | {"base_per_month": float("nan")}).encode(),
+        json.dumps(_TABLE | {"base_per_month": -5}).encode(),
+        json.dumps(_TABLE | {"steps": _STEPS}).encode(),
+        json.dumps(_TABLE).encode("utf-16")[:-1],
+        b"\xe4\xf6\xfc",
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_price_table_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "prices.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"prices\.json is no"):
+        load_prices(str(tmp_path / "prices.json"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_price_table_may_be_saved_by_any_editor(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "prices.json").write_text(json.dumps(_TABLE), encoding=encoding)
+    assert load_prices(str(tmp_path / "prices.json")).currency == "EUR"
+
+
+@pytest.mark.parametrize("minutes", [float("nan"), float("inf"), 0.0])
+def test_a_poll_has_a_length(minutes: float) -> None:
+    with pytest.raises(ConfigurationError, match="longer than 0 minutes"):
+        Month(poll_minutes=minutes)

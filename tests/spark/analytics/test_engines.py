@@ -13,6 +13,7 @@ from tests.cluster.engines import TwoEngines
 from tests.cluster.nodes import try_send, until
 
 
+@pytest.mark.slow
 def test_whoever_names_the_first_engine_reads_the_others_too_and_each_once(tmp_path: Path, database: str, postgres: PostgresEngine) -> None:
     name = database.rpartition("/")[2] + "_second"
     postgres.primary.execute(f"CREATE DATABASE {name}", database="postgres")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from pyspark.sql.types import StructType
 
 from tandem.model.clock import SystemClock
 from tandem.model.errors import ConfigurationError
 from tandem.spark.analytics.journal_files import entities_of, find_stores, segments_of
 from tandem.spark.analytics.journal_rows import SegmentTask, read_segment, text_of_id
+from tandem.spark.analytics.journal_source import JournalDataSource
 from tandem.stores.segment import SegmentStore
 from tandem.stores.settings import LogSettings
 from tandem.testing import Bus
@@ -45,6 +48,7 @@ def play(bus: Bus) -> None:
             receiver.defer_message(third)
 
 
+@pytest.mark.slow
 def test_every_fact_of_a_live_broker_is_a_row(tmp_path: Path) -> None:
     with Bus(data_dir=tmp_path, store_count=2) as bus:
         play(bus)
@@ -81,6 +85,7 @@ def fill(directory: Path, retention_ms: int) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_segments_kept_for_audit_are_read_too(tmp_path: Path) -> None:
     fill(tmp_path, retention_ms=3_600_000)
     assert list((tmp_path / "space" / "store-0" / "audit").glob("*.seg"))
@@ -89,6 +94,7 @@ def test_segments_kept_for_audit_are_read_too(tmp_path: Path) -> None:
     assert {seq for kind, seq in found if kind == "settled"} == set(range(1, 401))
 
 
+@pytest.mark.slow
 def test_an_index_says_the_same_as_its_segment(tmp_path: Path) -> None:
     fill(tmp_path, retention_ms=0)
     directory = tmp_path / "space" / "store-0"
@@ -100,6 +106,7 @@ def test_an_index_says_the_same_as_its_segment(tmp_path: Path) -> None:
     assert rows_below(tmp_path) == with_indexes
 
 
+@pytest.mark.slow
 def test_a_table_is_whole_in_spite_of_a_rotten_byte_and_says_so_where_it_is_not(tmp_path: Path) -> None:
     fill(tmp_path, retention_ms=0)
     whole = rows_below(tmp_path)
@@ -120,6 +127,19 @@ def test_a_table_is_whole_in_spite_of_a_rotten_byte_and_says_so_where_it_is_not(
 def test_a_directory_without_journals_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no journal below"):
         find_stores([str(tmp_path)])
+
+
+def test_directories_may_have_any_name(tmp_path: Path) -> None:
+    data = tmp_path / "a,b #1 50%20?"
+    with Bus(data_dir=data) as bus:
+        play(bus)
+    for options in ({"paths": json.dumps([str(data)])}, {"path": str(data)}):
+        source = JournalDataSource(options)
+        reader = source.reader(StructType())
+        entities = {row["entity"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()}
+        assert {"Orders", "Events/Subscriptions/all"} <= entities
+    with pytest.raises(ConfigurationError, match="no JSON list"):
+        JournalDataSource({"paths": "[nothing"}).reader(StructType())
 
 
 def test_ids_of_every_type_are_written_as_applications_write_them() -> None:

@@ -114,6 +114,18 @@ def test_damage_in_the_middle_is_told(tmp_path: Path) -> None:
     assert add_up(pieces_of([str(file)])) == Totals(meter_files.TOTALS.empty_table(), broken=1)
 
 
+def test_a_line_with_a_number_that_is_none_is_told_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter_files, "_BLOCK_BYTES", 2_000)
+    file = tmp_path / "store-0-000001.csv"
+    given = rows(200)
+    lines = [line(row) for row in given]
+    for place, damage in ((0, "\0\0\0\0"), (100, "12a4"), (150, "9" * 30), (199, COLUMNS)):
+        file.write_text(COLUMNS + "\n" + "".join([*lines[:place], damage + lines[place][4:], *lines[place:]]))
+        totals = add_up(pieces_of([str(file)]))
+        assert in_order(totals.rows.to_pylist()) == in_order(by_hand(given)), place
+        assert totals.broken == 1
+
+
 def test_files_without_rows_add_up_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "store-0-000001.csv").write_text("")
     (tmp_path / "store-1-000001.csv").write_text(COLUMNS + "\n")
@@ -129,6 +141,11 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.parquet").write_bytes(b"not Parquet at all")
     with pytest.raises(ConfigurationError, match=r"other\.parquet cannot be read"):
         pieces_of([str(tmp_path)])
+    (tmp_path / "other.parquet").unlink()
+    for content in (b"a,b\n1,2\n", (COLUMNS + "\n").encode("utf-16")):
+        (tmp_path / "other.csv").write_bytes(content)
+        with pytest.raises(ConfigurationError, match=r"other\.csv is no meter file"):
+            pieces_of([str(tmp_path)])
 
 
 @pytest.mark.spark

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +98,57 @@ def test_a_ledger_without_ids_is_refused_by_name(tmp_path: Path, spark: Any) -> 
     (tmp_path / "sent.jsonl").write_text('{"path": "orders", "at_ms": 1}\n')
     with pytest.raises(ConfigurationError, match="has no column message_id"):
         reconcile(spark, sent=str(tmp_path / "sent.jsonl"))
+
+
+def test_lines_that_cannot_be_read_are_told_and_columns_may_begin_in_any_line(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    sent = tmp_path / "sent [1] {a}*.jsonl"
+    ledger(tmp_path / "sent.jsonl", [(f"m{n}", "orders", n) for n in range(4)], session_id="s")
+    whole = (tmp_path / "sent.jsonl").read_text()
+    sent.write_text('\n{"message_id": "first", "path": "orders", "at_ms": 1750000000000.25}\n{"path": "orders"}\n' + whole[:-20])
+    received = ledger(tmp_path / "received.jsonl", [(name, "orders", 9) for name in ("m1", "m0", "m2", "first")], session_id="s")
+    packed = tmp_path / "received.jsonl.gz"
+    packed.write_bytes(gzip.compress(Path(received).read_bytes()))
+    result = reconcile(spark, sent=str(sent), received=str(packed))
+    assert [one.entity for one in result.entities] == ["orders"]
+    assert (result.total.sent, result.total.delivered, result.total.out_of_order, result.broken_lines) == (4, 4, 1, 2)
+    assert result.latency_ms["max"] == 9_000
+
+
+@pytest.mark.parametrize(
+    "name, content, says",
+    [
+        ("a.jsonl", '{"message_id": "ü"}'.encode("latin-1"), "neither Parquet nor lines of JSON"),
+        ("a.jsonl", '{"message_id": "x"}'.encode("utf-16"), "neither Parquet nor lines of JSON"),
+        ("a.jsonl", b'["message_id", "path", "at_ms"]', "is no object"),
+        ("a.jsonl", b'"text"', "is no object"),
+        ("12:00.jsonl", b'{"message_id": "a", "path": "q", "at_ms": 1}', "colon"),
+        ("a.parquet", b"none", "as Parquet"),
+        ("_a", b"", "no file in"),
+    ],
+)
+def test_a_ledger_that_is_none_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    from tandem.spark.analytics.ledgers import load_ledger
+
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=says):
+        load_ledger(None, str(tmp_path if name == "_a" else file))  # type: ignore[arg-type]
+
+
+def test_names_are_shown_as_they_are_whatever_they_look_like() -> None:
+    from rich.console import Console
+
+    from tandem.cli.analytics import show_availability, show_reconciliation
+    from tandem.spark.analytics.availability import Availability, Outage, PathAvailability
+    from tandem.spark.analytics.reconcile import EntityCounts, Finding, Reconciliation
+
+    console = Console(record=True, width=200, file=io.StringIO())
+    counts = EntityCounts("[red]a[/bold]", sent=1, lost=1)
+    finding = Finding("[red]a[/bold]", "[/i]", "lost", 1, None)
+    show_reconciliation(Reconciliation(replace(counts, entity=""), (counts,), (finding,), broken_lines=3), console)
+    path = PathAvailability("[/p]", 1, 0, 0, 1.0, 1.0, 0.9)
+    show_availability(Availability((Outage("[/w]", "[/o]", 1, None, None, 0),), (), (path,)), console)
+    text = console.export_text()
+    assert all(name in text for name in ("[red]a[/bold] ", "lost: [/i] in [red]a[/bold]", "[/p]: 1", "[/w]", "[/o]", "3 lines of ledgers"))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import pytest
+from typer.testing import CliRunner
+
+from tandem.cli.application import app
+from tandem.model.errors import ConfigurationError
 from tandem.spark.analytics.availability import Availability, Outage, PathAvailability
 from tandem.spark.analytics.page import OutageStory, render
 from tandem.spark.analytics.plots import column_plot, nice_ceiling, seconds_text, short
 from tandem.spark.analytics.reconcile import EntityCounts, Finding, Reconciliation
-from tandem.spark.analytics.series import Series
+from tandem.spark.analytics.series import Series, step_of
 from tests.spark.ledger_lines import NOON
 
 SERIES = Series(NOON, 1_000, [5.0, 0.0, 5.0], [0.0, 5.0, 0.0], [0.0, 0.0, 5.0], [5.0, 0.0, 10.0], [0, 5, 0], [(10, 3), (30, 12)])
@@ -57,3 +62,28 @@ def test_numbers_are_short_and_axes_end_on_round_ones() -> None:
     assert [nice_ceiling(value) for value in (0, 3, 7, 26, 130)] == [1, 5, 10, 50, 200]
     assert [seconds_text(value) for value in (0.25, 12, 600, 7_200)] == ["250 ms", "12 s", "10 min", "2 h"]
     assert 'height="0.0"' in column_plot([("a", 0.0), ("b", 1.0)], "sent")
+
+
+def test_times_that_no_calendar_has_are_shown_and_keep_the_plots_small() -> None:
+    seen = Outage("w", "orders", 9 * 10**18, None, None, 0)
+    finding = Finding("orders", "m", "lost", NOON * 1_000_000, None)
+    page = render(replace(STORY, reconciliation=replace(GOOD, findings=(finding,)), availability=replace(OUTAGES, outages=(seen,))))
+    assert f"{NOON * 1_000_000} ms" in page and "9000000000000000000 ms" in page
+    spans = (0, 1_000, 86_400_000, NOON, NOON * 1_000_000, 1 << 62)
+    assert all(span // step_of(span) <= 240 for span in spans)
+    assert [step_of(span) for span in (1_000, 240 * 86_400_000)] == [250, 86_400_000]
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["report", "--primary", ".", "--out", "nowhere/report.html"], "is in no directory"),
+        (["report", "--primary", ".", "--out", "."], "is a directory"),
+        (["report", "--primary", ".", "--delayed-after", "nan"], "no number of seconds"),
+        (["reconcile", "--primary", ".", "--delayed-after", "inf"], "no number of seconds"),
+        (["reconcile", "--primary", ".", "--delayed-after", "1e300"], "no number of seconds"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_work(arguments: list[str], says: str) -> None:
+    found = CliRunner().invoke(app, arguments)
+    assert isinstance(found.exception, ConfigurationError) and says in str(found.exception)

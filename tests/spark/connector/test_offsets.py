@@ -12,7 +12,7 @@ from tandem.spark.connector.offsets import BatchShare, Offset, cut
 
 
 def test_an_offset_comes_back_from_the_checkpoint() -> None:
-    offset = Offset("q", 3, {"orders": BatchShare("orders", "q/3/0", 10, "1-9,12", (0, 5))})
+    offset = Offset("q", 3, {"orders": BatchShare("orders", "q/3/0", 10, "1-9,12", (0, 5), 1_700_000_000_000)})
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 

@@ -67,3 +67,9 @@ def test_a_wrong_option_of_the_sink_is_named(given: dict[str, str], option: str)
     with pytest.raises(OptionError) as caught:
         sink_options({"connectionString": CONNECTION, **given})
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize("given", [{"entities": "[]"}, {"entities": '[""]'}, {"queue": " ", "subQueue": "deadLetter"}, {"queue": "/"}])
+def test_nothing_to_read_is_an_error(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="is empty"):
+        source_options({"connectionString": CONNECTION, **given})

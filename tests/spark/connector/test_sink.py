@@ -42,6 +42,7 @@ def bodies(count: int, **columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"body": [b"x" * 100] * count, **columns})
 
 
+@pytest.mark.slow
 def test_everything_a_row_says_is_in_the_message(west: Broker, name: str) -> None:
     create_queue(west, name, requires_session=True)
     at = datetime.datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=datetime.UTC)
@@ -76,6 +77,17 @@ def test_everything_a_row_says_is_in_the_message(west: Broker, name: str) -> Non
     assert found["body"] == b"text"
     assert found["message_id"] == "id"
     assert found["sequence_number"] != 99
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Amsterdam"])
+def test_instants_among_the_properties_stay_instants(west: Broker, name: str, zone: str | None) -> None:
+    create_queue(west, name)
+    at = datetime.datetime(1900, 1, 1, 12, tzinfo=datetime.UTC if zone else None)
+    maps = pa.array([[("at", at)]], pa.map_(pa.string(), pa.timestamp("us", zone)))
+    write(west, bodies(1, application_properties=maps), queue=name)
+    found = take_all(west, name)
+    assert found.column("application_properties") == [[("at", "1900-01-01T12:00:00.000Z")]]
+    assert found.column("application_property_types") == [[("at", "timestamp")]]
 
 
 def test_ids_follow_from_job_partition_and_row_so_a_repeat_vanishes(west: Broker, name: str) -> None:
@@ -194,6 +206,7 @@ def test_refused_rows_go_to_a_table_and_the_others_arrive(west: Broker, name: st
     assert all("SessionId" in row["failed_description"] for row in table)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_meanwhile_is_waited_for_and_nothing_is_lost(mortal: Broker) -> None:
     create_queue(mortal, "orders", requires_duplicate_detection=True)
     total = 20_000
@@ -252,6 +265,8 @@ def test_spark_writes_a_table(spark: Any, west: Broker, name: str) -> None:
     create_queue(west, name)
     table = spark.range(500).selectExpr("cast(id as string) as body", "map('n', id) as application_properties")
     table.write.format("servicebus").mode("append").options(connectionString=west.connection_string, queue=name).save()
+    with pytest.raises(Exception, match="found overwrite"):
+        table.write.format("servicebus").mode("overwrite").options(connectionString=west.connection_string, queue=name).save()
     there = take_all(west, name)
     assert sorted(int(body) for body in there.column("body") or []) == list(range(500))
     assert len(set(ids(there))) == 500

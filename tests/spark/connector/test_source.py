@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tandem.amqp import Timestamp, encode_value
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_encoding import encode_row
 from tandem.spark.connector.compat import ReadAllAvailable, ReadMaxRows
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError, source_options
-from tandem.spark.connector.source import ServiceBusStreamReader
+from tandem.spark.connector.source import ServiceBusReader, ServiceBusStreamReader
 from tests.acceptance.brokers import Broker
 from tests.spark.house import administration, connect, counts, create_queue, messages, send, take_all
 from tests.waiting import wait_until
@@ -72,6 +73,22 @@ MODES = pytest.mark.parametrize("mode", ["lease", "defer"])
 
 
 @MODES
+def test_messages_that_no_table_can_show_in_full_are_rows_all_the_same(west: Broker, queue: str, mode: str) -> None:
+    ids = [b"\x00\x53\x73" + encode_value([name, *[None] * 8, created]) for name, created in (("late", Timestamp(1 << 62)), ("odd", "now"))]
+    texts = [b"\x00\x53\x74\xc1\x08\x02\xa1\x01a\xa1\x02\xff!", b"\x00\x53\x72\xc1\x08\x02\xa3\x01a\xa1\x02\xff!"]
+    send(west, queue, [section + b"\x00\x53\x75\xa0\x01x" for section in (*ids, *texts)])
+    browser = ServiceBusReader(source_options({"connectionString": west.connection_string, "queue": queue}))
+    assert sum(batch.num_rows for part in browser.partitions() for batch in browser.read(part)) == 4
+    query = Query(west, queue=queue, mode=mode)
+    query.next()
+    found = query.read()
+    assert (found[:2], len(found)) == (["late", "odd"], 4)
+    assert not query.plan()
+    query.die()
+    assert counts(west, queue)["total"] == 0
+
+
+@MODES
 def test_a_batch_is_the_same_on_every_read_and_settled_once_it_is_committed(west: Broker, queue: str, mode: str) -> None:
     send(west, queue, messages(50))
     query = Query(west, queue=queue, mode=mode)
@@ -125,6 +142,45 @@ def test_what_was_set_aside_and_never_logged_comes_with_the_next_batch(west: Bro
     heir.plan()
     assert counts(west, queue)["total"] == 0
     heir.die()
+
+
+def test_what_was_deferred_and_never_logged_comes_also_when_batches_are_smaller_now(west: Broker, queue: str) -> None:
+    send(west, queue, messages(10))
+    query = Query(west, queue=queue, mode="defer")
+    query.next()
+    query.log.pop()
+    query.die()
+    heir = Query(west, query.log, queue=queue, mode="defer", maxMessagesPerTrigger="4")
+    found: list[str] = []
+    for _ in range(3):
+        heir.next()
+        found += heir.read()
+    assert found == [f"m{n}" for n in range(10)]
+    heir.die()
+
+
+def test_what_was_deferred_when_the_connection_broke_comes_with_the_next_batch(
+    west: Broker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(west, queue, messages(1))
+    query = Query(west, queue=queue, mode="defer")
+    query.next()
+    assert query.read() == ["m0"]
+    send(west, queue, messages(10, "n"))
+    request = BlockingClient.request
+
+    def unheard(client: BlockingClient, entity: str, operation: str, body: dict[str, object]) -> Any:
+        answer = request(client, entity, operation, body)
+        if operation == "com.microsoft:update-disposition":
+            raise TransportError("connect", "the connection broke")
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockingClient, "request", unheard)
+        assert not query.plan()
+    query.next()
+    assert sorted(query.read()) == sorted(f"n{n}" for n in range(10))
+    query.die()
 
 
 def test_a_lease_that_lapsed_is_taken_again_with_the_same_messages(west: Broker, queue: str) -> None:
@@ -219,6 +275,7 @@ def test_idle_planning_asks_nothing_beyond_one_long_poll(west: Broker, queue: st
     query.die()
 
 
+@pytest.mark.slow
 def test_available_now_waits_for_messages_in_dead_hands(west: Broker, queue: str) -> None:
     send(west, queue, messages(10))
     with connect(west) as client:

@@ -35,6 +35,7 @@ def no_connection_outlives_its_test() -> Iterator[None]:
         drop(one)
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_named_before_spark_starts(west: Broker, east: Broker) -> None:
     with pytest.raises(OptionError, match=r"option 'primary'.*Endpoint"):
         run("nonsense=1", east.connection_string)

@@ -94,6 +94,7 @@ def test_all_queues_are_drained_and_their_leases_ended(west: Broker, east: Broke
     drain.die()
 
 
+@pytest.mark.slow
 def test_while_the_primary_is_away_attempts_grow_rarer_and_nothing_fails(mortal: Broker, east: Broker, name: str) -> None:
     create_queue(mortal, "orders")
     create_queue(east, name)
@@ -111,6 +112,7 @@ def test_while_the_primary_is_away_attempts_grow_rarer_and_nothing_fails(mortal:
     drain.die()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["killed", "hangs"])
 def test_when_the_primary_is_back_what_waits_is_tried_at_once_however_long_the_pauses(
     mortal: Broker, east: Broker, name: str, gone: str

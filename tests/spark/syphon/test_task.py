@@ -188,6 +188,7 @@ def test_a_wrong_key_for_the_primary_leaves_everything_waiting(west: Broker, eas
         backlog.close()
 
 
+@pytest.mark.slow
 def test_primary_killed_and_back_nothing_is_lost_and_repeats_are_dropped(mortal: Broker, east: Broker, name: str) -> None:
     create_queue(mortal, "orders", requires_duplicate_detection=True)
     create_queue(east, name)
@@ -220,6 +221,7 @@ def _kill_when_some_moved(primary: Broker, secondary: Broker, queue: str, total:
     primary.kill()
 
 
+@pytest.mark.slow
 def test_secondary_killed_in_between_the_task_waits_and_goes_on(west: Broker, mortal: Broker, name: str) -> None:
     create_queue(west, name, requires_duplicate_detection=True)
     create_queue(mortal, "backlog")
@@ -324,6 +326,7 @@ def attempt(settings: SyphonTaskSettings, queue: str, leases: tuple[tuple[str, i
     return sum(count.moved for count in SyphonTask(settings, queue, 0).run(leases))
 
 
+@pytest.mark.slow
 def test_of_two_attempts_at_one_task_one_sends_and_the_other_waits(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:
     """As with `spark.speculation`: without claims both read the same lease and both send, and this queue drops no duplicates."""
     create_queue(west, f"{name}-a")
@@ -341,6 +344,7 @@ def stop_and_go_on(process: multiprocessing.process.BaseProcess, stop: int) -> N
     os.kill(process.pid, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [150, 400, 700])
 def test_an_attempt_that_is_stopped_in_the_middle_and_goes_on_later_doubles_nothing(
     west: Broker, east: Broker, backlog: Backlog, name: str, messages: int

@@ -223,13 +223,13 @@ class JoinedLeases(LeaseVerbs):
         assert whole is not None
         return whole
 
-    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int) -> Lease:
+    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int, before: int = 0) -> Lease:
         """All fragments or none: whoever took its part gives it back when another cannot."""
         whole: Lease | None = None
         parts = self._fragments.by_fragment(seqs)
         try:
             for part, own in parts.items():
-                taken = part.lending.lease_again(lease_id, own, duration_ms, now)
+                taken = part.lending.lease_again(lease_id, own, duration_ms, now, before)
                 whole = taken if whole is None else whole.joined(taken)
         except BusError:
             for part in parts:

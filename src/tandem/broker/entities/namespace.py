@@ -16,7 +16,7 @@ from tandem.broker.recovery.tenant import StoreTenant
 from tandem.broker.recovery.transactions import resolve
 from tandem.broker.recovery.transfers import settle_transfers, suspend_forwarding
 from tandem.broker.turn import Turn
-from tandem.model.address import Address
+from tandem.model.address import Address, SubQueue
 from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.entity_json import EntityDescription
 from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
@@ -268,6 +268,8 @@ class Namespace(Stores):
 
     def resolve_sender(self, address: Address) -> Entity:
         """What a sender to this address sends to."""
+        if address.sub_queue is not SubQueue.MAIN:
+            raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
         entity = self.entities.get(address.key)
         if entity is None:
             if address.topic_and_subscription is not None:

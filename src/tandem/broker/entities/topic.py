@@ -36,8 +36,10 @@ class RulesChanged(Protocol):
     def rules_changed(self) -> None: ...
 
 
-def compile_rules(description: SubscriptionDescription, limits: Limits) -> RuleSet:
-    return RuleSet([compile_rule(rule, limits) for rule in description.rules])
+def compile_rules(description: SubscriptionDescription, limits: Limits, before: RuleSet | None = None) -> RuleSet:
+    """`before`: its rules that stay are not compiled again."""
+    known = {id(rule.description): rule for rule in before.rules} if before is not None else {}
+    return RuleSet([known.get(id(rule)) or compile_rule(rule, limits) for rule in description.rules])
 
 
 class Subscription:
@@ -67,7 +69,7 @@ class Subscription:
 
     def configure(self, description: SubscriptionDescription, limits: Limits) -> None:
         self.description = description
-        self.rules = compile_rules(description, limits)
+        self.rules = compile_rules(description, limits, self.rules)
         self.entity.configure(queue_of_subscription(description))
         if self.topic is not None:
             self.topic.rules_changed()

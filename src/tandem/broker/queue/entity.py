@@ -104,7 +104,7 @@ class LeaseVerbs:
         """
 
     @abstractmethod
-    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int) -> Lease:
+    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int, before: int = 0) -> Lease:
         """Exactly these messages, or none: for a batch that was planned and whose lease has lapsed since."""
 
     @abstractmethod

@@ -293,6 +293,12 @@ class Index:
                 earliest = at
         return earliest
 
+    def look_again(self, seq: int, at: int) -> None:
+        """A row that `expired` has told of stayed: it is told of again from this instant on, if it expires."""
+        chunk = self.chunk_of(seq)
+        if chunk.expires[seq & MASK] and (chunk.min_expires == 0 or at < chunk.min_expires):
+            chunk.min_expires = at
+
     def expired(self, now: int, most: int) -> list[int]:
         """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
         found: list[int] = []

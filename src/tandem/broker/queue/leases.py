@@ -79,14 +79,18 @@ class Leases(LeaseVerbs):
             return Lease(lease_id, [], now + duration_ms, 0)
         return self._take(lease_id, wanted.seqs, now + duration_ms, now)
 
-    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int) -> Lease:
-        """Exactly these messages, or none: for a batch that was planned and whose lease has lapsed since."""
+    def lease_again(self, lease_id: str, seqs: list[int], duration_ms: int, now: int, before: int = 0) -> Lease:
+        """Exactly these messages, or none: for a batch that was planned and whose lease has lapsed since.
+
+        With `before`, one that was enqueued later is another message: the queue was made anew, and counts from 1 again.
+        """
         known = self.rows.leases.get(lease_id)
         if known is not None:
             return known
         self._check_new(lease_id)
         refused = f"The lease '{lease_id}' of '{self.terms.path}' cannot be taken again"
-        missing = sum(1 for seq in seqs if self.rows.index.state(seq) != READY)
+        index = self.rows.index
+        missing = sum(1 for seq in seqs if index.state(seq) != READY or 0 < before < index.enqueued_at(seq))
         if missing or not seqs or len(set(seqs)) != len(seqs):
             raise LeaseLost(f"{refused}: {missing} of its {len(seqs)} messages are gone or in use.")
         for session in self._sessions_of(seqs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
 from tandem.broker.ports import Loaded, Rewriter
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tandem.broker.queue.lease import Lease
     from tandem.broker.queue.locks import Lock
     from tandem.model.message import Message
+
+AGAIN_MS: Final = 1_000
+"""After that long messages are tried for again that were due and could not be read: an engine may be away for a moment."""
 
 
 class Moves(Lost):
@@ -100,6 +103,9 @@ class Moves(Lost):
         if error is not None or message is None:
             if self.rows.index.state(seq) == MOVING:
                 self._stay(seq, asked.deferred, asked.lease)
+                again = self.ledger.slot.turn.now + AGAIN_MS
+                self.rows.index.look_again(seq, again)
+                self.ledger.slot.wake(again)
             elif asked.lease is not None:
                 asked.lease.end_move(seq, False)
             if effect is not None:

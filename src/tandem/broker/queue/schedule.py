@@ -12,7 +12,7 @@ from tandem.broker.queue.index import DELAYED, SCHEDULED
 from tandem.broker.queue.intake import Intake
 from tandem.broker.queue.leases import Leases
 from tandem.broker.queue.ledger import Ledger
-from tandem.broker.queue.moves import Moves
+from tandem.broker.queue.moves import AGAIN_MS, Moves
 from tandem.broker.queue.rows import Rows
 from tandem.broker.queue.session_holding import SessionHolding
 from tandem.broker.queue.settlement import Settlement
@@ -115,6 +115,14 @@ class Schedule:
             self.moves.bodies.load_to_write(ready, _Activation(self, ready))
         self.intake.wake_for_scheduled(now)
 
+    def not_read(self, seqs: list[int], error: BaseException) -> None:
+        """They stay scheduled, and are due again."""
+        now = self.slot.turn.now
+        for seq in seqs:
+            heapq.heappush(self.rows.scheduled, (now + AGAIN_MS, seq))
+        self.intake.wake_for_scheduled(now)
+        self.receivers.failed(self.terms.path, error)
+
     def activate(self, seqs: list[int], messages: list[Message | None]) -> None:
         """Scheduled messages become active under new numbers, so that they queue up behind what is there."""
         now = self.slot.turn.now
@@ -133,6 +141,6 @@ class _Activation(Loaded):
 
     def loaded(self, messages: list[Message | None], error: BaseException | None) -> None:
         if error is not None:
-            self.schedule.receivers.failed(self.schedule.terms.path, error)
+            self.schedule.not_read(self.seqs, error)
             return
         self.schedule.activate(self.seqs, messages)

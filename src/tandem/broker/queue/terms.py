@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tandem.model.entity import MAX_DURATION_MS
+from tandem.model.entity import LATEST_MS
 from tandem.model.errors import EntityDisabled, NotAllowed
 from tandem.model.message import NO_TTL
 
@@ -62,7 +62,7 @@ class Terms:
         """The instant of expiry: the sender's wish, capped by the entity's; 0 = never."""
         if ttl_ms == NO_TTL or ttl_ms > self.default_ttl_ms:
             ttl_ms = self.default_ttl_ms
-        if ttl_ms >= MAX_DURATION_MS or self.is_dead_letter:
+        if now + ttl_ms > LATEST_MS or self.is_dead_letter:
             return 0
         return now + ttl_ms
 

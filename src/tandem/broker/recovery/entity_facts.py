@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tandem.broker import facts
-from tandem.model.entity import SubscriptionDescription
+from tandem.model.entity import RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys, kind_and_path_in, kind_of, path_of
 from tandem.model.errors import Corrupt, StoreUnavailable
 
@@ -19,23 +19,31 @@ _Word = tuple[bytes, int]
 """What the journal says, and where it says so."""
 UNKNOWN: Final = -1
 _MISSING_TOLD: Final = 20
-_WHAT_TO_DO: Final = "put the right metadata.sqlite back from a backup, or move this one away and run: tandem store recover-metadata"
+_WHAT_TO_DO: Final = (
+    "put the right metadata.sqlite back from a backup, or move this one away and run: tandem store recover-metadata; "
+    "in a cluster, restore its engines from one backup"
+)
 
 
 class Entry:
     """One entity, as the metadata has it."""
 
-    __slots__ = ("key", "kind", "path", "rules", "store")
+    __slots__ = ("_described", "key", "kind", "path", "rules", "store")
 
-    def __init__(self, store: int, description: EntityDescription) -> None:
+    def __init__(self, store: int, description: EntityDescription, before: Entry | None = None) -> None:
+        """`before`: of the same entity; of thousands of rules it may have, those that have not changed are not written out again."""
         self.store = store
         """Negative for a partitioned entity: it is in all of them."""
         self.kind: str = kind_of(description).value
         self.path: str = path_of(description)
         self.key: bytes = dump_without_keys(description).encode()
         self.rules: dict[str, bytes] = {}
+        self._described: dict[str, RuleDescription] = {}
         if isinstance(description, SubscriptionDescription):
-            self.rules = {rule.name.casefold(): dump_rule(rule).encode() for rule in description.rules}
+            self._described = {rule.name.casefold(): rule for rule in description.rules}
+            for name, rule in self._described.items():
+                known = before is not None and before._described.get(name) is rule
+                self.rules[name] = before.rules[name] if before is not None and known else dump_rule(rule).encode()
 
 
 class Roll:
@@ -47,7 +55,7 @@ class Roll:
         """The highest id that was ever given. UNKNOWN in a namespace without metadata."""
 
     def enter(self, id_: int, store: int, description: EntityDescription) -> None:
-        self.entries[id_] = Entry(store, description)
+        self.entries[id_] = Entry(store, description, self.entries.get(id_))
         if self.highest_id != UNKNOWN:
             self.highest_id = max(self.highest_id, id_)
 
@@ -144,7 +152,8 @@ class EntityFacts:
                 kind, path = kind_and_path_in(self._told[id_][0].decode())
                 lines.append(
                     f"{count} messages of the {kind} '{path}', number {id_}, which the metadata does not have, are dropped: it was deleted "
-                    "while the store was away, or its row was lost; if it was lost, stop the broker and put metadata.sqlite back"
+                    "while the store was away, or its row was lost; if it was lost, stop the broker and put metadata.sqlite back "
+                    "(in a cluster: restore the engine)"
                 )
         if len(lines) > _MISSING_TOLD:
             lines[_MISSING_TOLD:] = [f"and messages of {len(lines) - _MISSING_TOLD} more entities that the metadata does not have"]

@@ -177,13 +177,18 @@ def _read_json(file: Path, text: str) -> Document:
     try:
         root: object = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError):  # or only comments and trailing commas, which the slower reader takes
-        try:
-            root, _ = parse_json(text)
-        except JsonError as error:
-            raise ConfigurationError(f"{file}:{error.line}: is not valid JSON: {error.problem}") from error
+        root, _ = _parsed(file, text)
     if not isinstance(root, dict):
         raise ConfigurationError(f"{file}:1: found {show(root)}; allowed is an object {{…}}")
-    return Document(file, root, lambda: parse_json(text)[1], folds_case=True)
+    return Document(file, root, lambda: _parsed(file, text)[1], folds_case=True)
+
+
+def _parsed(file: Path, text: str) -> tuple[object, dict[KeyPath, int]]:
+    """Stricter than `json.loads`, which takes NaN, and any depth."""
+    try:
+        return parse_json(text)
+    except JsonError as error:
+        raise ConfigurationError(f"{file}:{error.line}: is not valid JSON: {error.problem}") from error
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -102,8 +102,7 @@ def read_namespaces(root: Section, limits: Limits) -> tuple[NamespaceSettings, .
         hosts = cast("tuple[str, ...]", section.get("hosts", Many(Text(chars_max=255, allowed="a host name"))) or ())
         namespace = _namespace(section, name, hosts, limits)
         section.finish()
-        if any(other.name.casefold() == name.casefold() for other in namespaces):
-            raise ConfigurationError(f"{section.place('name')}: there are two namespaces named '{name}'")
+        _once(section, "name", name, namespaces)
         for host in hosts:
             if any(host.casefold() in (other.casefold() for other in claimed.hosts) for claimed in namespaces):
                 raise ConfigurationError(f"{section.place('hosts')}: the host '{host}' already leads to another namespace")
@@ -127,9 +126,15 @@ def read_emulator(root: Section, limits: Limits) -> tuple[NamespaceSettings, ...
         for item in section.tables("Topics"):
             entities.add_topic(item)
         section.finish()
+        _once(section, "Name", name, namespaces)
         namespaces.append(entities.finish(name, (), ()))
     user.finish()
     return tuple(namespaces) or (NamespaceSettings(name="sbemulatorns"),)
+
+
+def _once(section: Section, key: str, name: str, others: list[NamespaceSettings]) -> None:
+    if any(other.name.casefold() == name.casefold() for other in others):
+        raise ConfigurationError(f"{section.place(key)}: there are two namespaces named '{name}'")
 
 
 _Description = QueueDescription | TopicDescription | SubscriptionDescription

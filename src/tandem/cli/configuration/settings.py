@@ -104,7 +104,15 @@ BASIC: Final = (
         default="shared",
         about="`process`: one more worker answers HTTP and relays, and has no stores: nothing relayed passes through the loops of queues.",
     ),
-    Setting("listen", "host", Text(chars_max=255, allowed="a host name or address"), "--host", "TANDEM_HOST", LOOPBACK, "Where to listen."),
+    Setting(
+        "listen",
+        "host",
+        Text(chars_max=255, allowed="a host name or address"),
+        "--host",
+        "TANDEM_HOST",
+        LOOPBACK,
+        "Where to listen; `0.0.0.0`: all of IPv4, `::`: all of IPv6.",
+    ),
     Setting(
         "listen",
         "ports",

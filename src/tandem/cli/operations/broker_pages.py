@@ -28,7 +28,7 @@ def fetch(target: OperationTarget, method: str, path: str, body: dict[str, Any] 
         endpoint = Endpoint.parse(target.connection_string, target.ca_file)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    base = f"{'https' if endpoint.tls else 'http'}://{endpoint.host}:{endpoint.port}/"
+    base = f"{'https' if endpoint.tls else 'http'}://{endpoint.place}/"
     token = endpoint.token or make_token(base, endpoint.key_name, endpoint.key, time.time_ns() // 1_000_000 + _TOKEN_MS)
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{base}$tandem/{path}", data, {"Authorization": token}, method=method)
@@ -44,4 +44,4 @@ def fetch(target: OperationTarget, method: str, path: str, body: dict[str, Any] 
             said = error.reason
         raise ConfigurationError(f"the broker refused: {said or error.reason}") from error
     except OSError as error:
-        raise ConfigurationError(f"{endpoint.host}:{endpoint.port} cannot be reached: {error}; is the broker running?") from error
+        raise ConfigurationError(f"{endpoint.place} cannot be reached: {error}; is the broker running?") from error

@@ -100,6 +100,8 @@ def add(
     """
     from tandem.engine_client.endpoint import Endpoint
 
+    if not name:
+        raise ConfigurationError("a context has a name")
     if connection_string_file is not None:
         connection_string = _read(connection_string_file)
     if connection_string is None:
@@ -169,5 +171,5 @@ def _shown(name: str, one: Context, current: str | None) -> dict[str, Any]:
     from tandem.engine_client.endpoint import Endpoint
 
     endpoint = Endpoint.parse(one.connection_string)
-    place = f"{endpoint.host}:{endpoint.port}"
+    place = f"{endpoint.place}"
     return {"current": "*" if name == current else "", "name": name, "endpoint": place, "key_name": endpoint.key_name}

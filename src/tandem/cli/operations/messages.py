@@ -256,6 +256,8 @@ def _from_file(file: File) -> Iterator[ServiceBusMessage]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield from_line(line, number)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file} is not UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
 

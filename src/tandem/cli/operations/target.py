@@ -52,6 +52,14 @@ class OperationTarget:
     def client(self, retries: int = _RETRIES, **options: Any) -> ServiceBusClient:
         from azure.servicebus import ServiceBusClient
 
+        from tandem.engine_client.endpoint import Endpoint
+
+        endpoint = Endpoint.parse(self.connection_string)
+        if ":" in endpoint.host:
+            raise ConfigurationError(
+                f"azure-servicebus, which sends and receives for this command, takes no address of IPv6 ({endpoint.place}): "
+                "say a host name that stands for it; `tandem queue`, `topic`, `bench`, `connection` and `lock` take the address"
+            )
         logging.getLogger("azure").addHandler(logging.NullHandler())  # what goes wrong is raised, and said once
         return ServiceBusClient.from_connection_string(self.connection_string, retry_total=retries, **self._options(), **options)
 
@@ -122,7 +130,9 @@ def refusals() -> Iterator[None]:
     except Exception as error:
         if not _is_of_the_sdk(error):
             raise
-        said = str(getattr(error, "message", "") or error).strip()
+        inner = getattr(error, "inner_exception", None)
+        told = getattr(inner, "status_description", None)  # of a token that is refused: its reason is nowhere else
+        said = (told.decode(errors="replace") if isinstance(told, bytes) else told) or str(getattr(error, "message", "") or error).strip()
         raise ConfigurationError(said.splitlines()[0] if said else type(error).__name__) from error
 
 

@@ -71,7 +71,10 @@ class Answering:
             return RelayResponse(status=503, body="the listener is busy")
         self.under_way += 1
         try:
-            return await self.handler(request)
+            response = await self.handler(request)
+            if not isinstance(response, RelayResponse):
+                raise TypeError(f"the handler gave {type(response).__name__}, which is no RelayResponse")
+            return response
         except asyncio.CancelledError:
             raise
         except Exception:

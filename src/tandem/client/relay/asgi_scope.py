@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from tandem.client.relay.endpoint import host_and_port
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -24,7 +26,7 @@ def scope_of(
 ) -> dict[str, Any]:
     """`path`: decoded, with the relay's name; `target`: as it came, with its query."""
     raw_path, _, query = target.partition("?")
-    name, _, port = host.partition(":")
+    name, port = host_and_port(host)
     pairs = [(one.encode("latin-1", "replace"), value.encode("latin-1", "replace")) for one, value in headers.items()]
     if host and "host" not in headers:
         pairs.append((b"host", host.encode("latin-1", "replace")))
@@ -39,6 +41,6 @@ def scope_of(
         "root_path": path[: len(relay) + 1],  # as the sender wrote it: names of relays have no case
         "headers": pairs,
         "client": client,
-        "server": (name, int(port) if port.isdigit() else 443) if host else None,
+        "server": (name.strip("[]"), int(port) if port.isdigit() else 443) if host else None,
         "state": dict(state),
     }

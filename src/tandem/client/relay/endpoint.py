@@ -13,6 +13,13 @@ _PLAIN_PORT: Final = 5672
 """Where a broker listens that says nothing else; with TLS it is the port of HTTPS."""
 
 
+def host_and_port(text: str) -> tuple[str, str]:
+    """Without a port it is empty; an address of IPv6 keeps its brackets."""
+    end = text.rfind("]") + 1
+    name, _, port = text[end:].partition(":")
+    return text[:end] + name, port
+
+
 class RelayEndpoint:
     """`RelayEndpoint.from_connection_string(text, "relay")`, or by host with any credential that has `get_token`."""
 
@@ -41,7 +48,7 @@ class RelayEndpoint:
         endpoint = fields.get("endpoint", "")
         host = endpoint.partition("://")[2].strip("/") or endpoint
         plain = fields.get("usedevelopmentemulator", "").casefold() == "true"
-        if plain and ":" not in host:
+        if plain and not host_and_port(host)[1]:
             host = f"{host}:{_PLAIN_PORT}"
         if ca_file is not None and ssl_context is None:
             ssl_context = ssl.create_default_context(cafile=ca_file)
@@ -72,7 +79,7 @@ class RelayEndpoint:
         if self.credential is None:
             return None
         if getattr(self.credential, "token_type", None) == SAS_TYPE:
-            issued = await self.credential.get_token(f"http://{self.host.partition(':')[0]}/{self.relay}")
+            issued = await self.credential.get_token(f"http://{host_and_port(self.host)[0]}/{self.relay}")
             return issued.token, int(issued.expires_on)
         issued = await self.credential.get_token(_ISSUED_SCOPE)
         return f"Bearer {issued.token}", int(issued.expires_on)

@@ -177,7 +177,11 @@ class RelayListener:
         while True:
             left = expires_on - self._now_ms() / 1000
             await asyncio.sleep(max(_RENEW_SECONDS_MIN, left * _RENEW_SHARE))
-            token = await self.endpoint.token()
+            try:
+                token = await self.endpoint.token()
+            except Exception as error:  # noqa: BLE001 - whatever a credential raises: half of the token's life is left
+                log.warning("the token for %s was not renewed, and is asked for again: %s", self.endpoint, error)
+                continue
             if token is None:
                 return
             if token[1] > expires_on:
@@ -200,7 +204,7 @@ class RelayListener:
         headers = {name.lower(): value for name, value in (command.get("connectHeaders") or {}).items()}
         address = command["address"]
         path = _suffix(address, self.endpoint.relay)
-        verdict = self._accept(path, headers) if self._accept is not None else None
+        verdict = self._verdict(path, headers)
         if verdict is None and (self._streams.qsize() >= _WAITING_MAX or self._closed):
             verdict = (503, "the listener is busy")
         try:
@@ -221,6 +225,13 @@ class RelayListener:
             return
         stream = RelayStream(socket, headers=headers, path=path, remote=read_remote(command), endpoint=self.endpoint)
         self._streams.put_nowait(stream)
+
+    def _verdict(self, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
+        try:
+            return self._accept(path, headers) if self._accept is not None else None
+        except Exception:
+            log.exception("accept failed for %s", path[:100])
+            return 500, "the listener could not decide about this connection"
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -189,8 +189,6 @@ def _attach_coordinator(connection: PeerConnection, link: Link) -> None:
 
 def sender_queue(connection: PeerConnection, address: Address) -> Entity:
     """What a sender to this address may send to now."""
-    if address.sub_queue is not addresses.SubQueue.MAIN:
-        raise NotAllowed(f"'{address.path}' is a sub-queue: messages are moved there, not sent.")
     queue = connection.context.namespace.resolve_sender(address)
     if not queue.terms.may_send:
         raise EntityDisabled(f"Messaging entity '{queue.path}' is currently disabled for sending. Set its status to Active.")

@@ -172,10 +172,12 @@ def carry_send(sending: CarriedSending, id_: bytes | None, delivery_id: int, tag
 
     def send(theirs: bytes | None) -> None:
         far = sending.far
-        if far is None or not far.attached:
-            return
-        if theirs is None:
-            sending.reject(delivery_id, settled, part.refusal())
+        if theirs is None or far is None or not far.attached:
+            refusal = part.refusal()
+            if settled:
+                sending.client.transactions.doom(id_, refusal)
+            if sending.near.attached:
+                sending.reject(delivery_id, settled, refusal)
             return
         far.send(payload, tag, settled, delivery_id, kind, encode_transactional(theirs))
         sending.carried.touch()

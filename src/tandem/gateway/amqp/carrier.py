@@ -167,12 +167,12 @@ class LinkCarrier:
         properties = dict(link.properties)
         if isinstance(link, SenderLink):
             if address.management:
-                properties[Symbol(RIGHTS_PROPERTY)] = [right.value for right in connection.rights_on(address)]
+                properties[Symbol(RIGHTS_PROPERTY)] = sorted(right.value for right in connection.rights_on(address))
             CarriedReceiving(connection, carried, address, right, link).attach(properties or None)
         elif isinstance(link, ReceiverLink):
             if address.management:
                 rights = connection.rights_on(address)
-                properties[Symbol(RIGHTS_PROPERTY)] = [right.value for right in rights]
+                properties[Symbol(RIGHTS_PROPERTY)] = sorted(right.value for right in rights)
                 CarriedRequests(connection, carried, address, right, link, rights).attach(properties)
             else:
                 CarriedSending(connection, carried, address, right, link).attach(properties or None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tandem.amqp.codec import decode_value
 from tandem.model import address as addresses
+from tandem.model.entity import LATEST_MS
 from tandem.model.errors import InvalidField, NotImplementedByBroker
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
 """The capability by which a sender asks whether it may delay messages."""
 SHARED_SUBSCRIPTIONS: Final = "SHARED-SUBS"
 """The capability by which a receiver asks whether it may share its subscription with others."""
-_LATEST_MS: Final = 253_402_300_799_999
 _SHARING: Final = frozenset({"shared", "global"})
 
 
@@ -29,7 +29,7 @@ def milliseconds(buf: bytes, at: int, name: str) -> int:
         return 0
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidField(f"The annotation {name} must be a timestamp or a whole number of milliseconds, found {type(value).__name__}.")
-    if value > _LATEST_MS:
+    if value > LATEST_MS:
         raise InvalidField(f"The annotation {name} is {int(value)} milliseconds, which lies beyond the year 9999.")
     return max(int(value), 0)
 

@@ -55,6 +55,21 @@ def _claim_ms(body: dict[object, object]) -> int:
     return duration_ms
 
 
+def _enqueued_by(body: dict[object, object]) -> int:
+    """An instant, 0 when none is asked for."""
+    return int(need(body, "enqueued-by", int)) if "enqueued-by" in body else 0
+
+
+def _last_came(queue: Entity, lease: Lease) -> int:
+    """When the last message of the lease was enqueued; 0 when all of them are settled."""
+    last = 0
+    for seq in filter(None, lease.seqs):
+        index = queue.part_of(seq).rows.index
+        if index.state(seq):
+            last = max(last, index.enqueued_at(seq))
+    return last
+
+
 def _owner(queue: Entity, seq: int) -> tuple[int, int]:
     """(fragment, session) a message belongs to."""
     part = queue.part_of(seq)
@@ -87,11 +102,11 @@ class LeaseOperations:
 
     async def lease(self, body: dict[object, object]) -> Reply:
         """{lease-id, max-messages, max-bytes, duration-ms, wait-ms?, enqueued-by?, ranges?}
-        -> {lease-id, message-count, remaining, size-bytes, ranges, sessions?, expires-at}.
+        -> {lease-id, message-count, remaining, size-bytes, ranges, sessions?, enqueued-by, expires-at}.
 
         With `wait-ms` it waits for a first message. With `enqueued-by` (an instant) it takes none that came later.
         With `ranges` it takes exactly these messages, or none.
-        `sessions` says how many consecutive messages belong to each session.
+        `sessions` says how many consecutive messages belong to each session, the answer's `enqueued-by` when the last of them came.
         """
         limits = self._connection.context.limits
         duration_ms = need(body, "duration-ms", int)
@@ -101,7 +116,8 @@ class LeaseOperations:
             raise ArgumentRefused(f"A lease id has 1 to {limits.session_id_chars_max} characters.")
         if "ranges" in body:
             seqs = numbers(body, "ranges", limits)
-            lease: Lease | None = self._queue.leases.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now)
+            before = _enqueued_by(body)
+            lease: Lease | None = self._queue.leases.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now, before)
         else:
             lease = await self._next(lease_id, body, duration_ms)
         if lease is None or not lease.seqs:
@@ -124,12 +140,12 @@ class LeaseOperations:
         wait_ms = body.get("wait-ms", 0)
         if not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.lease_wait_ms_max:
             raise ArgumentRefused(f"wait-ms is 0 to {limits.lease_wait_ms_max}.")
-        before = need(body, "enqueued-by", int) if "enqueued-by" in body else 0
+        before = _enqueued_by(body)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while not self._connection.gone:
             queue = self._queue
-            lease = queue.leases.lease(lease_id, messages_max, bytes_max, duration_ms, self._connection.turn.begin(), int(before))
+            lease = queue.leases.lease(lease_id, messages_max, bytes_max, duration_ms, self._connection.turn.begin(), before)
             left = deadline - loop.time()
             if lease.seqs or left <= 0:
                 return lease
@@ -152,6 +168,7 @@ class LeaseOperations:
             "remaining": Int(lease.remaining()),
             "size-bytes": lease.size_bytes,
             "ranges": pack_ranges(lease.seqs),
+            "enqueued-by": Timestamp(_last_came(queue, lease)),
             "expires-at": Timestamp(lease.expires_at),
         }
         if queue.sessions is not None:

@@ -24,6 +24,7 @@ from tandem.server.context import NamespaceContext
 
 PEER: Final = "$peer"
 BYTES_MAX: Final = 16_777_216
+"""Of one request. An answer may have a message of any size in it."""
 _CREDIT: Final = 1_000
 _CONNECT_SECONDS: Final = 2.0
 
@@ -126,7 +127,7 @@ class NodeChannel(Asker):
                 self._wire = wire
                 self._ready = loop.create_future()
                 session = wire.engine.begin()
-                replies = session.attach_receiver("answers", Terminus(PEER), Terminus(PEER), self, 1, 0, None, BYTES_MAX)
+                replies = session.attach_receiver("answers", Terminus(PEER), Terminus(PEER), self, 1)
                 replies.auto_credit = _CREDIT
                 self._requests = session.attach_sender("requests", Terminus(PEER), Terminus(PEER), self, 1)
                 wire.flush()

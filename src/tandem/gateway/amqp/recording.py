@@ -71,6 +71,7 @@ def pieces_of(packet: bytes) -> list[bytes]:
 def recorded(transport: asyncio.Transport) -> Recording | None:
     """None: it cannot be moved. What is inside TLS or WebSocket lives in this process."""
     found = transport.get_extra_info("socket")
-    if found is None or transport.get_extra_info("sslcontext") is not None or found.family not in (socket.AF_INET, socket.AF_INET6):
+    inside = any(transport.get_extra_info(layer) is not None for layer in ("sslcontext", "websocket"))
+    if found is None or inside or found.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     return Recording(transport)

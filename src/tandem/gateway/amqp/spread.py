@@ -31,7 +31,7 @@ from tandem.gateway.amqp.attach import (
     session_patience_ms,
     wanted_session,
 )
-from tandem.gateway.amqp.carrying import CarriedConnection, CarriedReceiving
+from tandem.gateway.amqp.carried_trial import CarriedTrial
 from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.receiving import LinkConsumer
 from tandem.gateway.amqp.spread_asking import Continued
@@ -225,7 +225,7 @@ class Spread(FragmentOwners):
         if carried is None or connection.gone or link.state != ATTACH_RECEIVED:
             return False
         patience = link.handler
-        receiving = _TryReceiving(connection, carried, address, right, link)
+        receiving = CarriedTrial(connection, carried, address, right, link)
         receiving.attach({**link.properties, Symbol(TIMEOUT_PROPERTY): UInt(_TRY_MS)})
         had = await receiving.had
         if not had and link.state == ATTACH_RECEIVED:
@@ -268,25 +268,3 @@ class _Trying(AwaitingSession):
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         super().on_detach(link, error)
         self.acceptor.timed_out()
-
-
-class _TryReceiving(CarriedReceiving):
-    """A session of another node, if there is one."""
-
-    def __init__(self, client: PeerConnection, carried: CarriedConnection, address: Address, right: Right, near: SenderLink) -> None:
-        super().__init__(client, carried, address, right, near)
-        self.had: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def _tell(self, had: bool) -> None:
-        if not self.had.done():
-            self.had.set_result(had)
-
-    def on_attached(self, link: Link) -> None:
-        super().on_attached(link)
-        self._tell(True)
-
-    def on_detach(self, link: Link, error: AmqpError | None) -> None:
-        late = error is None or error.condition == OperationTimeout.condition or self.carried.engine.broken
-        if link is self.near or self.had.done() or not late:
-            super().on_detach(link, error)
-        self._tell(not late)

@@ -27,11 +27,18 @@ from tandem.model.errors import BusError, StoreUnavailable
 
 Continued = Callable[[PeerConnection, str], Awaitable[CarriedConnection | None]]
 """A client's connection to another node; None: it cannot be had now."""
-_BYTES_MAX: Final = 67_108_864
 _CREDIT: Final = 100
 _SECONDS: Final = 60.0
 
 Body = dict[object, object]
+
+
+def places_of(owners: list[str]) -> dict[str, list[int]]:
+    """Of each owner, where in the list it stands."""
+    places: dict[str, list[int]] = {}
+    for place, owner in enumerate(owners):
+        places.setdefault(owner, []).append(place)
+    return places
 
 
 class RefusedThere(BusError):
@@ -55,7 +62,7 @@ class FarManagement(Asker):
         properties: dict[object, object] = {Symbol(RIGHTS_PROPERTY): [right.value for right in sorted(rights, key=str)]}
         session = carried.engine.begin()
         node = Terminus(address.path)
-        answers = session.attach_receiver("answers", node, Terminus("answers"), self, 1, 0, dict(properties), _BYTES_MAX)
+        answers = session.attach_receiver("answers", node, Terminus("answers"), self, 1, 0, dict(properties))
         answers.auto_credit = _CREDIT
         self._requests = session.attach_sender("requests", Terminus("answers"), node, self, 1, 0, dict(properties))
         carried.touch()
@@ -166,11 +173,8 @@ class SpreadAsking:
 
     async def by_owner(self, operation: str, body: Body, name: str, owners: list[str], values: list[Any]) -> list[tuple[list[int], Reply]]:
         """Each owner is asked about its own of these values; with each answer, which places in the list it is about."""
-        places: dict[str, list[int]] = {}
-        for place, owner in enumerate(owners):
-            places.setdefault(owner, []).append(place)
         answers: list[tuple[list[int], Reply]] = []
-        for owner, own in places.items():
+        for owner, own in places_of(owners).items():
             answers.append((own, await self.at(owner, operation, {**body, name: [values[place] for place in own]})))
         return answers
 

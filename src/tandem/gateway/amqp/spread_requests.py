@@ -16,7 +16,7 @@ from tandem.gateway.amqp.leases import LeaseOperations
 from tandem.gateway.amqp.management import LONG, NO_CONTENT, TIMESTAMP, ManagementNode, Operation, many
 from tandem.gateway.amqp.requests import NodeRequest, Reply, need
 from tandem.gateway.amqp.sessions import ASSOCIATED_LINK, STRING
-from tandem.gateway.amqp.spread_asking import Body, Continued, RefusedThere, SpreadAsking
+from tandem.gateway.amqp.spread_asking import Body, Continued, RefusedThere, SpreadAsking, places_of
 from tandem.gateway.amqp.spread_leases import SpreadLeases
 from tandem.gateway.fragment_owners import FragmentOwners
 from tandem.gateway.translate import token_to_uuid
@@ -151,13 +151,14 @@ class SpreadManagement(ManagementNode):
         locked: list[Any] = [None] * len(seqs)
         try:
             asked = {**body, "receiver-settle-mode": 1}
-            for places, (_, said) in await self._asking.by_owner(operation, asked, "sequence-numbers", owners, list(seqs)):
+            for owner, places in places_of(owners).items():
+                _, said = await self._asking.at(owner, operation, {**asked, "sequence-numbers": [seqs[place] for place in places]})
                 for place, entry in zip(places, cast("list[Any]", said.get("messages")), strict=True):
                     locked[place] = entry
         except BusError:
             taken = [entry["lock-token"] for entry in locked if entry is not None]
             if taken:
-                await self._settle_by_token({"disposition-status": "abandoned", "lock-tokens": taken})
+                await self._settle_by_token({"disposition-status": "defered", "lock-tokens": taken})
             raise
         if not peek_lock:
             await self._settle_by_token({"disposition-status": "completed", "lock-tokens": [entry["lock-token"] for entry in locked]})
@@ -222,7 +223,7 @@ class SpreadManagement(ManagementNode):
         most = need(body, "message-count", int)
         removed = 0
         for owner in self._asking.owners():
-            if removed < most or not most:
+            if removed < most or most <= 0:  # what is no number of messages is refused there
                 _, said = await self._asking.at(owner, operation, {**body, "message-count": most - removed})
                 removed += int(cast(int, said.get("message-count") or 0))
         return (200, {"message-count": Int(removed)}) if removed else (NO_CONTENT, {"message-count": Int(0)})

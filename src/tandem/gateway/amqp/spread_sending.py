@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tandem.amqp.outcomes import ACCEPTED, ACCEPTED_CODE, Outcome, encode_rejected
+from tandem.amqp.outcomes import ACCEPTED, ACCEPTED_CODE, Outcome, encode_rejected, encode_transactional
 from tandem.broker.entities.joined import AllOf
 from tandem.broker.entities.partitioned import PartitionedQueue
 from tandem.broker.ports import Effect
@@ -17,11 +17,12 @@ from tandem.gateway.amqp.carried_transactions import carry_send
 from tandem.gateway.amqp.carrying import CarriedSending, send_ranges
 from tandem.gateway.amqp.sending import BATCH_FORMAT, Sending, split_batch
 from tandem.gateway.amqp.settlements import transaction_of
-from tandem.model.errors import BusError, NotImplementedByBroker, StoreUnavailable, shutting_down
+from tandem.model.errors import BusError, StoreUnavailable, TransactionRolledBack, shutting_down
 
 if TYPE_CHECKING:
     from tandem.amqp.errors import AmqpError
     from tandem.amqp.link import Delivery, Link, ReceiverLink, SenderLink
+    from tandem.gateway.amqp.carried_transactions import CarriedTransaction
     from tandem.gateway.amqp.carrying import CarriedConnection
     from tandem.gateway.amqp.connection import PeerConnection
     from tandem.model.address import Address
@@ -162,14 +163,19 @@ class SpreadSending(Sending):
         connection = self.connection
         try:
             parts = split_batch(payload) if message_format == BATCH_FORMAT else [payload]
-            owners: dict[str, None] = {}
-            for part in parts:
-                fragment = self._front.fragment_of(connection.translator.message(part))
-                if fragment >= 0:
-                    owners[self._owner_of(self._front, fragment)] = None
-            owner = next(iter(owners)) if owners else connection.transactions.node_of(found.txn_id)
-            if len(owners) > 1:
-                raise NotImplementedByBroker("A batch in a transaction has keys of one node only: send the messages one by one.")
+            messages = [connection.translator.message(part) for part in parts]
+            shares: dict[str, list[int]] = {}
+            keyless: list[int] = []
+            for number, message in enumerate(messages):
+                fragment = self._front.fragment_of(message)
+                (shares.setdefault(self._owner_of(self._front, fragment), []) if fragment >= 0 else keyless).append(number)
+            owner = next(iter(shares)) if shares else connection.transactions.node_of(found.txn_id)
+            if len(shares) > 1:
+                shares[owner] = sorted(shares[owner] + keyless)
+                self._share_out(
+                    _TransactionalJoint(self, link, delivery_id, settled, len(shares), found.txn_id), shares, parts, messages, tag
+                )
+                return
             if owner:
                 self._far_to(owner).send_in_transaction(found.txn_id, payload, tag, settled, delivery_id, message_format)
                 return
@@ -178,6 +184,27 @@ class SpreadSending(Sending):
                 connection.transactions.doom(found.txn_id, error)
             raise
         super().on_transfer(link, delivery_id, tag, payload, settled, message_format, state)
+
+    def _share_out(
+        self, answer: _TransactionalJoint, shares: dict[str, list[int]], parts: list[bytes], messages: list[Message], tag: bytes
+    ) -> None:
+        """A batch in a transaction whose keys lead to several nodes. Raises what refuses it before anybody has any of it."""
+        transactions = self.connection.transactions
+        for message in messages:
+            self._front.check_send(message, message.size_bytes)
+        if "" in shares:
+            queue = self.connection.context.namespace.resolve_sender(self.address)
+            transactions.send(answer.transaction.id, queue, [messages[number] for number in shares[""]])
+        answer.begin()
+        for owner, numbers in shares.items():
+            try:
+                if owner:
+                    share = b"".join([_data_section(parts[number]) for number in numbers])
+                    self._far_to(owner).send_share(answer, share, tag[:_TAG_BYTES_MAX])
+                else:
+                    answer.done(None)
+            except BusError as error:
+                answer.done(error)
 
     def on_detach(self, link: Link, error: AmqpError | None) -> None:
         super().on_detach(link, error)
@@ -194,26 +221,63 @@ def _data_section(part: bytes) -> bytes:
 class _Joint(Effect):
     """The answer to a batch of which several nodes take a share: when all have, with the first refusal if there is one."""
 
-    __slots__ = ("_connection", "_delivery_id", "_left", "_link", "_path", "_settled", "_state")
+    __slots__ = ("_accepted", "_connection", "_delivery_id", "_left", "_link", "_path", "_settled", "_state")
 
-    def __init__(self, connection: PeerConnection, link: ReceiverLink, delivery_id: int, settled: bool, left: int, path: str) -> None:
+    def __init__(
+        self,
+        connection: PeerConnection,
+        link: ReceiverLink,
+        delivery_id: int,
+        settled: bool,
+        left: int,
+        path: str,
+        accepted: bytes = ACCEPTED,
+    ) -> None:
+        """`accepted`: what each of them says if it takes its share."""
         self._connection: PeerConnection = connection
         self._link: ReceiverLink = link
         self._delivery_id: int = delivery_id
         self._settled: bool = settled
         self._left: int = left
         self._path: str = path
-        self._state: bytes = ACCEPTED
+        self._accepted: bytes = accepted
+        self._state: bytes = accepted
 
     def done(self, error: BaseException | None) -> None:
-        self.answered(ACCEPTED if error is None else encode_rejected(self._connection.error_of(error, self._path)))
+        self.answered(self._accepted if error is None else encode_rejected(self._connection.error_of(error, self._path)))
 
     def answered(self, state: bytes) -> None:
         self._left -= 1
-        if state != ACCEPTED and self._state == ACCEPTED:
+        if state != self._accepted and self._state == self._accepted:
             self._state = state
         if self._left == 0 and not self._settled and not self._connection.gone:
             self._connection.send_disposition(self._link.session, True, self._delivery_id, self._delivery_id, self._state, "")
+
+
+class _TransactionalJoint(_Joint):
+    """The same in a transaction, which is not discharged before all have answered, and not at all if one has refused: no part of a batch
+    happens without the rest."""
+
+    __slots__ = ("_transactions", "transaction")
+
+    def __init__(
+        self, sending: SpreadSending, link: ReceiverLink, delivery_id: int, settled: bool, left: int, transaction: bytes | None
+    ) -> None:
+        connection = sending.connection
+        self._transactions = connection.transactions
+        self.transaction = connection.transactions.find(transaction)
+        accepted = encode_transactional(self.transaction.id, ACCEPTED)
+        super().__init__(connection, link, delivery_id, settled, left, sending.address.path, accepted)
+
+    def begin(self) -> None:
+        self.transaction.load_one()
+
+    def answered(self, state: bytes) -> None:
+        if state != self._accepted:
+            self.transaction.doom(TransactionRolledBack("a node has refused its share of a batch."))
+        super().answered(state)
+        if self._left == 0:
+            self._transactions.loaded(self.transaction)
 
 
 class FarSending:
@@ -241,6 +305,8 @@ class FarSending:
             self.client.writer.hold_reading(False)
         if self.over or not self.near.attached:
             link.let_go()
+            for _, refuse in waiting:
+                refuse(self._away("its sender was closed"))
             return
         for work, _ in waiting:
             work(link)
@@ -275,8 +341,50 @@ class FarSending:
 
         if self._link is not None:
             send(self._link)
+            return
+        transactions = self.client.transactions
+        transaction = transactions.find(id_)
+        transaction.load_one()  # a discharge may be right behind it
+
+        def send_late(link: _FarLink) -> None:
+            send(link)
+            transactions.loaded(transaction)
+
+        def refuse_late(error: BusError) -> None:
+            refuse(error)
+            transactions.loaded(transaction)
+
+        self._wait(send_late, refuse_late)
+
+    def send_share(self, answer: _TransactionalJoint, share: bytes, tag: bytes) -> None:
+        """Of a batch in a transaction."""
+
+        def send(link: _FarLink) -> None:
+            try:
+                part = self.client.transactions.carry(answer.transaction.id, link.carried)
+            except BusError as error:
+                answer.done(error)
+                return
+            part.when_declared(lambda theirs: transfer(link, part, theirs))
+
+        def transfer(link: _FarLink, part: CarriedTransaction, theirs: bytes | None) -> None:
+            far = link.far
+            if theirs is None:
+                answer.done(part.refusal())
+            elif far is None or not far.attached:
+                answer.done(self._away(None))
+            else:
+                far.send(share, tag, False, answer, BATCH_FORMAT, encode_transactional(theirs))
+                link.carried.touch()
+
+        if self._link is not None:
+            send(self._link)
         else:
-            self._wait(send, refuse)
+            self._wait(send, answer.done)
+
+    def _away(self, why: str | None) -> StoreUnavailable:
+        path = self.address.path
+        return StoreUnavailable(f"The node that has the fragment of '{path}' for this message is away ({why or 'it hung up'}). Try again.")
 
     def _wait(self, work: Callable[[_FarLink], None], refuse: Callable[[BusError], None]) -> None:
         if not self._waiting:
@@ -289,6 +397,8 @@ class FarSending:
             return
         assert isinstance(context, int)
         client = self.client
+        if client.gone or not self.near.attached:
+            return
         if settled:
             client.log_presettled_refusal(error)
             return
@@ -309,15 +419,13 @@ class FarSending:
         self._waiting = []
         if waiting:
             self.client.writer.hold_reading(False)
-        if self.client.gone or not self.near.attached:
-            return
-        path = self.address.path
-        away = StoreUnavailable(f"The node that has the fragment of '{path}' for this message is away ({why or 'it hung up'}). Try again.")
+        away = self._away(why)
         for _, refuse in waiting:
             refuse(away)
         for delivery in unanswered:
             self._refuse(delivery.context, False, away)
-        self.client.touch()
+        if not self.client.gone:
+            self.client.touch()
 
 
 class _FarLink(CarriedSending):

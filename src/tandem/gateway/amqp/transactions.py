@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tandem.server.context import NamespaceContext
 
 _LATE_MAX: Final = 64
+_ENDED_MEANWHILE: Final = "The transaction was rolled back while it was being discharged."
 
 
 class OpenTransaction:
@@ -67,6 +68,11 @@ class OpenTransaction:
     def add(self, step: Step, size: int) -> None:
         self.steps.append(step)
         self.bytes += size
+
+    def forget_after(self, count: int, size: int) -> None:
+        """Of a batch that is refused nothing stays."""
+        del self.steps[count:]
+        self.bytes = size
 
     def doom(self, error: BusError) -> None:
         self.doomed = self.doomed or error
@@ -186,8 +192,13 @@ class Transactions:
         steps = [Sent(queue, message) for message in messages]
         for step in steps:
             step.check(now)
-        for step in steps:
-            self.add(transaction, step)
+        before = len(transaction.steps), transaction.bytes
+        try:
+            for step in steps:
+                self.add(transaction, step)
+        except QuotaExceeded:
+            transaction.forget_after(*before)
+            raise
         queue.access(now)
         return transaction.id
 
@@ -232,7 +243,18 @@ class Transactions:
     # -- discharge ---------------------------------------------------------------------------
 
     def discharge(self, id_: bytes, fail: bool, answer: CoordinatorAnswer) -> None:
+        """When nothing of it is on its way any more, unless it fails anyway."""
         transaction = self.find(id_)
+        if transaction.loading and not fail:
+            transaction.when_loaded(lambda: self._discharge(transaction, fail, answer))
+        else:
+            self._discharge(transaction, fail, answer)
+
+    def _discharge(self, transaction: OpenTransaction, fail: bool, answer: CoordinatorAnswer) -> None:
+        id_ = transaction.id
+        if transaction.rolled_back:
+            answer.done(TransactionRolledBack(_ENDED_MEANWHILE))
+            return
         parts = [] if transaction.doomed is not None else list(transaction.carried.values())
         if len(parts) == 1 and not transaction.has_work:
             del self._open[id_]
@@ -258,7 +280,7 @@ class Transactions:
             transaction.when_loaded(lambda: self.close(transaction, then, work))
             return
         if transaction.rolled_back:
-            then.done(TransactionRolledBack("The transaction was rolled back while it was being discharged."))
+            then.done(TransactionRolledBack(_ENDED_MEANWHILE))
             return
         self._open.pop(transaction.id, None)
         try:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 from tandem.amqp.message import DATA, encode_message
-from tandem.amqp.types import Symbol, Timestamp
+from tandem.amqp.types import EncodeError, Symbol, Timestamp
 from tandem.broker.meters import EMPTY, RECEIVE, REFUSED, SEND
 from tandem.broker.ports import Consumer
 from tandem.broker.queue.entity import Entity
@@ -18,10 +18,10 @@ from tandem.gateway.http.data_port import HttpMessage, PropertyValue, ReceivedMe
 from tandem.gateway.translate import token_to_uuid
 from tandem.gateway.verbs import SettlementArguments
 from tandem.gateway.views import annotations_of, as_text, body_as_far_as_possible, decoded_as_far_as_possible
-from tandem.gateway.waiting import durable
+from tandem.gateway.waiting import durable, messages_of
 from tandem.model.address import Address
-from tandem.model.entity import Right
-from tandem.model.errors import BusError, MessageNotFound, NotAllowed, Refused, Unavailable, shutting_down
+from tandem.model.entity import LATEST_MS, Right
+from tandem.model.errors import ArgumentRefused, BusError, MessageNotFound, NotAllowed, Refused, Unavailable, shutting_down
 from tandem.model.message import NO_TTL, Message
 from tandem.server.administration import NamespaceAdmin
 from tandem.server.context import NamespaceContext
@@ -29,6 +29,9 @@ from tandem.server.context import NamespaceContext
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _VIA_PARTITION_KEY = Symbol("x-opt-via-partition-key")
+_FIRST_NUMBER = Symbol("x-opt-enqueue-sequence-number")
+_DEAD_LETTER_SOURCE = Symbol("x-opt-deadletter-source")
+_TTL_MS_MAX = 0xFFFF_FFFF
 
 
 class DataPlane:
@@ -44,7 +47,7 @@ class DataPlane:
     async def send(self, address: Address, messages: Sequence[HttpMessage]) -> None:
         now = self._begin()
         queue = self._context.namespace.resolve_sender(address)
-        verbs.send_all(queue, [self._context.translator.message(encode_http(message)) for message in messages], now)
+        verbs.send_all(queue, [self._context.translator.message(encode_http(message, now)) for message in messages], now)
         await durable(queue)
 
     def count_refused_send(self, address: Address) -> None:
@@ -59,6 +62,7 @@ class DataPlane:
         if queue.terms.has_sessions:
             raise NotAllowed(f"'{queue.path}' requires sessions, which this interface does not offer: use AMQP.")
         visitor = _OneMessage(lock)
+        queue.terms.check_receiving()
         queue.terms.check_receiver()
         queue.add_consumer(visitor)
         queue.consumer_ready(visitor)
@@ -90,23 +94,25 @@ class DataPlane:
         if visitor.lock is not None and visitor.lock.held:
             queue.part_of(visitor.lock.seq).settlement.release(visitor.lock, self._context.turn.begin())
 
-    def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Entity, Lock]:
+    async def _find(self, address: Address, message: str, lock_token: uuid.UUID) -> tuple[Entity, Lock]:
+        """The token says which; of a number, be it that of the sequence or an id, it is seen that it is of the same message."""
+        self._context.turn.begin()
         queue = self._context.namespace.resolve(address)
         lock = queue.find_lock(token_to_uuid(lock_token.bytes))
-        if message.isdigit() and int(message) != lock.seq:
-            raise MessageNotFound(f"The lock token is of message {lock.seq} of '{queue.path}', not of {message}.")
+        if message.isdecimal() and message != str(lock.seq):
+            (found,) = await messages_of(queue, [lock.seq])
+            if found is None or message != decode_http(found).message_id:
+                raise MessageNotFound(f"The lock token is of message {lock.seq} of '{queue.path}', not of {message[:40]}.")
         return queue, lock
 
     async def settle(self, address: Address, message: str, lock_token: uuid.UUID, how: SettlementArguments) -> None:
-        now = self._context.turn.begin()
-        queue, lock = self._find(address, message, lock_token)
-        for effect in verbs.settle_all(queue, how, [lock], now):
+        queue, lock = await self._find(address, message, lock_token)
+        for effect in verbs.settle_all(queue, how, [lock], self._context.turn.begin()):
             await effect.future
 
     async def renew(self, address: Address, message: str, lock_token: uuid.UUID) -> int:
-        now = self._context.turn.begin()
-        queue, lock = self._find(address, message, lock_token)
-        return verbs.renew(queue, [lock], now)[0]
+        queue, lock = await self._find(address, message, lock_token)
+        return verbs.renew(queue, [lock], self._context.turn.begin())[0]
 
 
 class _OneMessage(Consumer):
@@ -126,12 +132,16 @@ class _OneMessage(Consumer):
         self.lock = lock
         if self.future.done():
             return
+        annotations = annotations_of(message)
+        first = annotations.get(_FIRST_NUMBER)
         self.future.set_result(
             ReceivedMessage(
                 message=decode_http(message),
                 sequence_number=seq,
                 delivery_count=count + 1,
                 enqueued_at_ms=enqueued_at,
+                enqueued_sequence_number=first if isinstance(first, int) else None,
+                dead_letter_source=_text(annotations.get(_DEAD_LETTER_SOURCE)),
                 expires_at_ms=expires_at or None,
                 lock_token=uuid.UUID(bytes=token_to_uuid(lock.token)) if lock is not None else None,
                 locked_until_ms=lock.locked_until if lock is not None else None,
@@ -143,7 +153,7 @@ class _OneMessage(Consumer):
             self.future.set_exception(error)
 
 
-def encode_http(message: HttpMessage) -> bytes:
+def encode_http(message: HttpMessage, now: int) -> bytes:
     """The AMQP form of a message that came over HTTP."""
     annotations: dict[object, object] = {}
     if message.scheduled_at_ms is not None:
@@ -162,15 +172,28 @@ def encode_http(message: HttpMessage) -> bytes:
         "group-id": message.session_id,
         "reply-to-group-id": message.reply_to_session_id,
     }
-    header: dict[str, object] = {} if message.time_to_live_ms is None else {"ttl": min(message.time_to_live_ms, 0xFFFFFFFF)}
-    return encode_message(
-        header=header,
-        message_annotations=annotations,
-        properties={name: value for name, value in properties.items() if value is not None},
-        application_properties=dict(message.properties),
-        body=[message.body],
-        body_kind=DATA,
-    )
+    header: dict[str, object] = {}
+    if message.time_to_live_ms is not None:
+        write_lifetime(message.time_to_live_ms, now, header, properties)
+    try:
+        return encode_message(
+            header=header,
+            message_annotations=annotations,
+            properties={name: value for name, value in properties.items() if value is not None},
+            application_properties=dict(message.properties),
+            body=[message.body],
+            body_kind=DATA,
+        )
+    except EncodeError as error:
+        raise ArgumentRefused(f"The message says what AMQP cannot: {error}.") from None
+
+
+def write_lifetime(ttl_ms: int, now: int, header: dict[str, object], properties: dict[str, object]) -> None:
+    """As clients write it: what is more than a header can say (49 days) is the time from creation to expiry."""
+    header["ttl"] = min(ttl_ms, _TTL_MS_MAX)
+    if ttl_ms > _TTL_MS_MAX:
+        properties["creation-time"] = Timestamp(now)
+        properties["absolute-expiry-time"] = Timestamp(min(now + ttl_ms, LATEST_MS))
 
 
 def decode_http(message: Message) -> HttpMessage:

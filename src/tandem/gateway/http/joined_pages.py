@@ -49,7 +49,7 @@ class JoinedPages(OperatorPages):
             theirs = {worker: other["namespaces"][place] for worker, other in others.items()}
             namespace["connections"] += sum(one["connections"] for one in theirs.values())
             namespace["stores"] = joined_stores(namespace["stores"], {worker: one["stores"] for worker, one in theirs.items()})
-            well = well and all(store["state"] in _WELL for store in namespace["stores"])
+            well = well and not namespace["notes"] and all(store["state"] in _WELL for store in namespace["stores"])
         said["status"] = "ok" if well else "degraded"
         said["workers"] = {"asked": len(self._onward.others) + 1, "silent": [one for one in self._onward.others if one not in others]}
         return as_json(said)

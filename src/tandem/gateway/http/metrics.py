@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from tandem.broker.entities.partitioned import PARTITIONED, PartitionedTopic
 from tandem.broker.entities.queue_entity import QueueEntity
@@ -44,8 +45,15 @@ def exposition(server: OperatedBroker, readable: list[int], accept: str) -> tupl
     """The page, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(server, readable))
-    encode, content_type = choose_encoder(accept)
+    encode, content_type = _encoder(accept)
     return encode(registry), content_type
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept.replace('"', ""))
+    except TypeError:  # a version that is no number
+        return choose_encoder("")
 
 
 class _Joined:
@@ -72,7 +80,7 @@ def joined_exposition(pages: Mapping[str, bytes], accept: str) -> tuple[bytes, s
     """The pages of several processes, in the text format, as one, and its content type. An empty page: it has not answered."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Joined(pages))
-    encode, content_type = choose_encoder(accept)
+    encode, content_type = _encoder(accept)
     return encode(registry), content_type
 
 

@@ -76,10 +76,12 @@ class OperatorPages:
                 {"name": f"store-{n}", "state": h.state.value, "cause": h.cause, "notes": list(h.notes)}
                 for n, h in enumerate(supervisor.health())
             ]
-            if any(h.state not in _HEALTHY for h in supervisor.health()):
+            if context.metadata_trouble or any(h.state not in _HEALTHY for h in supervisor.health()):
                 status = "degraded"
             faults = [f.describe() for f in context.fault_points.faults.active.values()] if context.fault_points is not None else []
-            namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": context.client_count()})
+            notes = [context.metadata_trouble] if context.metadata_trouble else []
+            count = context.client_count()
+            namespaces.append({"name": context.namespace.name, "stores": stores, "faults": faults, "connections": count, "notes": notes})
         return as_json({"status": status, "namespaces": namespaces, **self._cluster(readable)})
 
     def _cluster(self, readable: list[int]) -> dict[str, object]:

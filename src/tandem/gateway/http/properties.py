@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -112,12 +111,13 @@ def _broker_fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time_to_live(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentRefused(f"TimeToLive in BrokerProperties must be a number of seconds, found {_kind(value)}")
     if value <= 0:
         raise ArgumentOutOfRange(f"TimeToLive is {value:g} seconds; more than 0 is needed")
-    ms = int(value * 1000)
-    return None if ms >= MAX_DURATION_MS - 1000 else max(1, ms)  # as a double, the maximum is not exact
+    if value >= MAX_DURATION_MS / 1000 - 1:  # as a double, the maximum is not exact
+        return None
+    return max(1, int(value * 1000))
 
 
 def _instant(name: str, value: Any) -> int:
@@ -125,7 +125,7 @@ def _instant(name: str, value: Any) -> int:
         for read in (parsedate_to_datetime, datetime.fromisoformat):
             try:
                 instant = read(value.strip())
-            except (ValueError, TypeError, IndexError):
+            except (ValueError, TypeError, IndexError, OverflowError):
                 continue
             if instant.tzinfo is None:
                 instant = instant.replace(tzinfo=UTC)

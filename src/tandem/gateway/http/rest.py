@@ -42,7 +42,9 @@ _METHODS: Final = {Verb.SEND: ("POST",), Verb.HEAD: ("POST", "DELETE"), Verb.LOC
 
 
 def read_target(method: str, segments: tuple[str, ...]) -> RestTarget | None:
-    """None when the address belongs to administration: an entity may have `messages` in its own name."""
+    """None when the address belongs to administration: an entity may have `messages` in its own name. A slash at the end says nothing."""
+    if segments[-1:] == ("",):
+        segments = segments[:-1]
     folded = [segment.casefold() for segment in segments]
     target: RestTarget | None = None
     if len(folded) >= 2 and folded[-1] == "messages":

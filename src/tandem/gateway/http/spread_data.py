@@ -20,7 +20,7 @@ from tandem.gateway.verbs import SettlementArguments
 from tandem.gateway.waiting import durable
 from tandem.model import address as addresses
 from tandem.model.address import Address
-from tandem.model.errors import StoreUnavailable
+from tandem.model.errors import OperationTimeout, StoreUnavailable
 from tandem.server.administration import NamespaceAdmin
 from tandem.server.context import NamespaceContext
 
@@ -34,6 +34,7 @@ class SpreadData(DataPlane):
     def __init__(self, context: NamespaceContext, admin: NamespaceAdmin, owners: FragmentOwners) -> None:
         super().__init__(context, admin)
         self._owners = owners
+        self._turns = 0
         context.peer_operations.update(
             {
                 "data-send": self._answer_send,
@@ -58,10 +59,10 @@ class SpreadData(DataPlane):
         if front is None:
             await super().send(address, messages)
             return
-        self._begin()
+        now = self._begin()
         shares: dict[str, list[HttpMessage]] = {}
         for message in messages:
-            read = self._context.translator.message(encode_http(message))
+            read = self._context.translator.message(encode_http(message, now))
             front.check_send(read, read.size_bytes)
             fragment = front.fragment_of(read)
             if fragment >= 0:
@@ -71,7 +72,7 @@ class SpreadData(DataPlane):
             shares.setdefault(owner, []).append(message)
         for owner, some in shares.items():
             if owner:
-                body: Body = {"entity": address.path, "messages": [encode_http(message) for message in some]}
+                body: Body = {"entity": address.path, "messages": [encode_http(message, now) for message in some]}
                 await self._owners.ask(owner, "data-send", body)
             else:
                 await super().send(address, some)
@@ -92,7 +93,7 @@ class SpreadData(DataPlane):
             return await super().receive(address, lock=lock, wait_ms=wait_ms)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        owners = self._owners.owners(front)
+        owners = self._in_turn(self._owners.owners(front))
         while True:
             for owner in owners:
                 found = await (self._receive_there(owner, address, lock) if owner else super().receive(address, lock=lock, wait_ms=0))
@@ -104,11 +105,17 @@ class SpreadData(DataPlane):
             ready = await first_with_something(self._context, address, self._owners.owners(front), self._owners.ask, left)
             owners = [ready] if ready is not None else []
 
+    def _in_turn(self, owners: list[str]) -> list[str]:
+        """Another one first each time: nobody's messages wait until others have none."""
+        self._turns += 1
+        first = self._turns % len(owners) if owners else 0
+        return owners[first:] + owners[:first]
+
     async def _receive_there(self, owner: str, address: Address, lock: bool) -> ReceivedMessage | None:
         """Under a lock in any case: what gets lost on the way comes again."""
         try:
             said = await self._owners.ask(owner, "data-receive", {"entity": address.path})
-        except StoreUnavailable:
+        except (StoreUnavailable, OperationTimeout):
             return None  # the others go on
         if not said:
             return None
@@ -119,7 +126,9 @@ class SpreadData(DataPlane):
         return dataclasses.replace(found, lock_token=None, locked_until_ms=None)
 
     async def _answer_receive(self, body: Body) -> Body:
-        found = await super().receive(addresses.parse(str(body["entity"])), lock=True, wait_ms=_TRY_MS)
+        address = addresses.parse(str(body["entity"]))
+        wait_ms = _TRY_MS if self._context.namespace.resolve(address).receivers.ready_count() else 0
+        found = await super().receive(address, lock=True, wait_ms=wait_ms)
         return {} if found is None else _written(found)
 
     # -- locks -------------------------------------------------------------------------------

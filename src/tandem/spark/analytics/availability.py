@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from tandem.model.errors import ConfigurationError
 from tandem.spark.analytics.engines import events_in, is_engine
+from tandem.spark.analytics.ledgers import in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +96,7 @@ def read_events(spark: SparkSession, paths: list[str]) -> DataFrame:
         found = [root] if root.is_file() else sorted(root.glob("**/*events*.jsonl"))
         if not found:
             raise ConfigurationError(f"events: nothing below {given}; give files of events, or directories with files named *events*.jsonl")
-        files.extend(str(file.resolve()) for file in found)
+        files.extend(in_spark(file) for file in found)
     frames = [spark.read.json(files, schema=SCHEMA)] if files else []
     if engines:
         frames.append(spark.createDataFrame([row for dsn in engines for row in events_in(dsn)], SCHEMA))
@@ -138,7 +139,9 @@ def _incidents(rows: DataFrame, bad: tuple[str, ...], good: tuple[str, ...]) -> 
 
 def _paths(rows: DataFrame, target: float) -> tuple[PathAvailability, ...]:
     """Counts only grow within a process: its last ones are its sum."""
-    counted = rows.filter(F.col("kind") == "counters").groupBy("who", F.lower("path").alias("path"))
+    told = rows.filter((F.col("kind") == "counters") & F.col("path").isNotNull())
+    whole = told.na.fill(0, ["attempted", "diverted", "failed"])
+    counted = whole.groupBy("who", F.lower("path").alias("path"))
     last = counted.agg(*[F.max(name).alias(name) for name in ("attempted", "diverted", "failed")])
     summed = last.groupBy("path").agg(*[F.sum(name).alias(name) for name in ("attempted", "diverted", "failed")]).orderBy("path")
     return tuple(

@@ -6,6 +6,7 @@ message takes four operations instead of two.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -115,7 +116,7 @@ class Month:
     """Entities that are pinged while they are failed over, by each process; None: those that were counted, at least one."""
 
     def __post_init__(self) -> None:
-        if self.backlog_queues < 1 or self.poll_minutes <= 0:
+        if self.backlog_queues < 1 or not 0 < self.poll_minutes < math.inf:
             raise ConfigurationError("backlog queues must be at least 1, and the poll longer than 0 minutes")
         if not 0 <= self.outage_minutes <= _HOURS_PER_MONTH * 60:
             raise ConfigurationError(f"minutes of outage in 30 days are 0 to {_HOURS_PER_MONTH * 60}")

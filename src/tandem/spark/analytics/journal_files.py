@@ -6,6 +6,7 @@ import json
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from tandem.model.errors import ConfigurationError, StoreUnavailable
 from tandem.stores.disk import LocalDisk
@@ -81,7 +82,7 @@ def entities_of(store: StoreDirectory) -> dict[int, str]:
         return {}
     for mode in ("mode=ro", "mode=ro&immutable=1"):  # the second one for directories that may not be written, where nobody writes either
         try:
-            connection = sqlite3.connect(f"file:{file}?{mode}", uri=True, timeout=10)
+            connection = sqlite3.connect(f"file:{quote(str(file))}?{mode}", uri=True, timeout=10)
             try:
                 rows = connection.execute("SELECT id, kind, description FROM entities").fetchall()
             finally:

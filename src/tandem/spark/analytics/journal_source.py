@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ _OPTIONS = ("path", "paths", "dsn", "kinds", "destinations")
 
 
 class JournalDataSource(DataSource):  # type: ignore[misc]
-    """Options: `path` (or several in `paths`, separated by commas), `dsn` (of a cluster's engine; several, separated by spaces),
-    `kinds` (enqueued, settled, …; all unless given),
+    """Options: `path` (or several in `paths`, a JSON list or separated by commas),
+    `dsn` (of a cluster's engine; several, separated by spaces), `kinds` (enqueued, settled, …; all unless given),
     `destinations` (true: say where messages in backlog queues are meant to go; off, because their bodies have to be read for it)."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -40,7 +41,7 @@ class JournalDataSource(DataSource):  # type: ignore[misc]
         unknown = sorted(set(self._given) - set(_OPTIONS))
         if unknown:
             raise ConfigurationError(f"tandem_journal: unknown option {unknown[0]}; allowed: {', '.join(_OPTIONS)}")
-        paths = [path for path in [*self._given.get("paths", "").split(","), self._given.get("path", "")] if path.strip()]
+        paths = [path for path in [*_listed(self._given.get("paths", "")), self._given.get("path", "")] if path.strip()]
         engines = self._given.get("dsn", "").split()
         strange = [number for number, dsn in enumerate(engines, 1) if not is_engine(dsn)]
         if strange:
@@ -50,7 +51,7 @@ class JournalDataSource(DataSource):  # type: ignore[misc]
         destinations = self._given.get("destinations", "false").casefold()
         if destinations not in ("true", "false"):
             raise ConfigurationError(f"tandem_journal: option destinations is true or false, found {destinations!r}")
-        return JournalReader([path.strip() for path in paths], engines, _kinds(self._given.get("kinds", "")), destinations == "true")
+        return JournalReader(paths, engines, _kinds(self._given.get("kinds", "")), destinations == "true")
 
 
 class JournalReader(DataSourceReader):  # type: ignore[misc]
@@ -73,6 +74,15 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         return read_segment(partition.value)
+
+
+def _listed(text: str) -> list[str]:
+    if not text.lstrip().startswith("["):
+        return [path.strip() for path in text.split(",")]
+    try:
+        return [str(path) for path in json.loads(text)]
+    except ValueError as error:
+        raise ConfigurationError(f"tandem_journal: option paths is no JSON list: {error}") from None
 
 
 def _kinds(text: str) -> frozenset[int]:

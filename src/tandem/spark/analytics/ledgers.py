@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import mmap
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from tandem.client.envelope import FENCE_ID
@@ -28,7 +33,9 @@ RECEIVED: Final = "R"
 
 _KINDS: Final = "enqueued,published,settled,leased,lease-ended,lease-part"
 _SUBSCRIPTIONS: Final = "/subscriptions/"
-_LEDGER: Final = {"message_id": "string", "path": "string", "at_ms": "long", "session_id": "string", "number": "long"}
+_LEDGER: Final = {"message_id": "string", "path": "string", "at_ms": "double", "session_id": "string", "number": "long"}
+"""As they are read; clocks often give milliseconds with a fraction."""
+_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,18 @@ class Evidence:
     """What `rows` was put together from."""
     kept: tuple[DataFrame, ...] = ()
     """Persisted meanwhile."""
+    ledgers: tuple[DataFrame, ...] = ()
+    """Those of the parts that are not journals: here with lines that could not be read, which have no entity."""
 
-    def homes(self) -> dict[int, str]:
-        """Every home by its hash. Paths are few: they are told apart before they are looked at."""
+    def broken_lines(self) -> int:
+        """Of ledgers: cut off, damaged, or without id or path. Takes a look at all of them."""
+        return sum(ledger.filter(F.col("entity").isNull()).count() for ledger in self.ledgers)
+
+    def homes(self) -> dict[int, str | None]:
+        """Every home by its hash; None is that of lines that could not be read.
+
+        Paths are few: they are told apart before they are looked at.
+        """
         paths = self.parts[0].select("entity").distinct()
         for part in self.parts[1:]:
             paths = paths.union(part.select("entity").distinct())
@@ -68,26 +84,68 @@ def load_ledger(spark: SparkSession, path: str) -> DataFrame:
     """JSON lines or Parquet with `message_id`, `path` and `at_ms`; `session_id` and `number` (the order) if they have them."""
     if not Path(path).exists() and "://" not in path:
         raise ConfigurationError(f"ledger: {path} does not exist")
-    frame = spark.read.parquet(path) if _is_parquet(path) else _read_json(spark, path)
-    missing = [name for name in ("message_id", "path", "at_ms") if name not in frame.columns]
-    if missing:
-        raise ConfigurationError(f"ledger: {path} has no column {missing[0]}; it needs message_id, path and at_ms")
+    frame = _read_parquet(spark, path) if _is_parquet(path) else _read_json(spark, path)
+    _must_have_all(path, frame.columns)
     return frame
 
 
+def _must_have_all(path: str, columns: Collection[str]) -> None:
+    missing = [name for name in ("message_id", "path", "at_ms") if name not in columns]
+    if missing:
+        raise ConfigurationError(f"ledger: {path} has no column {missing[0]}; it needs message_id, path and at_ms")
+
+
 def _read_json(spark: SparkSession, path: str) -> DataFrame:
-    """With the columns its first line has: nothing else has to be guessed."""
+    """With the columns any of its lines has: nothing else has to be guessed."""
     found = Path(path)
-    file = next(iter(sorted(found.glob("*.json*"))), found) if found.is_dir() else found
-    if not file.exists():  # somewhere only Spark can read
+    if not found.exists():  # somewhere only Spark can read
         return spark.read.json(path)
-    with file.open(encoding="utf-8") as lines:
-        first = lines.readline()
+    files = sorted(file for file in found.rglob("*") if file.is_file() and file.name[0] not in "._") if found.is_dir() else [found]
+    if not files:
+        raise ConfigurationError(f"ledger: there is no file in {path}; give lines of JSON, or Parquet")
+    names = {name for file in files for name in _columns_of(file)}
+    _must_have_all(path, names)
+    place = in_spark(found)
+    return spark.read.json(place, schema=", ".join(f"{name} {kind}" for name, kind in _LEDGER.items() if name in names))
+
+
+def _columns_of(file: Path) -> set[str]:
+    if file.suffix in _COMPRESSED:
+        return set(_LEDGER)
     try:
-        names = set(json.loads(first)) if first.strip() else set(_LEDGER)
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"ledger: {file} is neither Parquet nor lines of JSON ({error})") from error
-    return spark.read.json(path, schema=", ".join(f"{name} {kind}" for name, kind in _LEDGER.items() if name in names))
+        with file.open("rb") as lines:
+            first = next((line for line in lines if line.strip()), b"")
+            if not first:
+                return set(_LEDGER)
+            value = json.loads(first.decode("utf-8-sig"))
+            with mmap.mmap(lines.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                names = {name for name in _LEDGER if text.find(f'"{name}"'.encode()) >= 0}
+    except OSError as error:
+        raise ConfigurationError(f"ledger: {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"ledger: {file} is neither Parquet nor lines of JSON in UTF-8 ({error})") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"ledger: {file} is neither Parquet nor lines of JSON: its first line is no object")
+    return names
+
+
+def in_spark(path: Path) -> str:
+    """A local path as Spark takes it: no pattern, whatever its characters."""
+    if ":" in path.name:
+        raise ConfigurationError(f"{path}: Spark cannot read files with a colon in their names: rename it")
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", str(path.resolve()))
+
+
+def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
+    found = Path(path)
+    if not found.exists():
+        return spark.read.parquet(path)
+    file = next(iter(sorted(found.glob("*.parquet"))), found)
+    try:
+        pq.read_schema(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ConfigurationError(f"ledger: {file} cannot be read as Parquet: {error}") from error
+    return spark.read.parquet(in_spark(found))
 
 
 def _is_parquet(path: str) -> bool:
@@ -97,15 +155,16 @@ def _is_parquet(path: str) -> bool:
 
 def ledger_rows(ledger: DataFrame, origin: str) -> DataFrame:
     def if_there(name: str, kind: str) -> Column:
-        return (F.col(name) if name in ledger.columns else F.lit(None)).cast(kind).alias(name)
+        return (F.col(name) if name in ledger.columns else F.lit(None)).try_cast(kind).alias(name)
 
+    path = F.when(F.col("message_id").isNotNull(), F.col("path").cast("string"))
     return ledger.select(
         F.lit(origin).alias("origin"),
-        F.col("path").alias("entity"),
-        home_of(F.col("path")).alias("home"),
+        path.alias("entity"),
+        home_of(path).alias("home"),
         F.col("message_id").cast("string").alias("message_id"),
         if_there("session_id", "string"),
-        F.col("at_ms").cast("long").alias("at"),
+        F.col("at_ms").try_cast("long").alias("at"),
         F.lit(None).cast("long").alias("done_at"),
         F.lit(None).cast("string").alias("reason"),
         F.lit(None).cast("long").alias("sequence_number"),
@@ -122,7 +181,7 @@ def journal_facts(spark: SparkSession, paths: list[str]) -> DataFrame:
     spark.dataSource.register(JournalDataSource)
     return (
         spark.read.format("tandem_journal")
-        .option("paths", ",".join(directories))
+        .option("paths", json.dumps(directories))
         .option("dsn", " ".join(engines))
         .option("kinds", _KINDS)
         .option("destinations", "true")
@@ -189,6 +248,7 @@ def gather(
     """Everything that is known, in one table."""
     parts: list[DataFrame] = []
     kept: list[DataFrame] = []
+    ledgers: list[DataFrame] = []
     has_topics = has_sessions = False
     if journals:
         facts = journal_facts(spark, journals).persist()
@@ -198,14 +258,17 @@ def gather(
         parts.append(copies)
     for ledger, origin in ((sent, SENT), (received, RECEIVED)):
         if ledger is not None:
-            parts.append(ledger_rows(ledger, origin))
+            ledgers.append(ledger_rows(ledger, origin))
             has_sessions = has_sessions or "session_id" in ledger.columns
-    if not parts:
+    readable = [*parts, *(ledger.filter(F.col("entity").isNotNull()) for ledger in ledgers)]
+    parts += ledgers
+    if not readable:
         raise ConfigurationError("nothing to reconcile: give journals, ledgers, or both")
-    rows = parts[0]
-    for part in parts[1:]:
+    rows = readable[0]
+    for part in readable[1:]:
         rows = rows.unionByName(part)
-    return Evidence(rows, sent is not None, received is not None, bool(journals), has_topics, has_sessions, tuple(parts), tuple(kept))
+    known = (sent is not None, received is not None, bool(journals), has_topics, has_sessions)
+    return Evidence(rows, *known, tuple(parts), tuple(kept), tuple(ledgers))
 
 
 def _survey(facts: DataFrame) -> tuple[bool, bool, bool]:

@@ -5,6 +5,7 @@ A meter file has few different names in many rows. Read as codes, a row costs a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,9 @@ _CODES_MAX: Final = 1_000_000
 _EXACT_MAX: Final = 1 << 53
 """Sums below are exact in the floating point numbers that counting uses."""
 _CODE: Final = pa.dictionary(pa.int32(), pa.string())
-_TYPES: Final = dict.fromkeys(NAMES, _CODE) | {name: pa.int64() for name in ("minute_ms", "unit", "count", "bytes", "check")}
+_WHOLE: Final = ("minute_ms", "unit", "count", "bytes", "check")
+_TYPES: Final = dict.fromkeys(NAMES, _CODE) | dict.fromkeys(_WHOLE, pa.int64())
+_BLOCK_BYTES: Final = 8_388_608
 
 TOTALS: Final = pa.schema([*((name, pa.string()) for name in NAMES), *((name, pa.int64()) for name in _NUMBERS)])
 
@@ -75,8 +78,21 @@ def pieces_of(paths: Iterable[str]) -> list[Piece]:
                 f"meters: no meter files below {given}; give a broker's data directory (a broker writes them every minute)"
             )
         for file in files:
-            found += _row_groups(file) if file.suffix == ".parquet" else [Piece(str(file.resolve()), None)]
+            found += _row_groups(file) if file.suffix == ".parquet" else _csv(file)
     return found
+
+
+def _csv(file: Path) -> list[Piece]:
+    try:
+        with file.open("rb") as lines:
+            head = lines.readline(10_000)
+    except OSError as error:
+        raise ConfigurationError(f"meters: {file} cannot be read: {error.strerror}") from error
+    names = head.decode(errors="replace").strip().split(",")
+    missing = [name for name in (*_COLUMNS, "check") if name not in names]
+    if head.strip() and missing:
+        raise ConfigurationError(f"meters: {file} is no meter file: it has no column {missing[0]}")
+    return [Piece(str(file.resolve()), None)]
 
 
 def _row_groups(file: Path) -> list[Piece]:
@@ -129,25 +145,46 @@ def _batches(piece: Piece) -> Iterator[tuple[pa.RecordBatch, int]]:
         for batch in parquet.iter_batches(_BATCH_ROWS, list(piece.row_groups), columns=list(_COLUMNS), use_threads=False):
             yield batch, 0
     elif Path(piece.path).stat().st_size:
-        skipped: list[Any] = []
+        given = 0
+        try:
+            for one in _csv_batches(piece.path, _TYPES):
+                yield one
+                given += 1
+        except pa.ArrowInvalid:  # a number that is none, from here on: numbers as text, looked at one by one
+            yield from itertools.islice(_csv_batches(piece.path, _TYPES | dict.fromkeys(_WHOLE, pa.string())), given, None)
 
-        def skip(row: Any) -> str:
-            skipped.append(row.number)
-            return "skip"  # too few columns
 
-        reader = pa.csv.open_csv(
-            piece.path,
-            pa.csv.ReadOptions(use_threads=False, block_size=8_388_608),
-            pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
-            pa.csv.ConvertOptions(column_types=_TYPES),
-        )
-        for batch in reader:
-            # A line that is being written right now does not add up yet.
-            whole = batch.filter(pc.equal(batch["check"], pc.add(pc.add(batch["unit"], batch["count"]), batch["bytes"])))
-            yield whole, batch.num_rows - whole.num_rows + len(skipped)
-            skipped.clear()
-        if skipped:
-            yield pa.RecordBatch.from_pylist([], reader.schema), len(skipped)
+def _csv_batches(path: str, types: dict[str, pa.DataType]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Blocks of the file, the same whatever the types."""
+    skipped: list[Any] = []
+
+    def skip(row: Any) -> str:
+        skipped.append(row.number)
+        return "skip"  # too few columns
+
+    reader = pa.csv.open_csv(
+        path,
+        pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+        pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+        pa.csv.ConvertOptions(column_types=types),
+    )
+    for batch in reader:
+        whole = _whole_numbers(batch) if types[_WHOLE[0]] == pa.string() else batch
+        # A line that is being written right now does not add up yet.
+        whole = whole.filter(pc.equal(whole["check"], pc.add(pc.add(whole["unit"], whole["count"]), whole["bytes"])))
+        yield whole, batch.num_rows - whole.num_rows + len(skipped)
+        skipped.clear()
+    if skipped:
+        yield pa.RecordBatch.from_pylist([], reader.schema), len(skipped)
+
+
+def _whole_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows whose numbers are such, as numbers."""
+    for name in _WHOLE:
+        batch = batch.filter(pc.match_substring_regex(batch[name], "^[0-9]{1,18}$"))
+    for name in _WHOLE:
+        batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.int64()))
+    return batch
 
 
 def _added(batch: pa.RecordBatch, broken: int) -> Totals:

@@ -45,7 +45,10 @@ class OutageStory:
 
 
 def instant(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"  # no calendar has it: a ledger may hold anything
 
 
 def render(story: OutageStory) -> str:
@@ -65,7 +68,7 @@ def render(story: OutageStory) -> str:
         f"<footer>Made by <code>tandem report</code> on {instant(story.made_at_ms)}, from journals, meters and event logs.</footer>"
     )
     page = resources.files("tandem.spark.analytics").joinpath("report.html").read_text(encoding="utf-8")
-    return page.replace("{{title}}", escape(story.title)).replace("{{body}}", "\n".join(part for part in parts if part))
+    return page.replace("{{body}}", "\n".join(part for part in parts if part)).replace("{{title}}", escape(story.title))
 
 
 def _period(series: Series) -> str:
@@ -246,7 +249,9 @@ def _entities(reconciliation: Reconciliation) -> str:
         for one in reconciliation.entities[:200]
     )
     threshold = seconds_text(reconciliation.delayed_after_ms / 1000)
-    note = f'<p class="note">Delayed: delivered more than {threshold} after sending.</p>'
+    broken = reconciliation.broken_lines
+    told = f" Not counted: {broken:,} lines of ledgers that are damaged or were just being written." if broken else ""
+    note = f'<p class="note">Delayed: delivered more than {threshold} after sending.{told}</p>'
     return f'<h2>Entity by entity</h2>{note}<div class="wide"><table><tr><th>entity</th>{head}</tr>{rows}</table></div>'
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -41,16 +42,16 @@ class Prices:
 def load_prices(path: str | None = None) -> Prices:
     """From a file, or the one that comes with the package."""
     if path is None:
-        text, where = resources.files("tandem.spark.analytics").joinpath("prices.json").read_text(encoding="utf-8"), "prices.json"
+        text, where = resources.files("tandem.spark.analytics").joinpath("prices.json").read_bytes(), "prices.json"
     else:
         where = path
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_bytes()
         except OSError as error:
             raise ConfigurationError(f"prices: {path} cannot be read: {error.strerror}") from error
     try:
         return _prices(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
             f"prices: {where} is no price table ({error!r}); it needs currency, base_per_month, steps and billable"
         ) from error
@@ -63,5 +64,11 @@ def _prices(given: dict[str, Any]) -> Prices:
     )
     if not steps or steps[-1].up_to_operations is not None:
         raise ValueError("the last step must have up_to_operations null")
+    tops = [step.up_to_operations for step in steps[:-1]]
+    if None in tops or tops != sorted(set(tops), key=lambda top: top or 0):
+        raise ValueError("up_to_operations must rise from step to step")
+    amounts = [float(given["base_per_month"]), *(step.per_million for step in steps)]
+    if not all(0 <= amount < math.inf for amount in amounts):
+        raise ValueError("prices are 0 or more")
     billable = {str(name): int(weight) for name, weight in given["billable"].items()}
     return Prices(str(given.get("name", "prices")), str(given["currency"]), float(given["base_per_month"]), steps, billable)

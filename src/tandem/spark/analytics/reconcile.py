@@ -73,6 +73,8 @@ class Reconciliation:
     """From the first acceptance, or the sender's own note, to delivery: p50, p90, p99, max."""
     delayed_after_ms: int = 60_000
     """What took longer counts as delayed."""
+    broken_lines: int = 0
+    """Of ledgers, not counted: damaged, cut off or just being written, or without id or path."""
 
     @property
     def held(self) -> bool:
@@ -86,6 +88,7 @@ class Reconciliation:
             "findings": [asdict(one) for one in self.findings],
             "latency_ms": self.latency_ms,
             "delayed_after_ms": self.delayed_after_ms,
+            "broken_lines": self.broken_lines,
         }
 
 
@@ -112,10 +115,12 @@ def reconcile(
 
 def summarize(evidence: Evidence, messages: DataFrame, delayed_after_ms: int, findings_max: int = 1_000) -> Reconciliation:
     """Counts and findings of what `judge` found."""
-    entities, latency = _count(evidence, messages)
+    homes = evidence.homes()
+    entities, latency = _count(homes, messages)
     findings = _find(evidence, messages, findings_max) if any(_worth_listing(one) for one in entities) else ()
     total = EntityCounts("", **{name: sum(getattr(one, name) for one in entities) for name in _COUNTS})
-    return Reconciliation(total, tuple(entities), findings, latency, delayed_after_ms)
+    broken = evidence.broken_lines() if None in homes.values() else 0
+    return Reconciliation(total, tuple(entities), findings, latency, delayed_after_ms, broken)
 
 
 def _worth_listing(one: EntityCounts) -> bool:
@@ -258,7 +263,7 @@ def _out_of_order(rows: DataFrame, evidence: Evidence) -> DataFrame:
     return late.select(*_NAMES).distinct().withColumn("disordered", F.lit(True))
 
 
-def _count(evidence: Evidence, messages: DataFrame) -> tuple[list[EntityCounts], dict[str, float]]:
+def _count(homes: dict[int, str | None], messages: DataFrame) -> tuple[list[EntityCounts], dict[str, float]]:
     """Counts per entity, and times to delivery, from one look at all messages."""
     waited = F.col("delivered_at") - F.col("sent_at")
     step = F.floor(F.log1p(F.greatest(waited, F.lit(0))) * _FINENESS)
@@ -266,12 +271,11 @@ def _count(evidence: Evidence, messages: DataFrame) -> tuple[list[EntityCounts],
     parts = messages.groupBy("home_key", step.alias("step")).agg(*sums, F.count(waited).alias("timed"), F.max(waited).alias("longest"))
     parts = parts.persist()
     try:
-        names = evidence.homes()
         found = parts.groupBy("home_key").agg(*(F.sum(name).alias(name) for name in _COUNTS)).collect()
         times = parts.filter("timed > 0").groupBy("step").agg(F.sum("timed").alias("timed"), F.max("longest").alias("longest")).collect()
     finally:
         parts.unpersist()
-    entities = [EntityCounts(names[row["home_key"]], **{name: row[name] for name in _COUNTS}) for row in found]
+    entities = [EntityCounts(homes[row["home_key"]] or "", **{name: row[name] for name in _COUNTS}) for row in found]
     return sorted(entities, key=lambda one: one.entity), _latency(sorted((row["step"], row["timed"], row["longest"]) for row in times))
 
 

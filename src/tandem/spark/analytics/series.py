@@ -47,7 +47,7 @@ def draw_series(evidence: Evidence, messages: DataFrame) -> Series:
     if found is None or found["first"] is None:
         return Series()
     first, last = int(found["first"]), int(found["last"])
-    step = next((one for one in _STEPS_MS if (last - first) / one <= _POINTS_MAX), _STEPS_MS[-1])
+    step = step_of(last - first)
     start = first // step * step
     count = (last - start) // step + 1
     diverted = says("diverted")
@@ -71,6 +71,12 @@ def draw_series(evidence: Evidence, messages: DataFrame) -> Series:
         depth += counted["came"].get(number, 0) - counted["left"].get(number, 0)
         depths.append(depth)
     return Series(start, step, rate("sent"), rate("diverted"), rate("home"), rate("delivered"), depths, _latency(messages))
+
+
+def step_of(span_ms: int) -> int:
+    """Days, or as many of them as keep the number of points in bounds: a ledger may be in other units than it should."""
+    days = -(-span_ms // (_POINTS_MAX * _STEPS_MS[-1]))
+    return next((one for one in _STEPS_MS if span_ms / one <= _POINTS_MAX), days * _STEPS_MS[-1])
 
 
 def _count(rows: DataFrame, start: int, step: int, **instants: Column) -> dict[str, dict[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tandem.spark.connector.options import sink_options, source_options
+from tandem.spark.connector.options import OptionError, sink_options, source_options
 from tandem.spark.connector.schema import message_schema
 from tandem.spark.connector.sink import ServiceBusStreamWriter, ServiceBusWriter
 from tandem.spark.connector.source import ServiceBusReader, ServiceBusStreamReader
@@ -34,6 +34,8 @@ class ServiceBusDataSource(DataSource):  # type: ignore[misc]
         return ServiceBusStreamReader(source_options(self._given))
 
     def writer(self, schema: StructType, overwrite: bool) -> ServiceBusWriter:
+        if overwrite:
+            raise OptionError("mode", "expected append, found overwrite: what is in a queue stays there; empty it with tandem purge")
         return ServiceBusWriter(sink_options(self._given), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ServiceBusStreamWriter:

@@ -29,7 +29,10 @@ class DeferredBatches:
         self._messages_per_task = messages_per_task
         self._client: BlockingClient | None = None
         self._orphans: dict[str, list[int]] = {}
-        self._receivers: dict[str, Any] = {}
+        self._query = ""
+        self._entities: Sequence[str] = ()
+        self._doubtful: set[str] = set()
+        """Entities of which messages may have been deferred unheard."""
 
     @property
     def client(self) -> BlockingClient:
@@ -41,24 +44,30 @@ class DeferredBatches:
         if self._client is not None:
             self._client.close()
             self._client = None
+        self._doubtful.update(self._entities)
 
     def close(self) -> None:
         self.lost()
 
     def begin(self, entities: Sequence[str], query: str, known: Sequence[BatchShare]) -> None:
         """One look at everything deferred: ours that no offset knows go into the next batch."""
+        self._entities, self._query = entities, query
         for entity in entities:
             logged = {number for share in known if share.entity == entity for number in unpack_ranges(share.ranges)}
-            found = []
-            for page in peek_from(self._where, entity):
-                for _, payload in page:
-                    if state_of(payload) == 1 and mark_of(payload) == query:
-                        number = sequence_number_of(payload)
-                        if number not in logged:
-                            found.append(number)
-            if found:
-                log.warning("%d messages of %s were deferred by this query and never logged: they come next", len(found), entity)
-                self._orphans[entity] = found
+            self._look(entity, logged)
+
+    def _look(self, entity: str, logged: set[int]) -> None:
+        found = [number for number in self._marked(entity) if number not in logged]
+        if found:
+            log.warning("%d messages of %s were deferred by this query and never logged: they come next", len(found), entity)
+        self._orphans[entity] = found
+        self._doubtful.discard(entity)
+
+    def _marked(self, entity: str) -> list[int]:
+        """What this query has deferred there."""
+        pages = peek_from(self._where, entity)
+        ours = (payload for page in pages for _, payload in page if state_of(payload) == 1 and mark_of(payload) == self._query)
+        return [sequence_number_of(payload) for payload in ours]
 
     def take(
         self, query: str, number: int, budgets: dict[str, int], bytes_max: int, wait_seconds: float, by: int = 0
@@ -67,7 +76,10 @@ class DeferredBatches:
         shares: dict[str, BatchShare] = {}
         wait = max(0.05, wait_seconds / max(1, len(budgets)))
         for entity, most in budgets.items():
-            numbers = self._orphans.pop(entity, [])[:most]
+            if entity in self._doubtful:
+                self._look(entity, set())  # whatever was logged is committed and deleted by now
+            orphans = self._orphans.get(entity, [])
+            numbers = orphans[:most]
             while len(numbers) < most:
                 taken, size = self._defer_some(entity, query, min(_RECEIVE_MAX, most - len(numbers)), wait)
                 numbers += taken
@@ -75,6 +87,7 @@ class DeferredBatches:
                 if not taken or bytes_max <= 0:
                     break
                 wait = 0.05
+            self._orphans[entity] = orphans[most:]
             if numbers:
                 ranges = pack_ranges(sorted(numbers))
                 shares[entity] = BatchShare(entity, "", len(numbers), ranges, cut(len(numbers), self._messages_per_task))
@@ -117,9 +130,9 @@ class DeferredBatches:
                 self._delete(entity, numbers[half:])
 
     def counts(self, entity: str) -> dict[str, int]:
-        """By peeking, which does not tell active from locked."""
+        """By peeking, which does not tell active from locked. What this query has deferred counts as leased."""
         active = sum(1 for page in peek_from(self._where, entity) for _, payload in page if state_of(payload) == 0)
-        return {"active": active, "locked": active, "leased": 0, "at": 0}
+        return {"active": active, "locked": active, "leased": len(self._marked(entity)), "at": 0}
 
 
 def _parts(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

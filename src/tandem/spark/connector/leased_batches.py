@@ -177,7 +177,7 @@ class LeasedBatches:
         count = int(answer["message-count"])
         runs = answer.get("sessions")
         cuts = cut(count, self._messages_per_task, None if runs is None else [int(run) for run in runs.values])
-        return BatchShare(entity, lease, count, str(answer["ranges"]), cuts)
+        return BatchShare(entity, lease, count, str(answer["ranges"]), cuts, int(answer.get("enqueued-by", 0)))
 
     # -- what was taken before ---------------------------------------------------------------
 
@@ -199,6 +199,8 @@ class LeasedBatches:
 
     def _take_again(self, share: BatchShare) -> None:
         body: dict[str, object] = {"lease-id": share.lease, "ranges": share.ranges, "duration-ms": self._lease_seconds * 1000}
+        if share.enqueued_by:
+            body["enqueued-by"] = self.client.instant(share.enqueued_by)
         self.request(share.entity, "com.tandem:lease-batch", body)
 
     def complete(self, shares: Iterable[BatchShare]) -> None:

@@ -19,13 +19,16 @@ class BatchShare:
     count: int
     ranges: str
     cuts: tuple[int, ...]
+    enqueued_by: int = 0
+    """When the last of them came, 0 if the broker does not say. A later message of the same number is one of a queue that was made anew."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"lease": self.lease, "count": self.count, "ranges": self.ranges, "cuts": list(self.cuts)}
+        return {"lease": self.lease, "count": self.count, "ranges": self.ranges, "cuts": list(self.cuts), "by": self.enqueued_by}
 
     @classmethod
     def from_json(cls, entity: str, value: Mapping[str, Any]) -> BatchShare:
-        return cls(entity, str(value["lease"]), int(value["count"]), str(value["ranges"]), tuple(int(cut) for cut in value["cuts"]))
+        cuts = tuple(int(cut) for cut in value["cuts"])
+        return cls(entity, str(value["lease"]), int(value["count"]), str(value["ranges"]), cuts, int(value.get("by", 0)))
 
     @property
     def fragments(self) -> list[tuple[int, int]]:

@@ -144,10 +144,10 @@ def _entities(options: Options) -> tuple[str, ...]:
     else:
         paths = _list("entities", several)
     sub_queue = options.choice("subQueue", "", tuple(SUB_QUEUES))
-    paths = [path.strip("/ ") + SUB_QUEUES[sub_queue] for path in paths]
-    if not all(paths) or len({path.casefold() for path in paths}) != len(paths):
+    paths = [path.strip("/ ") for path in paths]
+    if not paths or not all(paths) or len({path.casefold() for path in paths}) != len(paths):
         raise OptionError(given[0], "an entity is empty or named twice")
-    return tuple(paths)
+    return tuple(path + SUB_QUEUES[sub_queue] for path in paths)
 
 
 def _list(name: str, text: str) -> list[str]:

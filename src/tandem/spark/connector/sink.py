@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import logging
 import uuid
@@ -27,9 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tandem.amqp import Timestamp
 from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_encoding import encode_row
-from tandem.engine_client.property_text import parse
+from tandem.engine_client.property_text import instant_ms, parse
 from tandem.spark.connector.claims import TASK, BatchClaims
 from tandem.spark.connector.connections import unreachable
 from tandem.spark.connector.options import OptionError, SinkOptions
@@ -125,7 +127,7 @@ class _SinkRows:
         properties = row.get("application_properties")
         if properties:
             types = dict(row.get("application_property_types") or ())
-            properties = {name: parse(name, value, types[name]) if name in types else value for name, value in properties}
+            properties = {name: parse(name, value, types[name]) if name in types else _in_amqp(value) for name, value in properties}
         return encode_row(
             body.encode() if isinstance(body, str) else body,
             row.get("message_id") or f"{self._id_prefix}-{self._number}",
@@ -141,6 +143,10 @@ class _SinkRows:
             scheduled_at_ms=row.get("scheduled_enqueue_time"),
             application_properties=properties or None,
         )
+
+
+def _in_amqp(value: Any) -> Any:
+    return Timestamp(instant_ms(value.isoformat())) if isinstance(value, datetime.datetime) else value
 
 
 def _values(column: pa.Array, name: str) -> list[Any]:

@@ -115,34 +115,40 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
 
     def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = Offset.from_json(start)
-        try:
-            batches = self._batches()
-            self._begin(batches, offset)
-            self._complete(batches, offset)
-            shares = self._take(batches, offset, limit)
-        except TransportError as error:
-            if not self._begun or not unreachable(error):
-                raise explained(error, self.options) from error
-            log.warning("no batch planned, the broker cannot be reached: %s", error)
-            batches.lost()
-            return start
-        if not shares:
-            return start
-        return Offset(offset.query, offset.number + 1, shares).to_json()
+        deadline = time.monotonic() + self.options.where.timeout_seconds
+        while True:
+            try:
+                batches = self._batches()
+                self._begin(batches, offset)
+                self._complete(batches, offset)
+                shares = self._take(batches, offset, limit)
+                return Offset(offset.query, offset.number + 1, shares).to_json() if shares else start
+            except TransportError as error:
+                # "Nothing new" ends a query that takes what is available now, so such a one waits.
+                waits = self._targets is not None
+                if not self._begun or not unreachable(error) or (waits and time.monotonic() > deadline):
+                    raise explained(error, self.options) from error
+                log.warning("no batch planned, the broker cannot be reached: %s", error)
+                batches.lost()
+                if not waits:
+                    return start
+            time.sleep(PAUSE_SECONDS)
 
     def _batches(self) -> Batches:
         if self._live_batches is None:
             self._live_batches = open_batches(self.options)
         return self._live_batches
 
-    def _begin(self, batches: Batches, *offsets: Offset) -> None:
-        """Once per run: what a driver that died had set aside and never logged is given back."""
+    def _begin(self, batches: Batches, start: Offset, end: Offset | None = None) -> None:
+        """Once per run: what a driver that died had set aside and never logged is given back. `end` was logged and not committed."""
         if self._begun:
             return
-        known = [share for offset in offsets for share in offset.shares.values()]
-        batches.begin(self.options.entities, offsets[-1].query, known)
+        self._complete(batches, start)
+        known = [] if end is None else list(end.shares.values())
+        batches.begin(self.options.entities, (end or start).query, known)
+        batches.secure(known)
         if self._targets is not None:
-            # Whatever is there now, in whoever's hands, is what "available now" means.
+            # Whatever is there now, in whoever's hands, is what "available now" means; the batch that runs again is counted already.
             for entity in self.options.entities:
                 counts = batches.counts(entity)
                 mine = sum(share.count for share in known if share.entity == entity)

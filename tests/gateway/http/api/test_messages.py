@@ -142,6 +142,15 @@ def test_a_message_is_sent_now_or_later_and_taken_back(bus: Bus, console: Consol
     assert bus.counts(queue).total == 0
 
 
+@pytest.mark.parametrize("time_to_live_ms", [60 * 86_400_000, 10**20])
+def test_a_dead_letter_with_a_long_time_to_live_goes_home_with_it(console: ConsoleClient, queue: str, time_to_live_ms: int) -> None:
+    """Longer than a header of AMQP can say."""
+    dead(console, queue, 1, time_to_live_ms=time_to_live_ms)
+    assert console("POST", "messages/resubmit", path=f"{queue}/$DeadLetterQueue")["done"] == 1
+    (home,) = console("POST", "messages/lines", path=queue)["messages"]
+    assert home["time_to_live_ms"] >= 60 * 86_400_000
+
+
 def test_dead_letters_go_home_under_their_own_ids(bus: Bus, client: ServiceBusClient, console: ConsoleClient) -> None:
     bus.create_queue("home", requires_duplicate_detection=True)
     dead(console, "home", 3)

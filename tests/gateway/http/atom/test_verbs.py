@@ -237,6 +237,7 @@ def test_queue_never_touched_was_accessed_never(client: ServiceBusAdministration
     assert accessed is not None and accessed.year == 1
 
 
+@pytest.mark.slow
 def test_listing_pages_through_everything_in_order(client: ServiceBusAdministrationClient) -> None:
     names = [f"queue-{number:03d}" for number in range(250)]
     for name in reversed(names):
@@ -244,6 +245,7 @@ def test_listing_pages_through_everything_in_order(client: ServiceBusAdministrat
     assert [queue.name for queue in client.list_queues()] == names
 
 
+@pytest.mark.slow
 def test_page_that_is_exactly_full_is_the_last(client: ServiceBusAdministrationClient) -> None:
     for number in range(100):
         client.create_topic(f"t{number:03d}")
@@ -470,11 +472,11 @@ def test_forward_must_lead_to_what_exists_here_and_may_be_sent_to(client: Servic
     assert set(house.namespace.entities) == {"target"}
 
 
-def _put_forwarding(house: HttpHouse, headers: dict[str, str]) -> None:
+def _put_forwarding(house: HttpHouse, headers: dict[str, str], before: str = "") -> None:
     body = (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
         'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
-        f"<ForwardTo>sb://{house.host}/target</ForwardTo></QueueDescription></content></entry>"
+        f"<ForwardTo>{before}sb://{house.host}/target</ForwardTo></QueueDescription></content></entry>"
     )
     answer = requests.put(
         f"https://{house.host}/q?api-version=2021-05",
@@ -494,6 +496,14 @@ def test_forward_without_its_own_header_uses_the_requests_token(client: ServiceB
     assert client.get_queue("q").forward_to == f"sb://{house.host}/target"
 
 
+def test_forward_is_taken_as_the_java_client_sends_it_back(client: ServiceBusAdministrationClient, house: HttpHouse) -> None:
+    client.create_queue("target")
+    _put_forwarding(house, {}, before=f"https://{house.host.partition(':')[0]}/")
+    assert client.get_queue("q").forward_to == f"sb://{house.host}/target"
+    with pytest.raises(AssertionError, match="a queue or topic of this namespace"):
+        _put_forwarding(house, {}, before="https://elsewhere.example/")
+
+
 @pytest.mark.parametrize("path", ["t/Subscriptions", "t/Subscriptions/", "t/Subscriptions/s/Rules", "t/Subscriptions/s/Rules/"])
 def test_a_list_has_the_address_under_which_it_was_asked_for(client: ServiceBusAdministrationClient, house: HttpHouse, path: str) -> None:
     """azure-sb of Node.js asks with a slash at the end, and takes a list with another address for that of something else."""
@@ -504,6 +514,7 @@ def test_a_list_has_the_address_under_which_it_was_asked_for(client: ServiceBusA
     assert f"<id>{url}?" in answer.text
 
 
+@pytest.mark.slow
 async def test_async_client_does_the_same(house: HttpHouse) -> None:
     string = house.connection_string
     async with AsyncAdministrationClient.from_connection_string(string, connection_verify=house.ca, retry_total=0) as client:

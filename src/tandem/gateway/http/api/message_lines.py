@@ -15,10 +15,11 @@ from tandem.amqp.errors import DecodeError
 from tandem.amqp.message import DATA, NO_BODY, SEQUENCE, VALUE, DecodedMessage, data_section
 from tandem.amqp.types import Described, Symbol, Timestamp
 from tandem.broker.queue.index import DEFERRED, DEFERRED_LOCKED, DELAYED, LEASED, LOCKED, MOVING, READY, SCHEDULED
-from tandem.gateway.http.data import encode_http
+from tandem.gateway.http.data import encode_http, write_lifetime
 from tandem.gateway.http.data_port import HttpMessage
 from tandem.gateway.http.properties import check_scalar
 from tandem.gateway.views import annotations_of, as_text, body_as_far_as_possible, decoded_as_far_as_possible, for_rules
+from tandem.model.entity import MAX_DURATION_MS
 from tandem.model.errors import ArgumentRefused
 from tandem.model.message import NO_TTL, Message
 from tandem.model.message_line import BROKERED, CONTENT, OF_DEAD_LETTERS, SENT
@@ -55,7 +56,6 @@ _PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 _SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
 _SOURCE: Final = Symbol("x-opt-deadletter-source")
 _FIRST_NUMBER: Final = Symbol("x-opt-enqueue-sequence-number")
-_TTL_MS_MAX: Final = 0xFFFF_FFFF
 
 
 def instant(ms: int) -> str:
@@ -221,7 +221,7 @@ def _ttl(line: dict[str, Any]) -> int | None:
     value = line.get("time_to_live_ms")
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not value > 0):
         raise ArgumentRefused(f"'time_to_live_ms' must be a positive number, found {str(value)[:40]!r}")
-    return None if value is None else min(value, _TTL_MS_MAX)
+    return None if value is None else min(value, MAX_DURATION_MS)
 
 
 def message_of_line(context: NamespaceContext, line: dict[str, Any], scheduled_at_ms: int | None = None) -> Message:
@@ -238,7 +238,7 @@ def message_of_line(context: NamespaceContext, line: dict[str, Any], scheduled_a
         properties=tuple(_properties(line).items()),
         **texts,
     )
-    return context.translator.message(encode_http(http))
+    return context.translator.message(encode_http(http, context.turn.now))
 
 
 def copy_of(context: NamespaceContext, message: Message, changes: dict[str, Any]) -> Message:
@@ -263,8 +263,11 @@ def copy_of(context: NamespaceContext, message: Message, changes: dict[str, Any]
             fields[_WIRE_NAMES[name]] = text
     ttl_ms = _ttl(changes) if "time_to_live_ms" in changes else None if message.ttl_ms == NO_TTL else message.ttl_ms
     partition_key = _text_field(changes, "partition_key") if "partition_key" in changes else message.partition_key
+    header: dict[str, Any] = {"durable": True}
+    if ttl_ms is not None:
+        write_lifetime(ttl_ms, context.turn.now, header, fields)
     new = DecodedMessage(
-        header={"durable": True} | ({} if ttl_ms is None else {"ttl": ttl_ms}),
+        header=header,
         message_annotations={} if partition_key is None or fields.get("group-id") is not None else {_PARTITION_KEY: partition_key},
         properties=fields,
         application_properties=properties,

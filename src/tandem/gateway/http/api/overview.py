@@ -121,6 +121,8 @@ def _alarms(call: ApiCall, latest: dict[str, float], faults: int) -> list[dict[s
     for number, tenant in enumerate(call.context.namespace.stores):
         if tenant.backing.short_of_room:
             found.append({"level": "bad", "text": f"store-{number} takes no messages: {tenant.backing.short_of_room}"})
+    if call.context.metadata_trouble:
+        found.append({"level": "bad", "text": call.context.metadata_trouble})
     if latest.get("disk_bytes") and latest["disk_free_bytes"] < _DISK_FREE_MIN * latest["disk_bytes"]:
         found.append({"level": "slow", "text": f"the disk has {latest['disk_free_bytes'] / 2**30:.1f} GiB left"})
     if latest.get("loop_lag_ms", 0) > _LAG_MS_MAX:

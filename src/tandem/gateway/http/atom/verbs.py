@@ -299,12 +299,12 @@ class _AtomCall:
         return result
 
     def _local_name(self, prop: str, address: str) -> str:
-        scheme, separator, rest = address.partition("://")
-        if not separator:
-            return address.strip("/")
-        host, _, name = rest.partition("/")
-        if scheme.casefold() not in ("sb", "amqp", "amqps", "http", "https") or _host_name(host) != _host_name(self.request.host):
-            raise ArgumentRefused(f"{prop} is '{address[:200]}'; a queue or topic of this namespace ({self.request.host}) is needed")
+        name = address
+        while "://" in name:  # twice where Java's client sends back what it read: it puts https://host/ in front of sb://host/name
+            scheme, _, rest = name.partition("://")
+            host, _, name = rest.partition("/")
+            if scheme.casefold() not in ("sb", "amqp", "amqps", "http", "https") or _host_name(host) != _host_name(self.request.host):
+                raise ArgumentRefused(f"{prop} is '{address[:200]}'; a queue or topic of this namespace ({self.request.host}) is needed")
         return name.strip("/")
 
     async def _authorize_forwards(self, description: QueueDescription | SubscriptionDescription) -> None:

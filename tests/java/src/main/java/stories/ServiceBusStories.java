@@ -19,6 +19,7 @@ import com.azure.messaging.servicebus.ServiceBusTransactionContext;
 import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
 import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
 import com.azure.messaging.servicebus.administration.models.CorrelationRuleFilter;
+import com.azure.messaging.servicebus.administration.models.CreateQueueOptions;
 import com.azure.messaging.servicebus.administration.models.CreateRuleOptions;
 import com.azure.messaging.servicebus.administration.models.CreateSubscriptionOptions;
 import com.azure.messaging.servicebus.administration.models.RuleProperties;
@@ -138,10 +139,13 @@ public final class ServiceBusStories {
     private static Object administration() {
         ServiceBusAdministrationClient client = administrationClient();
         client.createQueue("made-by-java");
+        client.createQueue("forwarding", new CreateQueueOptions().setForwardTo("made-by-java"));
+        String forward = client.updateQueue(client.getQueue("forwarding").setMaxDeliveryCount(3)).getForwardTo();
+        client.deleteQueue("forwarding");
         boolean there = client.getQueueExists("made-by-java");
         String lock = client.getQueue("made-by-java").getLockDuration().toString();
         client.deleteQueue("made-by-java");
-        return Map.of("there", there, "lock", lock, "after", client.getQueueExists("made-by-java"));
+        return Map.of("there", there, "lock", lock, "forward", forward.replaceFirst(".*/", ""), "after", client.getQueueExists("made-by-java"));
     }
 
     private static ServiceBusMessage inSession(String session, String body) {

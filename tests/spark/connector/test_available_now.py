@@ -1,0 +1,97 @@
+"""`trigger(availableNow=True)` takes what was there when it began, run after run on one checkpoint, whatever became of the run before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tandem.spark.connector.options import OptionError
+from tests.acceptance.brokers import Broker
+from tests.spark.connector.test_source import MODES, Query, no_connection_outlives_its_test, queue
+from tests.spark.house import administration, counts, create_queue, messages, send
+
+__all__ = ["no_connection_outlives_its_test", "queue"]
+
+
+def run(query: Query, again: bool = False) -> list[str]:
+    """All the batches of a query; the last logged one first, if `again`."""
+    query.reader.prepareForTriggerAvailableNow()
+    found = query.read() if again else []
+    while query.plan():
+        found += query.read()
+    query.die()
+    return sorted(found)
+
+
+def named(count: int, prefix: str = "m") -> list[str]:
+    return sorted(f"{prefix}{n}" for n in range(count))
+
+
+@MODES
+def test_a_second_run_takes_what_came_since_the_first(west: Broker, queue: str, mode: str) -> None:
+    send(west, queue, messages(10))
+    first = Query(west, queue=queue, mode=mode)
+    assert run(first) == named(10)
+    send(west, queue, messages(3, "late"))
+    assert run(Query(west, first.log, queue=queue, mode=mode)) == named(3, "late")
+    assert counts(west, queue)["total"] == 0
+
+
+@MODES
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_run_after_a_death_takes_everything(west: Broker, queue: str, mode: str, logged: bool) -> None:
+    send(west, queue, messages(10))
+    first = Query(west, queue=queue, mode=mode, maxMessagesPerTrigger="5")
+    first.next()
+    first.next()
+    if not logged:
+        first.log.pop()
+    first.die()
+    send(west, queue, messages(3, "late"))
+    heir = Query(west, first.log, queue=queue, mode=mode)
+    assert run(heir, again=logged) == sorted([f"m{n}" for n in range(5, 10)] + named(3, "late"))
+    assert counts(west, queue)["total"] == 0
+
+
+def test_a_broker_that_is_away_for_a_moment_does_not_end_a_run(mortal: Broker) -> None:
+    create_queue(mortal, "orders")
+    send(mortal, "orders", messages(10))
+    query = Query(mortal, queue="orders", maxMessagesPerTrigger="6", operationTimeoutSeconds="60")
+    query.reader.prepareForTriggerAvailableNow()
+    query.next()
+    found = query.read()
+    mortal.kill()
+    with ThreadPoolExecutor() as beside:
+        planning = beside.submit(query.plan)
+        mortal.start()
+        assert planning.result(), "a run that ends now has left messages behind without a word"
+    found += query.read()
+    assert sorted(found) == named(10)
+    assert not query.plan()
+    query.die()
+    assert counts(mortal, "orders")["total"] == 0
+
+
+def test_a_broker_that_stays_away_fails_a_run(mortal: Broker) -> None:
+    create_queue(mortal, "orders")
+    send(mortal, "orders", messages(2))
+    query = Query(mortal, queue="orders", maxMessagesPerTrigger="1", operationTimeoutSeconds="1")
+    query.reader.prepareForTriggerAvailableNow()
+    query.next()
+    mortal.kill()
+    with pytest.raises(OptionError, match="cannot connect"):
+        query.plan()
+    query.die()
+
+
+@MODES
+def test_a_queue_that_was_deleted_and_made_again_loses_nothing_to_an_old_checkpoint(west: Broker, queue: str, mode: str) -> None:
+    send(west, queue, messages(5))
+    first = Query(west, queue=queue, mode=mode)
+    assert run(first) == named(5)
+    with administration(west) as admin:
+        admin.delete_queue(queue)
+    create_queue(west, queue)
+    send(west, queue, messages(5, "new"))
+    assert run(Query(west, first.log, queue=queue, mode=mode)) == named(5, "new")
