@@ -105,6 +105,14 @@ class NamespaceContext:
         """It was set."""
         self.trusts_clock_from = steady_ms
 
+    def metadata_is(self, trouble: str) -> None:
+        """Empty: it can be changed."""
+        was, self.metadata_trouble = self.metadata_trouble, trouble
+        if trouble and trouble != was:
+            self.warn(trouble)
+        elif was and not trouble:
+            self.log(f"the metadata of {self.namespace.name} is the file that was opened again")
+
     def begin_draining(self) -> None:
         self.draining = True
 

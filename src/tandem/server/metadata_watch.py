@@ -51,8 +51,4 @@ class MetadataWatch:
             found = await asyncio.to_thread(self._catalog.trouble)
         finally:
             self._looking = False
-        was, self._context.metadata_trouble = self._context.metadata_trouble, found
-        if found and found != was:
-            self._context.warn(found)
-        elif was and not found:
-            self._context.log(f"the metadata of {self._context.namespace.name} is the file that was opened again")
+        self._context.metadata_is(found)

@@ -27,7 +27,7 @@ class TakenStore(Protocol):
         """On a thread."""
         ...
 
-    def is_served_by(self, node: str) -> None: ...
+    def hand_back(self, why: str) -> None: ...
 
 
 class SharedStores:
@@ -56,7 +56,7 @@ class SharedStores:
     def is_down(self, store: int) -> None:
         owner = self._node.membership.owner(self._namespace, store)
         if owner is not None and owner != self._node.name:
-            self._stores[store].is_served_by(owner)
+            self._stores[store].hand_back(f"served by node {owner}")
 
     async def acquire(self, store: int) -> None:
         row = await asyncio.to_thread(self._stores[store].take)

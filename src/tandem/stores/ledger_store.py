@@ -62,10 +62,6 @@ class LedgerStore(GroupCommitStore):
         self.fail(why)
         self._ledger_log.abandon()
 
-    def is_served_by(self, node: str) -> None:
-        """It is down here, and was taken over while nobody could tell us so."""
-        self._ledger_log.is_elsewhere(f"served by node {node}")
-
     def move_away(self, why: str) -> None:
         """The store will be somebody else's: what was appended is finished first, and whoever waited is told that it is kept."""
         self.close()

@@ -81,6 +81,10 @@ class Chunk:
             if at:
                 expires[row] = max(at + by_ms, 1)
 
+    def look_again(self, row: int, at: int) -> None:
+        if self.expires[row] and (self.min_expires == 0 or at < self.min_expires):
+            self.min_expires = at
+
     def expired(self, now: int, most: int) -> list[int]:
         """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
         found: list[int] = []
@@ -295,9 +299,7 @@ class Index:
 
     def look_again(self, seq: int, at: int) -> None:
         """A row that `expired` has told of stayed: it is told of again from this instant on, if it expires."""
-        chunk = self.chunk_of(seq)
-        if chunk.expires[seq & MASK] and (chunk.min_expires == 0 or at < chunk.min_expires):
-            chunk.min_expires = at
+        self.chunk_of(seq).look_again(seq & MASK, at)
 
     def expired(self, now: int, most: int) -> list[int]:
         """Up to `most` active rows whose time has passed; locked and deferred ones are not touched by it."""
