@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RELEASE: Final = 4
 """Given back as if it had not been delivered: a kind of settlement, beside COMPLETE, ABANDON, DEFER and DEAD_LETTER."""
+SETTLEMENT_NAMES: Final = {COMPLETE: "complete", ABANDON: "abandon", DEFER: "defer", DEAD_LETTER: "dead-letter", RELEASE: "release"}
 NOTHING: Final = Effect()
 """Nobody waits: the disk is told all the same."""
 

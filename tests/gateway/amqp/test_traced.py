@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tandem.amqp.message import DATA, encode_message
-from tandem.amqp.outcomes import ACCEPTED_CODE, REJECTED_CODE, Outcome
+from tandem.amqp.outcomes import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE, Outcome
 from tandem.gateway.amqp.sending import BATCH_FORMAT
 from tandem.gateway.amqp.traced import TracedConsumer, TracedReceiving, TracedSending
 from tandem.tracing import MessageSpans
@@ -86,3 +88,26 @@ def test_deliver_and_settle_are_of_the_trace_the_message_carries() -> None:
     both.settle()
     assert recorder.ended[2:] == [("settle complete", "")]
     assert both.desk.texts() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (MODIFIED_CODE, "abandon"),
+        (MODIFIED_CODE, "defer"),
+        (REJECTED_CODE, "dead-letter"),
+        (RELEASED_CODE, "release"),
+    ],
+)
+def test_a_settlement_is_traced_by_its_name(code: int, how: str) -> None:
+    outcome = Outcome(code)
+    outcome.undeliverable_here = how == "defer"
+    both, recorder = connected()
+    link, _ = both.sender()
+    link.send(traced("a", traceparent=PARENT), b"a", False, None)
+    both.settle()
+    _, received = both.receiver(credit=1)
+    both.settle()
+    both.say(received.transfers[0][0], outcome)
+    both.settle()
+    assert (f"settle {how}", "") in recorder.ended

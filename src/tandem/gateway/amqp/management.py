@@ -35,7 +35,7 @@ Offered = tuple[Right, int | None, Operation]
 _LARGE_ANSWERS: Final = frozenset(("com.microsoft:peek-message", "com.microsoft:receive-by-sequence-number", "com.tandem:read-lease"))
 """They carry messages: a client that asks and does not read must not have many of them kept for it."""
 
-_DISPOSITIONS: Final = {
+DISPOSITIONS: Final = {
     "completed": verbs.COMPLETE,
     "abandoned": verbs.ABANDON,
     "defered": verbs.DEFER,
@@ -197,9 +197,9 @@ class ManagementNode(Requests):
 
     async def _update_disposition(self, body: dict[object, object]) -> Reply:
         status = need(body, "disposition-status", str)
-        kind = _DISPOSITIONS.get(status)
+        kind = DISPOSITIONS.get(status)
         if kind is None:
-            raise ArgumentRefused(f"disposition-status is one of {', '.join(_DISPOSITIONS)}; found {status!r}.")
+            raise ArgumentRefused(f"disposition-status is one of {', '.join(DISPOSITIONS)}; found {status!r}.")
         properties = body.get("properties-to-modify")
         changes = {str(k): v for k, v in properties.items()} if isinstance(properties, dict) else {}
         reason, description = str(body.get("deadletter-reason") or ""), str(body.get("deadletter-description") or "")

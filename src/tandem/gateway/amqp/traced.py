@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.amqp.link import Delivery, ReceiverLink, SenderLink
-from tandem.amqp.outcomes import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE, TRANSACTIONAL, Outcome
+from tandem.amqp.outcomes import TRANSACTIONAL, Outcome
 from tandem.broker.ports import Effect
 from tandem.broker.queue.locks import Lock
 from tandem.gateway.amqp.receiving import LinkConsumer, Receiving
 from tandem.gateway.amqp.sending import BATCH_FORMAT, Sending, split_batch
 from tandem.gateway.amqp.sending_once import SendingOnce
+from tandem.gateway.amqp.settlements import settlement_of
+from tandem.gateway.verbs import SETTLEMENT_NAMES
 from tandem.gateway.views import application_properties_of
 from tandem.model.errors import BusError
 from tandem.tracing import MessageSpans, trace_parent
@@ -24,13 +26,6 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 _CONTEXTS_KEPT = 128
 """So many are kept before anybody looks which of them are needed."""
-_OUTCOMES = {
-    ACCEPTED_CODE: "complete",
-    REJECTED_CODE: "dead-letter",
-    RELEASED_CODE: "release",
-    MODIFIED_CODE: "abandon",
-    TRANSACTIONAL: "transactional",
-}
 
 
 class _SpansEnd(Effect):
@@ -108,6 +103,13 @@ class TracedSendingOnce(SendingOnce):
         super()._reject(link, delivery_id, settled, error)
 
 
+def _settlement_name(outcome: Outcome) -> str:
+    if outcome.code == TRANSACTIONAL:
+        return "transactional"
+    settlement = settlement_of(outcome)
+    return "?" if settlement is None else SETTLEMENT_NAMES[settlement.kind]
+
+
 def _parents(payload: bytes, message_format: int) -> list[str]:
     try:
         parts = split_batch(payload) if message_format == BATCH_FORMAT else [payload]
@@ -165,11 +167,12 @@ class TracedReceiving(Receiving):
     def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
         consumer = self._traced
         spans: list[object] = []
+        how = _settlement_name(outcome)
         for delivery in deliveries:
             lock = delivery.context
             parent = consumer.context_of(lock) if isinstance(lock, Lock) else ""
             if parent:
-                spans.append(consumer.tracing.start("settle", parent, self.queue.path, None, settlement=_OUTCOMES.get(outcome.code, "?")))
+                spans.append(consumer.tracing.start("settle", parent, self.queue.path, None, settlement=how))
         super().on_disposition(link, deliveries, outcome, settled)
         if spans:
             self.queue.when_durable(_SpansEnd(consumer.tracing, spans))

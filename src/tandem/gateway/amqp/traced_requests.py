@@ -6,8 +6,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from tandem.gateway.amqp.leases import LeaseOperations, numbers
-from tandem.gateway.amqp.management import ManagementNode, Operation
+from tandem.gateway.amqp.management import DISPOSITIONS, ManagementNode, Operation
 from tandem.gateway.amqp.requests import Reply, need
+from tandem.gateway.verbs import SETTLEMENT_NAMES
 from tandem.gateway.views import application_properties_of
 from tandem.gateway.waiting import messages_of
 from tandem.tracing import MessageSpans, trace_parent
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tandem.model.message import Message
 
 _MS = 1_000_000
-_STATUS = {"completed": "complete", "abandoned": "abandon", "defered": "defer", "suspended": "dead-letter"}
 
 
 async def _settling(tracing: MessageSpans, connection: PeerConnection, queue: Entity, wanted: dict[int, str]) -> list[object]:
@@ -56,7 +56,7 @@ class TracedManagementNode(ManagementNode):
         self._tracing = tracing
 
     async def _update_disposition(self, body: dict[object, object]) -> Reply:
-        how = _STATUS.get(need(body, "disposition-status", str), "?")
+        how = SETTLEMENT_NAMES.get(DISPOSITIONS.get(need(body, "disposition-status", str), -1), "?")
         wanted = {lock.seq: how for lock in self._locks(body)}
         spans = await _settling(self._tracing, self.connection, self._queue, wanted)
         return await _ended(self._tracing, spans, super()._update_disposition(body))
