@@ -18,6 +18,19 @@ def test_locks_end_in_the_order_in_which_they_were_taken() -> None:
     assert table.next_end() == 1004
 
 
+def test_a_lock_of_a_duration_that_became_shorter_ends_before_those_taken_earlier() -> None:
+    table = LockTable(7)
+    long = [table.take(seq, 300_000 + seq, 0, None, False) for seq in (1, 2, 3)]
+    short = [table.take(seq, 5_000 + seq, 0, None, False) for seq in (4, 5)]
+    table.renew(long[1], 5_004)
+    assert table.next_end() == 5_004
+    assert table.ended(5_010) == [short[0], long[1], short[1]]
+    for lock in (*short, long[1]):
+        table.drop(lock)
+    assert table.next_end() == 300_001
+    assert table.ended(300_010) == [long[0], long[2]]
+
+
 def test_a_renewed_lock_ends_at_its_new_time_only() -> None:
     table = LockTable(7)
     first, second = table.take(1, 1000, 0, None, False), table.take(2, 1001, 0, None, False)

@@ -147,3 +147,20 @@ def test_sessions_belong_to_queues_that_have_them() -> None:
         desk.queue().sessions.await_next(Waiter(Hand(), desk.now + 1))
     with pytest.raises(NotAllowed):
         desk.queue().sessions.list_ids(None, 0, 10)
+
+
+@pytest.mark.compiled_too
+def test_a_session_lock_of_a_duration_that_became_shorter_ends_before_those_taken_earlier() -> None:
+    desk = Desk(SESSIONS)
+    desk.send("x", session="long")
+    desk.send("y", session="short")
+    long = give(desk, held(desk, "long"), 1)
+    desk.queue().configure(QueueDescription(name="q", requires_session=True, lock_duration_ms=5_000))
+    short = give(desk, held(desk, "short"), 1)
+    waiter = Waiter(Hand(), desk.now + 60_000)
+    desk.queue().sessions.await_next(waiter)
+    desk.wait(5_001)
+    assert isinstance(short.lost_with, SessionLockLost)
+    assert long.lost_with is None
+    assert waiter.session is not None
+    assert waiter.session.id == "short"

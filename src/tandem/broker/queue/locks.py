@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from struct import Struct
 from typing import Final
 
@@ -33,8 +34,12 @@ class LockTable:
         lock = Lock(seq, _pack_token(self._nonce ^ self._number, seq), locked_until, count, session, deferred)
         self.by_seq[seq] = lock
         if session is None:
-            self._ending.append(lock)
-            self._ends.append(locked_until)
+            ends = self._ends
+            if ends and locked_until < ends[-1]:
+                self._line_up(lock, locked_until)
+            else:
+                self._ending.append(lock)
+                ends.append(locked_until)
         return lock
 
     def find(self, token: bytes) -> Lock | None:
@@ -61,8 +66,7 @@ class LockTable:
             return  # twice in one millisecond: it ends once
         lock.renew(locked_until)
         if lock.session is None:
-            self._ending.append(lock)
-            self._ends.append(locked_until)
+            self._line_up(lock, locked_until)
 
     def shift(self, by_ms: int) -> None:
         """The clock was set: every lock lasts as long as before."""
@@ -93,6 +97,12 @@ class LockTable:
             self._first += 1
         self._tidy()
         return over
+
+    def _line_up(self, lock: Lock, locked_until: int) -> None:
+        """Behind all that end no later: not always the last place, since the lock duration may have become shorter."""
+        place = bisect_right(self._ends, locked_until, self._first)
+        self._ending.insert(place, lock)
+        self._ends.insert(place, locked_until)
 
     def _stands(self) -> bool:
         """The first one is held, and was not renewed since."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
 from tandem.broker.ports import Consumer, SessionAcceptor
 from tandem.broker.ports import MessageSession as MessageSession
@@ -20,7 +20,7 @@ class SessionEvents:
 class SessionTable:
     """All sessions of a queue: who is free and has something to read, who waits for one."""
 
-    __slots__ = ("_ending", "_next_number", "_patience", "_wait_number", "by_id", "by_number", "free", "waiters")
+    __slots__ = ("_ending", "_entries", "_next_number", "_patience", "by_id", "by_number", "free", "waiters")
 
     def __init__(self) -> None:
         self.by_id: dict[str, MessageSession] = {}
@@ -32,9 +32,11 @@ class SessionTable:
         """In the order in which they came."""
         self._patience: list[tuple[int, int, SessionAcceptor]] = []
         """Heap of the waiters' deadlines; those who left are taken out when their time comes, or when too many have."""
-        self._ending: deque[tuple[int, MessageSession]] = deque()
+        self._ending: list[tuple[int, int, MessageSession]] = []
+        """Heap of the ends of session locks; those that were renewed or let go are taken out when their time comes."""
         self._next_number: int = 1
-        self._wait_number: int = 0
+        self._entries: int = 0
+        """How many either heap ever had: of two with one instant the earlier comes first."""
 
     def get(self, session_id: str) -> MessageSession:
         """The session of this id, made when there is none."""
@@ -54,7 +56,8 @@ class SessionTable:
 
     def renew(self, session: MessageSession, locked_until: int) -> None:
         session.renew(locked_until)
-        self._ending.append((locked_until, session))
+        self._entries += 1
+        heapq.heappush(self._ending, (locked_until, self._entries, session))
 
     def let_go(self, session: MessageSession, index: Index) -> None:
         """The holder is gone; the session is free again if there is something to read, forgotten if nothing is left."""
@@ -92,14 +95,14 @@ class SessionTable:
             patience = [entry for entry in patience if entry[2] in self.waiters]
             heapq.heapify(patience)
             self._patience = patience
-        self._wait_number += 1
-        heapq.heappush(patience, (waiter.deadline, self._wait_number, waiter))
+        self._entries += 1
+        heapq.heappush(patience, (waiter.deadline, self._entries, waiter))
 
     def shift(self, by_ms: int) -> None:
         """The clock was set: session locks and patience last as long as before. Locks of messages are shifted with the others."""
         for session in self.by_id.values():
             session.shift(by_ms)
-        self._ending = deque([(until + by_ms, session) for until, session in self._ending])
+        self._ending = [(until + by_ms, entry, session) for until, entry, session in self._ending]
         self._patience = []
         for waiter in self.waiters:
             waiter.shift(by_ms)
@@ -108,8 +111,8 @@ class SessionTable:
     def next_end(self) -> int:
         """The next instant a session lock or a waiter's patience may end; 0 = none."""
         ending = self._ending
-        while ending and (ending[0][1].holder is None or ending[0][1].locked_until != ending[0][0]):
-            ending.popleft()
+        while ending and (ending[0][2].holder is None or ending[0][2].locked_until != ending[0][0]):
+            heapq.heappop(ending)
         at = ending[0][0] if ending else 0
         patience = self._patience
         while patience and patience[0][2] not in self.waiters:
@@ -122,7 +125,7 @@ class SessionTable:
         over: list[MessageSession] = []
         ending = self._ending
         while ending and ending[0][0] <= now:
-            until, session = ending.popleft()
+            until, _, session = heapq.heappop(ending)
             if session.holder is not None and session.locked_until == until:
                 over.append(session)
         return over
