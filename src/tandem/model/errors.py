@@ -195,6 +195,10 @@ class StoreMissing(StoreUnavailable):
     """The files of the store are not there, as when its disk is not mounted. Nothing is wrong with it: it is waited for."""
 
 
+class StoresCountChanged(StoreUnavailable):
+    """The namespace had another number of stores: what entities have in them would not be found. Nothing is served like this."""
+
+
 class EngineAway(StoreUnavailable):
     """The engine of a cluster could not be asked. Nothing was changed, or nothing that matters."""
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+STORES_MAX: Final = 64
+"""Of a namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

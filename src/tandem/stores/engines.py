@@ -10,6 +10,7 @@ from typing import Final
 from tandem.broker.ports import Journal
 from tandem.model.clock import Clock
 from tandem.model.errors import ConfigurationError, StoreUnavailable
+from tandem.model.limits import STORES_MAX
 from tandem.stores.disk import Disk, LocalDisk, make_directory
 from tandem.stores.fault_disk import FaultDisk
 from tandem.stores.memory import MemoryStore, Shelf
@@ -53,6 +54,17 @@ def without_stores(directory: Path) -> ConfigurationError:
     return ConfigurationError(f"{directory} holds no store (directories named store-<n>)")
 
 
+def _refuse_fewer_stores(catalog: Metadata, directory: Path, count: int) -> None:
+    """Nothing would say that messages are in stores that nobody opens."""
+    for number in range(STORES_MAX - 1, count - 1, -1):
+        if catalog.known_store(number) is not None:
+            catalog.close()
+            raise ConfigurationError(
+                f"stores.count: found {count}; allowed is at least {number + 1}: there are so many in {directory}, and what is in them "
+                "would not be found"
+            )
+
+
 class DiskEngines:
     """`<data>/<namespace>/metadata.sqlite` and `<data>/<namespace>/store-<n>/`."""
 
@@ -85,6 +97,7 @@ class DiskEngines:
         directory = self._directory(namespace)
         make_directory(LocalDisk(), str(directory))
         catalog = Metadata(directory / METADATA, look_beside=lambda: Beside(found=stores_in(directory), count=store_count))
+        _refuse_fewer_stores(catalog, directory, store_count)
         if 0 < catalog.schema_found < len(MIGRATIONS):
             added = ", ".join(ADDED[catalog.schema_found :])
             self._note(f"{directory / METADATA}: brought from schema {catalog.schema_found} to {len(MIGRATIONS)}, which keeps {added}")

@@ -19,7 +19,7 @@ from tandem.broker.turn import Turn
 from tandem.model.address import Address, SubQueue
 from tandem.model.entity import AuthorizationRule, QueueDescription, SubscriptionDescription, TopicDescription
 from tandem.model.entity_json import EntityDescription
-from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoreUnavailable
+from tandem.model.errors import BusError, EntityNotFound, NotAllowed, StoreMissing, StoresCountChanged, StoreUnavailable
 from tandem.model.limits import Limits
 from tandem.model.message import Message
 
@@ -50,12 +50,15 @@ class Namespace(Stores):
     def replay(self) -> None:
         """Rebuild every queue from its store's facts. A store that cannot be read is down, the others serve.
 
-        None at all is an error, unless it is just that they are not there: those are waited for.
+        None at all is an error, unless it is just that they are not there: those are waited for. So is another number of stores than
+        before: what is sent meanwhile would be in fragments that nobody finds when the number is put right.
         """
         trouble: BusError | None = None
         for number, tenant in enumerate(self.stores):
             try:
                 tenant.journal.replay(tenant)
+            except StoresCountChanged:
+                raise
             except BusError as error:
                 if not isinstance(error, StoreMissing):
                     trouble = error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tandem.broker import facts
 from tandem.model.entity import RuleDescription, SubscriptionDescription
 from tandem.model.entity_json import EntityDescription, dump_rule, dump_without_keys, kind_and_path_in, kind_of, path_of
-from tandem.model.errors import Corrupt, StoreUnavailable
+from tandem.model.errors import Corrupt, StoresCountChanged, StoreUnavailable
 
 if TYPE_CHECKING:
     from tandem.broker.ports import Journal
@@ -161,6 +161,16 @@ class EntityFacts:
         self._unclaimed = {}
 
     # -- replay and compaction ---------------------------------------------------------------
+
+    def must_be_gone(self, entity: int) -> None:
+        """The journal tells of an entity that this store does not keep. One that the metadata has is kept in another one: it is
+        partitioned, and which store has a fragment follows from how many there are."""
+        entry = self._roll.entries.get(facts.id_of(entity))
+        if entry is not None:
+            raise StoresCountChanged(
+                f"store-{self._store} has messages of fragment {entity >> facts.FRAGMENT_BITS} of '{entry.path}', which belongs in another "
+                "store now: the number of stores has changed; set stores.count to what it was when the entity was made"
+            )
 
     def unclaimed(self, entity: int, count: int) -> None:
         """So many messages more, or fewer, of an entity that the metadata does not have."""

@@ -92,12 +92,18 @@ class StoreTenant(CrossStoreFacts):
             rows = self.rows.get(entity)
             if rows is not None:
                 replay(rows, kind, flags, seq, at, aux, key, location, body_bytes)
-            elif body_bytes:
-                self.roll.must_have_given(facts.id_of(entity), "messages of an entity")
-                self.journal.forget(location)
-                self.entities.unclaimed(entity, 1)
-            elif kind == facts.SETTLED:
-                self.entities.unclaimed(entity, -1)
+            else:
+                self._replay_unclaimed(kind, entity, location, body_bytes)
+
+    def _replay_unclaimed(self, kind: int, entity: int, location: int, body_bytes: int) -> None:
+        """A fact of an entity that is not here."""
+        self.entities.must_be_gone(entity)
+        if body_bytes:
+            self.roll.must_have_given(facts.id_of(entity), "messages of an entity")
+            self.journal.forget(location)
+            self.entities.unclaimed(entity, 1)
+        elif kind == facts.SETTLED:
+            self.entities.unclaimed(entity, -1)
 
     def _replay_own(self, kind: int, flags: int, entity: int, seq: int, at: int, aux: int, key: bytes, location: int) -> None:
         if kind == facts.CLOCK_SET:
@@ -120,6 +126,8 @@ class StoreTenant(CrossStoreFacts):
         owner = self.rows.get(topic)
         if owner is not None:
             owner.apply_passed(number, message_id, facts.is_relocated(flags), at)
+        else:
+            self.entities.must_be_gone(topic)
         needed = 0
         for entity, seq, expires_at in facts.read_targets(key):
             rows = self.rows.get(entity)
@@ -127,6 +135,7 @@ class StoreTenant(CrossStoreFacts):
                 rows.apply_published(seq, session_id, at, expires_at, location, body_bytes)
                 needed += 1
             else:
+                self.entities.must_be_gone(entity)
                 self.entities.unclaimed(entity, 1)
         if needed:
             self.backing.shared[location] = needed

@@ -27,7 +27,7 @@ from tandem.cli.configuration.setting_types import (
 )
 from tandem.cli.configuration.trusted_issuers import read_trusted_issuers
 from tandem.model.errors import ConfigurationError
-from tandem.model.limits import Limits
+from tandem.model.limits import STORES_MAX, Limits
 from tandem.server.settings import ClusterSettings, Listener, NamespaceSettings, ServerSettings, StoresSettings, TlsSettings
 
 DEFAULT_FILE: Final = "tandem.toml"
@@ -135,7 +135,7 @@ BASIC: Final = (
 )
 
 _STORE_KINDS: Final[dict[str, tuple[str, SettingType]]] = {
-    "count": ("--store-count", Integer(low=1, high=64)),
+    "count": ("--store-count", Integer(low=1, high=STORES_MAX)),
     "isolation": ("", Choice(("thread", "process"))),
     "fragments": ("", Integer(low=2, high=64)),
     "segment_bytes": ("", Integer(low=1_048_576, high=4_294_967_295)),
