@@ -98,6 +98,13 @@ def test_no_more_is_delivered_than_may_be_unsettled() -> None:
     assert len(notes.transfers) == 3
 
 
+def test_what_one_link_has_unsettled_keeps_no_other_link_of_its_session_from_receiving() -> None:
+    both = fed("a", "b", "c", "d", "e", limits=Limits(unsettled_deliveries_per_link_max=2))
+    _, first = both.receiver(credit=10)
+    _, second = both.receiver("Q", credit=10)  # the same queue, another link
+    assert (len(first.transfers), len(second.transfers)) == (2, 2)
+
+
 def test_receiving_and_deleting_waits_for_the_disk() -> None:
     both = fed("a")
     _, notes = both.receiver(settle_mode=1)

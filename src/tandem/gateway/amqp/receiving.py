@@ -64,7 +64,7 @@ class LinkConsumer(Consumer):
         if credit > self.credit_max:
             credit = self.credit_max
         if self.peek_lock:
-            left = self.unsettled_max - len(session.unsettled)
+            left = self.unsettled_max - self.link.unsettled_count
             if left < credit:
                 credit = left
         return credit
