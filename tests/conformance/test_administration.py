@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from azure.core.exceptions import HttpResponseError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.cli.broker_process import BrokerProcess
@@ -16,13 +17,16 @@ NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def client(module_path: Path) -> Iterator[ServiceBusAdministrationClient]:
-    with (
-        BrokerProcess(module_path, "--port", "0", "--data", "data", "--dev") as broker,
-        ServiceBusAdministrationClient.from_connection_string(
-            broker.connection_string, connection_verify=broker.line("CA file:")
-        ) as client,
-    ):
+def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(module_path, "--port", "0", "--data", "data", "--dev") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def client(broker: BrokerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with ServiceBusAdministrationClient.from_connection_string(
+        broker.connection_string, connection_verify=broker.line("CA file:")
+    ) as client:
         yield client
 
 
@@ -63,3 +67,16 @@ def test_what_cannot_be_changed_is_said_in_the_words_programs_look_for(client: S
     subscription.requires_session = True
     with pytest.raises(HttpResponseError, match="The value for the RequiresSession property of an existing Subscription cannot be changed"):
         client.update_subscription("fixed-topic", subscription)
+
+
+def test_names_may_have_tildes_and_slashes(client: ServiceBusAdministrationClient, broker: BrokerProcess) -> None:
+    """As libraries that name entities after types and machines have them: a topic of messages, whose subscription forwards to a queue."""
+    client.create_queue("shop~v2/order-service")
+    client.create_topic("shop.messages~1/order--submitted")
+    client.create_subscription("shop.messages~1/order--submitted", "order-service", forward_to="shop~v2/order-service")
+    assert client.get_queue("shop~v2/order-service").name == "shop~v2/order-service"
+    with ServiceBusClient.from_connection_string(broker.connection_string) as messages:
+        with messages.get_topic_sender("shop.messages~1/order--submitted") as sender:
+            sender.send_messages(ServiceBusMessage("an order"))
+        with messages.get_queue_receiver("shop~v2/order-service") as receiver:
+            assert [str(message) for message in receiver.receive_messages(max_wait_time=30)] == ["an order"]

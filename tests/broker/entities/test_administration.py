@@ -70,7 +70,9 @@ def test_settings_of_a_backlog_queue_are_accepted() -> None:
     assert validate_queue(wish, None, LIMITS, now=5).name == "contoso/x-servicebus-transfer/0"
 
 
-@pytest.mark.parametrize("name", ["a", "A.b-c_d", "txt/.-_123", "a/b/c", "x" * 260, "subscriptions", "a/subscriptions", "9"])
+@pytest.mark.parametrize(
+    "name", ["a", "A.b-c_d", "txt/.-_123", "a/b/c", "x" * 260, "subscriptions", "a/subscriptions", "9", "shop~orders/v~2"]
+)
 def test_good_names_pass(name: str) -> None:
     validate_name(name, "queue", LIMITS)
 
@@ -104,7 +106,7 @@ def test_bad_names_are_refused_with_the_reason(name: str, says: str) -> None:
         validate_name(name, "queue", LIMITS)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 51, "a/b", "..", "$Other", "a b"])
+@pytest.mark.parametrize("name", ["", "x" * 51, "a/b", "..", "$Other", "a b", "a~b"])
 def test_subscriptions_and_rules_have_one_short_segment(name: str) -> None:
     with pytest.raises(BusError):
         validate_short_name(name, "subscription")

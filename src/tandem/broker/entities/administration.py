@@ -45,8 +45,8 @@ KEY_CHARS_MAX: Final = 256
 SHORT_NAME_CHARS_MAX: Final = 50
 """Of subscriptions and rules."""
 
-_SEGMENT: Final = re.compile(r"[A-Za-z0-9._-]+")
-_ALLOWED: Final = "letters, digits, '.', '-' and '_'"
+_PATH_SEGMENT: Final = re.compile(r"[A-Za-z0-9._~-]+")
+_SHORT_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 Entity = QueueDescription | TopicDescription
 Find = Callable[[str], Entity | None]
@@ -164,7 +164,7 @@ def find_rule(rules: list[RuleDescription] | tuple[RuleDescription, ...], name: 
 
 
 def validate_name(name: str, what: str, limits: Limits) -> None:
-    """Of a queue or topic: segments of letters, digits, '.', '-', '_', separated by single slashes."""
+    """Of a queue or topic: segments of letters, digits, '.', '-', '_', '~', separated by single slashes."""
     _check_length(name, what, limits.entity_name_chars_max)
     if name.startswith("$"):
         raise ArgumentRefused(f"{what} name '{_shown(name)}' starts with '$', which is reserved")
@@ -172,7 +172,7 @@ def validate_name(name: str, what: str, limits: Limits) -> None:
     for segment in segments:
         if not segment:
             raise ArgumentRefused(f"{what} name '{_shown(name)}' has an empty segment; separate segments by single slashes")
-        _check_segment(segment, name, what, f"{_ALLOWED}, in segments separated by '/'")
+        _check_segment(segment, name, what, _PATH_SEGMENT, "letters, digits, '.', '-', '_' and '~', in segments separated by '/'")
     if "subscriptions" in (segment.casefold() for segment in segments[1:-1]):
         raise ArgumentRefused(f"{what} name '{_shown(name)}' would read as the address of a subscription")
 
@@ -180,7 +180,7 @@ def validate_name(name: str, what: str, limits: Limits) -> None:
 def validate_short_name(name: str, what: str) -> None:
     """Of a subscription or a rule: one segment."""
     _check_length(name, what, SHORT_NAME_CHARS_MAX)
-    _check_segment(name, name, what, _ALLOWED)
+    _check_segment(name, name, what, _SHORT_NAME, "letters, digits, '.', '-' and '_'")
 
 
 def _check_length(name: str, what: str, chars_max: int) -> None:
@@ -190,9 +190,9 @@ def _check_length(name: str, what: str, chars_max: int) -> None:
         raise ArgumentOutOfRange(f"{what} name '{_shown(name)}' has {len(name)} characters; 1 to {chars_max} are allowed")
 
 
-def _check_segment(segment: str, name: str, what: str, allowed: str) -> None:
-    if _SEGMENT.fullmatch(segment) is None:
-        wrong = next(c for c in segment if _SEGMENT.fullmatch(c) is None)
+def _check_segment(segment: str, name: str, what: str, pattern: re.Pattern[str], allowed: str) -> None:
+    if pattern.fullmatch(segment) is None:
+        wrong = next(c for c in segment if pattern.fullmatch(c) is None)
         raise ArgumentRefused(f"{what} name '{_shown(name)}' contains {wrong!a}; allowed are {allowed}")
     if segment in (".", ".."):
         raise ArgumentRefused(f"{what} name '{_shown(name)}' has the segment '{segment}'; '.' and '..' lead elsewhere")

@@ -17,7 +17,7 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 _SHORT: Final = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m(?!s))?\s*(?:(\d+)s)?\s*(?:(\d+)ms)?", re.ASCII)
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9._~-]+(?:/[A-Za-z0-9._~-]+)*", re.ASCII)
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 _TRUE: Final = ("true", "1", "yes", "on")
 _FALSE: Final = ("false", "0", "no", "off")
@@ -107,7 +107,7 @@ class Name:
 
     @property
     def allowed(self) -> str:
-        marks = "'-' and '_'" if self.plain else "'.', '-', '_' and '/'"
+        marks = "'-' and '_'" if self.plain else "'.', '-', '_', '~' and '/'"
         return f"a name of letters, digits, {marks}, at most {self.chars_max} characters"
 
     def read(self, found: object) -> str:
