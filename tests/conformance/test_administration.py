@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -18,6 +18,14 @@ NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def broker(module_path: Path) -> Iterator[BrokerProcess]:
+    (module_path / "tandem.toml").write_text(
+        """
+        [[authorization_rule]]
+        name = "worker"
+        rights = ["Send", "Listen"]
+        primary_key = "worker-key"
+        """
+    )
     with BrokerProcess(module_path, "--port", "0", "--data", "data", "--dev") as broker:
         yield broker
 
@@ -80,3 +88,24 @@ def test_names_may_have_tildes_and_slashes(client: ServiceBusAdministrationClien
             sender.send_messages(ServiceBusMessage("an order"))
         with messages.get_queue_receiver("shop~v2/order-service") as receiver:
             assert [str(message) for message in receiver.receive_messages(max_wait_time=30)] == ["an order"]
+
+
+def test_who_may_only_send_and_receive_is_told_what_is_not_there_and_refused_the_rest(
+    client: ServiceBusAdministrationClient, broker: BrokerProcess
+) -> None:
+    """In the words that the Go client's own tests look for."""
+    client.create_queue("guarded")
+    with ServiceBusAdministrationClient.from_connection_string(
+        broker.connection_string.replace("RootManageSharedAccessKey", "worker").replace("SAS_KEY_VALUE", "worker-key"),
+        connection_verify=broker.line("CA file:"),
+    ) as worker:
+        with pytest.raises(ResourceNotFoundError):
+            worker.get_queue("not-there")
+        with pytest.raises(ClientAuthenticationError, match="Manage,EntityRead claims required for this operation"):
+            worker.get_queue("guarded")
+        with pytest.raises(ClientAuthenticationError, match="Authorization failed for specified action: Manage,EntityWrite"):
+            worker.create_queue("not-there")
+        with pytest.raises(ClientAuthenticationError, match="Authorization failed for specified action: Manage,EntityDelete"):
+            worker.delete_queue("not-there")
+        with pytest.raises(ClientAuthenticationError):
+            worker.get_subscription("not-there", "either")

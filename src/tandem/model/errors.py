@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import ClassVar
 
 
@@ -86,6 +87,14 @@ class AuthenticationFailed(Refused):
 
     condition = "com.microsoft:auth-failed"
     status = 401
+
+
+def expired_token(expires_at_ms: int, now_ms: int) -> AuthenticationFailed:
+    """In the service's words, which programs look for, and how long ago."""
+    at = datetime.fromtimestamp(expires_at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return AuthenticationFailed(
+        f"ExpiredToken: The token is expired. Expiration time: '{at}', {(now_ms - expires_at_ms) // 1000} seconds ago."
+    )
 
 
 class NotAllowed(Refused):

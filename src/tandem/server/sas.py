@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_plus
 
 from tandem.model.address import Address
 from tandem.model.entity import AuthorizationRule, Right
-from tandem.model.errors import AuthenticationFailed
+from tandem.model.errors import AuthenticationFailed, expired_token
 from tandem.model.sas_token import make_token, sign
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def verify(token: str, audience: Address | str, rules: RuleLookup, now: int, ske
     rule = _signer(parsed, rules)
     expires_at_ms = parsed.expires_at_ms + skew_ms
     if now >= expires_at_ms:
-        raise AuthenticationFailed(f"ExpiredToken: the token expired {(now - parsed.expires_at_ms) // 1000} seconds ago.")
+        raise expired_token(parsed.expires_at_ms, now)
     if host and host != parsed.host:
         raise AuthenticationFailed(f"InvalidAudience: the token was made for host '{parsed.host}', not for '{host}'.")
     if not beneath(path, parsed.path):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import jwt
 
-from tandem.model.errors import AuthenticationFailed
+from tandem.model.errors import AuthenticationFailed, expired_token
 from tandem.tokens.key_set import KeySet
 from tandem.tokens.trust import TrustedIssuer, UnknownKey
 
@@ -130,7 +130,7 @@ def _check_times(claims: Mapping[str, Any], trust: TrustedIssuer, now: int) -> i
     if expires_at is None:
         raise AuthenticationFailed("MalformedToken: the token does not say when it ends ('exp').")
     if now >= expires_at:
-        raise AuthenticationFailed(f"ExpiredToken: the token expired {(now - expires_at) // 1000} seconds ago.")
+        raise expired_token(expires_at, now)
     for name in ("nbf", "iat"):
         begins_at = _instant(claims, name)
         if begins_at is not None and now + trust.leeway_ms < begins_at:

@@ -25,7 +25,7 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.entity_json import dump_entity, dump_rule
-from tandem.model.errors import ArgumentRefused, EntityNotFound, Retry, Unavailable
+from tandem.model.errors import ArgumentRefused, EntityNotFound, Retry, Unauthorized, Unavailable
 from tandem.model.limits import Limits
 from tandem.server.administration_port import AdminPort, Page, RelayPort, RuntimeProperties
 from tandem.server.name_locks import NameLocks
@@ -34,6 +34,12 @@ from tandem.server.tracking import Entropy
 _NEWEST: Final = "2024-05"
 _CLEARED: Final[dict[str, Any]] = {"forward_to": None, "forward_dead_lettered_messages_to": None, "user_metadata": None}
 """Absent from an update, these are cleared; clients have no other way to say so."""
+_CLAIMS: Final = {
+    "GET": "Manage,EntityRead claims required for this operation.",
+    "PUT": "Authorization failed for specified action: Manage,EntityWrite.",
+    "DELETE": "Authorization failed for specified action: Manage,EntityDelete.",
+}
+"""Missing ones, in the service's words, which programs look for."""
 _FORWARD_HEADERS: Final = (
     ("forward_to", "ForwardTo", "ServiceBusSupplementaryAuthorization"),
     ("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "ServiceBusDlqSupplementaryAuthorization"),
@@ -51,9 +57,7 @@ class Atom:
 
     async def handle(self, namespace: HttpNamespace, request: Request) -> Reply:
         """Raises BusError for every refusal; nothing is half done then."""
-        # Some clients make a token for exactly the address they ask for, so that is what it must cover. Asked first:
-        # a stranger does not even learn which addresses mean something.
-        await namespace.admin.authorize(request.token, "/".join(request.segments).strip("/"), Right.MANAGE)
+        await self._authorize(namespace, request)
         target = read_target(request.segments, request.query)
         relays = namespace.relays if namespace.relays is not None and is_for_relay(namespace.relays, request, target) else None
         call = _AtomCall(self, namespace, request, target)
@@ -62,6 +66,29 @@ class Atom:
         if request.method not in ("PUT", "DELETE"):
             return Reply(status=405, headers={"Allow": "GET, HEAD, PUT, DELETE"})
         return await self._change(call, target, relays)
+
+    async def _authorize(self, namespace: HttpNamespace, request: Request) -> None:
+        """Some clients make a token for exactly the address they ask for, so that is what it must cover. Asked first: a stranger does
+        not even learn which addresses mean something. Whoever may send or receive there does, as at `$cbs`: to those the service says
+        of a queue or topic that it is not there, not that they may not know it."""
+        path = "/".join(request.segments).strip("/")
+        try:
+            await namespace.admin.authorize(request.token, path, Right.MANAGE)
+        except Unauthorized as refusal:
+            if request.method in ("GET", "HEAD") and await self._may_use(namespace.admin, request.token, path):
+                target = read_target(request.segments, request.query)
+                if target.kind is Kind.ENTITY and not (namespace.relays and is_for_relay(namespace.relays, request, target)):
+                    await namespace.admin.get_entity(_named(target.entity))
+            raise Unauthorized(f"{_CLAIMS.get(request.method, '')} {refusal}".strip()) from None
+
+    async def _may_use(self, admin: AdminPort, token: str | None, path: str) -> bool:
+        for right in (Right.LISTEN, Right.SEND):
+            try:
+                await admin.authorize(token, path, right)
+            except Unauthorized:
+                continue
+            return True
+        return False
 
     async def _relay(self, relays: RelayPort, request: Request, target: AtomTarget) -> Reply:
         return await handle_relay(relays, request, target, self.writer(request), self.with_keys)
