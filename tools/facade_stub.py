@@ -73,6 +73,8 @@ class Stub:
         tree.args.defaults = [ast.Constant(...) for _ in tree.args.defaults]
         tree.args.kw_defaults = [None if value is None else ast.Constant(...) for value in tree.args.kw_defaults]
         said = (ast.get_docstring(tree) or "").splitlines()
+        if any(isinstance(decorator, ast.Name) and decorator.id == "classmethod" for decorator in tree.decorator_list):
+            self.lines.append("    @classmethod")
         head = f"    def {name}({ast.unparse(tree.args)}) -> {self._text(tree.returns, module)}:"
         self.lines += [f"{head}", f'        """{said[0]}"""'] if said else [f"{head} ..."]
 
@@ -109,7 +111,7 @@ def _first_line(original: type) -> str:
 def _public(made: type[Facade]) -> list[tuple[str, FunctionType]]:
     """Methods, with the asynchronous functions behind them; with a function of their own where there is one."""
     methods = [(name, function) for name, function in sorted(vars(made).items()) if not name.startswith("_")]
-    return [(name, getattr(function, "__wrapped__", function)) for name, function in methods]
+    return [(name, inspect.unwrap(function)) for name, function in methods]
 
 
 def _properties(original: type) -> dict[str, Attribute]:

@@ -55,6 +55,18 @@ def test_a_pair_works_without_await():
     assert len(primary.entity("orders").messages) == 1
 
 
+def test_a_syphon_is_measured_and_a_credential_made_without_await():
+    primary, secondary = ScriptedNamespace("contoso"), ScriptedNamespace("backup", strict=True)
+    administration = ScriptedAdministration(secondary)
+    with tandem.PairedNamespaces(
+        primary, secondary, backlog_queue_count=1, enable_syphon=True, secondary_administration=administration
+    ) as pair:
+        (measure,) = pair.syphon.measure()
+        assert (measure.queue, measure.depth) == ("contoso/x-servicebus-transfer/0", 0) and pair.syphon.running
+    credential = tandem.SasCredential.from_connection_string("SharedAccessKeyName=me;SharedAccessKey=secret")
+    assert "skn=me" in credential.get_token("http://contoso/orders").token
+
+
 def test_a_sender_can_be_used_from_many_threads():
     primary, secondary = ScriptedNamespace("contoso"), ScriptedNamespace("backup")
     with tandem.PassiveReplication(primary, secondary) as replication:
@@ -123,3 +135,28 @@ def test_in_a_forked_process_what_the_parent_made_is_refused_and_what_is_made_th
         assert in_a_forked_process(with_its_own) == "2"
         sender.send_messages(ServiceBusMessage("3"))
     assert len(primary.entity("q").messages) == 2
+
+
+@pytest.mark.parametrize("registered", ["before", "after"])
+def test_what_the_interpreters_end_closes_is_closed_whenever_that_was_registered(registered):
+    """Handlers run in the reverse order, and the loop has one of its own."""
+    program = f"""
+import atexit, tandem
+from azure.servicebus import ServiceBusMessage
+from tests.client.scripted import ScriptedNamespace
+
+def end():
+    sender.send_messages(ServiceBusMessage("last"))
+    replication.close()
+    print("closed", len(west.entity("q").messages))
+
+if "{registered}" == "before":
+    atexit.register(end)
+west = ScriptedNamespace("west")
+replication = tandem.PassiveReplication(west, ScriptedNamespace("east"))
+sender = replication.get_queue_sender("q")
+if "{registered}" == "after":
+    atexit.register(end)
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (out.returncode, out.stdout, out.stderr) == (0, "closed 1\n", "")

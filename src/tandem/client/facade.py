@@ -12,6 +12,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
+_END_SECONDS = 5.0
+"""What the loop is doing may take so long when the interpreter ends."""
+
 
 class LoopThread:
     """One event loop in a daemon thread, started on first use and shared by everything synchronous."""
@@ -19,26 +22,38 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def begin_anew(self) -> None:
         """In a process that was forked: threads stay behind, and the lock may be in the hand of one of them."""
         self._lock = threading.Lock()
-        self._loop = None
+        self._loop = self._thread = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=loop.run_forever, name="tandem-loop", daemon=True).start()
-                atexit.register(loop.call_soon_threadsafe, loop.stop)
+                self._thread = threading.Thread(target=loop.run_forever, name="tandem-loop", daemon=True)
+                self._thread.start()
+                atexit.register(self._end)
                 self._loop = loop
             return self._loop
 
+    def _end(self) -> None:
+        """The interpreter ends. What was registered for that before comes later, and may want to close something: see `run`."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_END_SECONDS)
+
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        loop = self.loop()
-        if threading.current_thread().name == "tandem-loop":
+        loop, here = self.loop(), threading.current_thread()
+        ended = self._thread is not None and not self._thread.is_alive()
+        if here is self._thread or (ended and loop.is_running()):
             work.close()
             raise RuntimeError("a callback runs on the loop: use the asynchronous objects there, or another thread")
+        if ended:
+            return loop.run_until_complete(work)
         waiting: concurrent.futures.Future[Any] = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return waiting.result()
@@ -134,12 +149,29 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _class_method(function: Callable[..., Any]) -> Any:
+    """One that makes an object, which then belongs to the loop as any other does."""
+
+    @functools.wraps(function)
+    def call(cls: type[Facade], *args: Any, **kwargs: Any) -> Any:
+        async def work() -> Any:
+            return getattr(cls._async_class, function.__name__)(*args, **kwargs)
+
+        return wrap(_THREAD.run(work()))
+
+    return classmethod(call)
+
+
 def facade(async_class: type, module: str) -> Any:
     """The synchronous class for an asynchronous one: same name, same methods, same documentation."""
     members: dict[str, Any] = {"_async_class": async_class, "__doc__": async_class.__doc__, "__module__": module}
-    for name, value in inspect.getmembers(async_class, inspect.isfunction):
-        if not name.startswith("_"):
+    for name, value in inspect.getmembers(async_class, inspect.isroutine):
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(value):
             members[name] = _method(value)
+        elif inspect.ismethod(value):
+            members[name] = _class_method(value.__func__)
     made = type(async_class.__name__, (Facade,), members)
     _FACADES[async_class] = made
     return made

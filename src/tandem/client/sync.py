@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tandem.client import metrics, outbox, pairing, pipelined, receiver, replication, sender, tokens
+from tandem.client import metrics, outbox, pairing, pipelined, receiver, replication, sender, syphon, tokens
 from tandem.client.facade import facade
 
 PairedNamespaces = facade(pairing.PairedNamespaces, __name__)
 PairMetrics = facade(metrics.PairMetrics, __name__)
+Syphon = facade(syphon.Syphon, __name__)
 PairedSender = facade(sender.PairedSender, __name__)
 ActiveReplication = facade(replication.ActiveReplication, __name__)
 ActiveSender = facade(replication.ActiveSender, __name__)

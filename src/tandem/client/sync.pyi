@@ -36,7 +36,8 @@ from tandem.client.replication import PassiveSender as AsyncPassiveSender
 from tandem.client.sender import Pair
 from tandem.client.sender import PairedSender as AsyncPairedSender
 from tandem.client.session_order import SessionOrder
-from tandem.client.syphon import Syphon
+from tandem.client.syphon import ClientSyphonSettings, QueueMeasure
+from tandem.client.syphon import Syphon as AsyncSyphon
 from tandem.client.tokens import Issue
 from tandem.client.tokens import IssuerCredential as AsyncIssuerCredential
 from tandem.client.tokens import SasCredential as AsyncSasCredential
@@ -131,6 +132,42 @@ class PairMetrics:
     def collect(self) -> Iterator[Metric]: ...
     def measure(self) -> None:
         """Ask the secondary what is in the backlog queues."""
+
+class Syphon:
+    """One pump per backlog queue. Any number of processes may run one: they compete under peek-lock."""
+
+    aio: AsyncSyphon
+    def __init__(
+        self,
+        primary: PairSide,
+        secondary: PairSide,
+        queues: Sequence[str],
+        *,
+        settings: ClientSyphonSettings,
+        events: EventHub,
+        counters: Counters,
+        now_ms: Callable[[], int],
+        administration: Administration | None = ...,
+        failed_over: Callable[[str], bool] = ...,
+    ) -> None: ...
+    def drain(self, idle: float = ...) -> int:
+        """Move what is in the queues now and return how many messages that were; for tools and tests. Not beside `start`."""
+    def interrupt(self, path: str) -> None:
+        """The path has failed over: what is under way to it would only run into its timeout."""
+    def measure(self, timeout: float = ...) -> list[QueueMeasure]:
+        """Depth and age of every backlog queue, asked of the secondary now."""
+    def start(self, queues: Sequence[str] = ...) -> None:
+        """A pump for each queue, and for those found since."""
+    def stop(self) -> None:
+        """Let each pump finish the message it is moving, give the others back, and end."""
+    def wake(self, path: str) -> None:
+        """The path can be reached again: end every pause now."""
+    @property
+    def queues(self) -> Any: ...
+    @property
+    def running(self) -> bool: ...
+    @property
+    def settings(self) -> ClientSyphonSettings: ...
 
 class PairedSender:
     """Sends to one queue or topic of the primary namespace. Made by `PairedNamespaces.get_queue_sender` or `get_topic_sender`."""
@@ -398,6 +435,9 @@ class SasCredential:
     def __init__(self, key_name: str, key: str, *, lifetime: float = ..., now_ms: Callable[[], int] | None = ...) -> None: ...
     def close(self) -> None:
         """Nothing is held open; here because the SDK closes its credentials."""
+    @classmethod
+    def from_connection_string(cls, connection_string: str, **options: Any) -> SasCredential:
+        """The key of a connection string."""
     def get_token(self, *scopes: str, **_: Any) -> AccessToken: ...
     def __enter__(self) -> SasCredential: ...
     def __exit__(self, *exception: object) -> None: ...
