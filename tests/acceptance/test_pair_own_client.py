@@ -99,6 +99,19 @@ def test_a_synchronous_client_gives_out_protected_senders_until_it_is_unpaired(w
     assert asyncio.run(everything(west)) == {"orders": ["healthy", "plain"], "news/Subscriptions/all": ["not diverted"]}
 
 
+def test_a_synchronous_client_may_have_a_credential_of_this_package(west: Broker, east: Broker):
+    asyncio.run(create_queue(west, "orders"))
+    fields = dict(part.split("=", 1) for part in west.connection_string.split(";") if part)
+    host = fields["Endpoint"].removeprefix("sb://").strip("/")
+    credential = tandem.SasCredential.from_connection_string(west.connection_string)
+    with ServiceBusClient(host, credential, use_tls=False, retry_total=0) as client:
+        tandem.pair(client, east.connection_string, sdk_options={"connection_verify": east.ca}, **SETTINGS)
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+        tandem.unpair(client)
+    assert [body(message) for message in asyncio.run(drain(west, "orders"))] == ["x"]
+
+
 async def test_closing_a_paired_client_ends_the_pair(west: Broker, east: Broker):
     await create_queue(west, "orders")
     client = AsyncClient.from_connection_string(west.connection_string, retry_total=0)

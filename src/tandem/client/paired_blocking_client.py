@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, overload
 
 from azure.servicebus import ServiceBusClient as BlockingServiceBusClient
@@ -90,13 +90,15 @@ def unpair(client: Any) -> Any:
 
 
 class _InThreads:
-    """An object without `await`, each call of it in a thread."""
+    """An object without `await`, each call of it in a thread; what is no method is as it is there (`token_type` of a credential)."""
 
     def __init__(self, blocking: Any) -> None:
         self._blocking = blocking
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Any:
         method = getattr(self._blocking, name)
+        if not callable(method):
+            return method
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             return await asyncio.to_thread(method, *args, **kwargs)
