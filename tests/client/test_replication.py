@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, OperationTimeoutError, ServiceBusConnectionError
 
@@ -30,6 +30,23 @@ async def test_active_sends_to_both_under_one_id(west, east):
         acceptance = await replication.get_queue_sender("q").send_messages(AmqpAnnotatedMessage(data_body=b"x"))
         assert acceptance.accepted == ("west", "east") and acceptance.by_both
         assert west.entity("q").ids == east.entity("q").ids != [None]
+
+
+async def test_active_sends_a_batch_under_the_same_ids_to_both(west, east):
+    async with ActiveReplication(west, east) as replication:
+        batch = ServiceBusMessageBatch()
+        for body in ("a", "b"):
+            batch.add_message(ServiceBusMessage(body))
+        await replication.get_queue_sender("q").send_messages(batch)
+        ids = west.entity("q").ids
+        assert ids == east.entity("q").ids and None not in ids and len(set(ids)) == 2
+
+
+@pytest.mark.parametrize("pattern", [ActiveReplication, PassiveReplication])
+async def test_text_is_no_message(west, east, pattern):
+    async with pattern(west, east) as replication:
+        with pytest.raises(TypeError, match="not str"):
+            await replication.get_queue_sender("q").send_messages("hello")
 
 
 async def test_active_succeeds_if_one_accepts_and_says_which(west, east):

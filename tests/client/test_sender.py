@@ -328,6 +328,39 @@ async def test_scheduling_returns_numbers_when_healthy_and_none_when_diverted(ma
     )
 
 
+async def test_an_annotated_message_is_scheduled_as_the_sdk_does_it(make_pair, primary, secondary):
+    pair = await make_pair()
+    sender = pair.get_queue_sender("orders")
+    at = datetime.datetime(2031, 1, 1, tzinfo=datetime.UTC)
+    assert await sender.schedule_messages(AmqpAnnotatedMessage(data_body=b"1"), at) == [1]
+    primary.down()
+    assert await sender.schedule_messages([AmqpAnnotatedMessage(data_body=b"2")], at) == []
+    (stored,) = diverted(secondary)
+    home = decode_message(unwrap_payload(stored.payload).payload)
+    assert home.message_annotations["x-opt-scheduled-enqueue-time"] == 1_924_992_000_000 and home.body == [b"2"]
+
+
+@pytest.mark.parametrize("nonsense", ["hello", ["hello"], [ServiceBusMessage("x"), "hello"], b"hello", None])
+async def test_what_is_no_message_is_a_type_error(make_pair, nonsense):
+    pair = await make_pair()
+    with pytest.raises(TypeError, match="Only AmqpAnnotatedMessage, ServiceBusMessage instances"):
+        await pair.get_queue_sender("orders").send_messages(nonsense)
+
+
+async def test_messages_of_a_batch_have_their_ids_on_the_wire_whichever_namespace_takes_it(make_pair, primary, secondary):
+    pair = await make_pair()
+    sender = pair.get_queue_sender("orders")
+    batch = await sender.create_message_batch()
+    for message in (ServiceBusMessage("1"), {"body": "2"}, AmqpAnnotatedMessage(data_body=b"3"), ServiceBusMessage("4", message_id="mine")):
+        batch.add_message(message)
+    await sender.send_messages(batch)
+    primary.down()
+    await sender.send_messages(batch)
+    at_home = [decode_message(stored.payload).properties["message-id"] for stored in primary.entity("orders").messages]
+    assert [decode_message(stored.payload).properties["message-id"] for stored in diverted(secondary)] == at_home
+    assert at_home[-1] == "mine" and len(set(at_home)) == 4
+
+
 async def test_a_jump_of_the_wall_clock_changes_nobodys_health(make_pair, primary, clock):
     pair = await make_pair(failover_interval=60)
     sender = pair.get_queue_sender("q")

@@ -64,15 +64,20 @@ def outgoing(message: Any) -> Outgoing | None:
         ensure_message_id(message)
         return message
     if isinstance(message, ServiceBusMessageBatch):
-        return message if len(message) else None
+        # It is encoded already: where ids are missing, it is packed again with them.
+        return message if all(map(_identified, message._messages)) else outgoing(list(message._messages))
     if isinstance(message, Mapping):
         return outgoing(ServiceBusMessage(**message))
-    if isinstance(message, Iterable):
+    if isinstance(message, Iterable) and not isinstance(message, str):
         singles: list[Any] = [outgoing(one) for one in message]
         return singles or None
     raise TypeError(
         f"messages are ServiceBusMessage, AmqpAnnotatedMessage, mappings, or lists or batches of them, not {type(message).__name__}"
     )
+
+
+def _identified(message: ServiceBusMessage) -> bool:
+    return message.message_id is not None
 
 
 class _Replication:

@@ -6,14 +6,15 @@ import asyncio
 import collections
 import datetime
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from time import monotonic  # the clock of every event loop the SDK runs on
 from typing import TYPE_CHECKING, Any, Protocol
 
-from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     OperationTimeoutError,
@@ -24,6 +25,7 @@ from azure.servicebus.exceptions import (
 
 from tandem.client.call_guard import Watchdog
 from tandem.client.errors import NamespaceClosedError, classify
+from tandem.client.sdk_codec import ensure_message_id
 from tandem.client.sdk_encoded import send_encoded
 from tandem.client.sdk_pump import IN_FLIGHT_MAX, Job, LinkPump, supports_pipelining
 from tandem.client.verdicts import Verdict
@@ -50,9 +52,20 @@ def precise(error: BaseException) -> BaseException:
     return error
 
 
+class IdentifiedBatch(ServiceBusMessageBatch):  # type: ignore[misc]
+    """A message is encoded when it is added, so it gets its id then: copies of it are recognised by that."""
+
+    def add_message(self, message: Any) -> None:
+        if isinstance(message, Mapping):
+            message = ServiceBusMessage(**message)
+        if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
+            ensure_message_id(message)
+        super().add_message(message)
+
+
 def new_batch(bytes_max: int | None = None) -> ServiceBusMessageBatch:
     """An empty batch that asynchronous senders take as it is; one of the other kind they would pack again."""
-    return ServiceBusMessageBatch(max_size_in_bytes=bytes_max, amqp_transport=PyamqpTransportAsync)
+    return IdentifiedBatch(max_size_in_bytes=bytes_max, amqp_transport=PyamqpTransportAsync)
 
 
 class SenderSource(Protocol):

@@ -128,11 +128,7 @@ class PairedSender:
         outgoing = self._prepare(messages)
         if outgoing is None:
             return []
-        singles = flatten(outgoing)
-        for single in singles:
-            if not isinstance(single, ServiceBusMessage):
-                raise ValueError("only ServiceBusMessage can be scheduled")
-            single.scheduled_enqueue_time_utc = schedule_time_utc
+        singles = [scheduled(single, schedule_time_utc) for single in flatten(outgoing)]
         numbers = await self._route(
             lambda all, left: self._primary.schedule(all, schedule_time_utc, left), singles, self._seconds(timeout), in_order=False
         )
@@ -218,7 +214,7 @@ class PairedSender:
             return message
         if isinstance(message, Mapping):
             return self._prepare(ServiceBusMessage(**message))
-        if isinstance(message, Iterable):
+        if isinstance(message, Iterable) and not isinstance(message, str):
             # A generator can be read once only; the list can be sent again.
             singles: list[Single] = []
             for one in message:
@@ -469,6 +465,13 @@ def flatten(outgoing: Outgoing) -> list[Single]:
     if isinstance(outgoing, ServiceBusMessageBatch):
         return list(outgoing._messages)
     return list(outgoing) if isinstance(outgoing, list) else [outgoing]
+
+
+def scheduled(single: Single, at: datetime.datetime) -> ServiceBusMessage:
+    """The message with its instant, in the only form that the SDK schedules."""
+    made = single if isinstance(single, ServiceBusMessage) else ServiceBusMessage(None, message=single, raw_amqp_message=single)
+    made.scheduled_enqueue_time_utc = at
+    return made
 
 
 def _chunk(messages: list[AmqpAnnotatedMessage], bytes_max: int) -> list[AmqpAnnotatedMessage]:
