@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import signal
 import sqlite3
@@ -17,7 +18,7 @@ from tandem.client.errors import NamespaceClosedError
 from tandem.client.outbox import Outbox, OutboxFullError, OutboxSettings
 from tandem.client.outbox_store import OutboxEntry, PostgresOutboxStore, SqliteOutboxStore
 from tandem.client.sdk_codec import payload_from_message
-from tests.client.scripted import ScriptedNamespace, raising
+from tests.client.scripted import ScriptedNamespace, hanging, raising
 from tests.postgres import running_engine
 from tests.waiting import until
 
@@ -373,3 +374,75 @@ async def test_an_outbox_that_begins_anew_where_one_was_says_so(primary, tmp_pat
     path.write_bytes(b"")
     async with Outbox(path, primary, settings=FAST):
         assert "outbox.db is a new outbox, but there was one here before" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", ["down", "hung"])
+async def test_one_entity_with_more_messages_than_are_read_at_a_time_does_not_hold_up_another(make_outbox, primary, trouble):
+    outbox = await make_outbox(settings=OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02, window_max=20, batch_max=5))
+    if trouble == "down":
+        primary.behave("away", raising(lambda: ServiceBusConnectionError(message="down")))
+    else:
+        primary.behave("away", hanging)
+    for number in range(100):
+        await outbox.send("away", ServiceBusMessage(f"{number}", session_id=f"{number % 7}"))
+    for number in range(100):
+        await outbox.send("up", ServiceBusMessage(f"{number}", session_id="s"))
+    await until(lambda: len(primary.entity("up").messages) == 100, 300)
+    assert await outbox.pending() == 100 and bodies(primary, "up") == [str(number) for number in range(100)]
+    primary.recover("away")
+    await outbox.flush(300)
+    arrived = list(map(int, bodies(primary, "away")))
+    assert sorted(arrived) == list(range(100))
+    assert all([n for n in arrived if n % 7 == session] == list(range(session, 100, 7)) for session in range(7))
+
+
+async def test_large_messages_are_read_a_few_at_a_time(make_outbox, primary):
+    outbox = await make_outbox(settings=OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02, window_bytes_max=250_000))
+    primary.behave("q", hanging)
+    for number in range(10):
+        await outbox.send("q", ServiceBusMessage(f"{number}" * 100_000, session_id="s"))
+    await until(lambda: outbox._window.lanes, what="some are read")
+    await asyncio.sleep(1)
+    assert len(outbox._window.known()) == 3
+    primary.recover("q")
+    await outbox.flush(300)
+    assert [chr(stored.payload[-1]) for stored in primary.entity("q").messages] == list("0123456789")
+
+
+async def test_as_many_senders_are_open_as_may_be_however_many_entities_there_are(make_outbox, primary):
+    outbox = await make_outbox(settings=OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02, senders_max=3, in_flight_max=2))
+    most = 0
+    for number in range(40):
+        await outbox.send(f"q{number % 20}", ServiceBusMessage(f"{number}"))
+        await outbox.flush(30)
+        most = max(most, len(outbox._target._senders))
+    assert most == 3
+    assert all(len(primary.entity(f"q{number}").messages) == 2 for number in range(20))
+
+
+async def test_an_outbox_goes_on_after_it_has_lost_its_connection_to_postgres_and_one_process_delivers(primary, postgres):
+    import psycopg
+
+    def hang_up() -> None:
+        others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        with psycopg.connect(postgres, autocommit=True) as administrator:
+            administrator.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+
+    clear(postgres)
+    async with (
+        Outbox(PostgresOutboxStore(postgres), primary, settings=FAST) as first,
+        Outbox(PostgresOutboxStore(postgres), primary, settings=FAST) as second,
+    ):
+        for number in range(10):
+            for outbox in (first, second):
+                try:
+                    await outbox.send("q", ServiceBusMessage(f"{number}", session_id="s"))
+                except psycopg.OperationalError:  # the one that finds out
+                    await outbox.send("q", ServiceBusMessage(f"{number}", session_id="s"))
+            hang_up()
+        await until(lambda: len(primary.entity("q").messages) >= 20, what="all are delivered")
+        with contextlib.suppress(psycopg.OperationalError):
+            await first.flush(30)
+        await first.flush(30)
+    arrived = list(map(int, bodies(primary)))
+    assert set(arrived) == set(range(10)) and len(arrived) >= 20

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tandem.client.errors import NamespaceClosedError, classify, describe
 from tandem.client.events import Callback, EventHub
 from tandem.client.outbox_store import Dead, Kept, OutboxEntry, OutboxStore, SqliteOutboxStore, enrol, insert_statement
+from tandem.client.outbox_target import OutboxTarget
+from tandem.client.outbox_window import Lane, Window
 from tandem.client.pauses import Pauses
-from tandem.client.sdk import as_namespace
 from tandem.client.sdk_codec import ensure_message_id, message_from_payload, payload_from_message
 from tandem.client.verdicts import Verdict
 from tandem.model.backoff import Backoff
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tandem.client.transport import Single
 
 T = TypeVar("T")
-Deliver = Callable[[str, list[AmqpAnnotatedMessage], float], Awaitable[None]]
-Lane = tuple[str, str | int]
 _PATHS_MAX = 10_000
 """Entities whose pauses are remembered."""
+_LOOK_SHARE = 0.05
+"""Of the time, what looking at everything on the disk may take."""
 
 
 class OutboxFullError(Exception):
@@ -44,6 +44,9 @@ class OutboxSettings:
     send_timeout: float = 60.0
     window_max: int = 1_000
     """Messages read from disk and not yet delivered."""
+    window_bytes_max: int = 67_108_864
+    senders_max: int = 200
+    """Entities that have a sender open."""
     batch_max: int = 100
     batch_bytes_max: int = 200_000
     in_flight_max: int = 16
@@ -99,7 +102,7 @@ class Outbox:
         if on_event is not None:
             self.events.subscribe(on_event)
         self.counters = OutboxCounters()
-        self._target = _Target(target, sdk_options)
+        self._target = OutboxTarget(target, sdk_options, self.settings.senders_max)
         # One thread owns the database: the loop never waits for a disk, and all that arrives during one sync shares the next.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "tandem-outbox")
         self._incoming: list[tuple[list[OutboxEntry], asyncio.Future[list[int]]]] = []
@@ -108,10 +111,10 @@ class Outbox:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._count = 0
-        self._lanes: dict[Lane, list[Kept]] = {}
         self._busy: dict[Lane, asyncio.Task[None]] = {}
-        self._pauses = Pauses(self.settings.pause_min, self.settings.pause_max, _PATHS_MAX)
-        self._read_to = 0
+        kept = self.settings
+        self._pauses = Pauses(kept.pause_min, kept.pause_max, _PATHS_MAX)
+        self._window = Window(self._pauses, kept.window_max, kept.window_bytes_max, kept.batch_max, kept.in_flight_max)
         self._look_again_at = 0.0
         self._opened = False
         self._closed = False
@@ -215,10 +218,13 @@ class Outbox:
                 await asyncio.sleep(pause)
 
     async def _deliver_all(self) -> None:
-        while True:
-            await self._read()
+        """Until another process delivers, which can be when the database was away."""
+        if self._busy:
+            await asyncio.wait(self._busy.values())  # of the time before
+        self._window.forget()
+        while await self._read():
             self._start_lanes()
-            if not self._lanes and not self._busy:
+            if not self._window.lanes and not self._busy and not self._window.left_out:
                 self._count = await self._on_thread(self._store.count)
                 if self._count == 0 and not self._incoming:
                     self._idle.set()
@@ -234,49 +240,64 @@ class Outbox:
 
     def _until_next(self) -> float:
         now = asyncio.get_running_loop().time()
-        pauses = [self._pauses.until(entity) for entity in {entity for entity, _ in self._lanes}]
+        pauses = map(self._pauses.until, self._window.entities() | self._window.left_out)
         return max(0.001, min([self.settings.poll, *(until - now for until in pauses if until)]))
 
-    async def _read(self) -> None:
-        """Take in what was written since the last look; now and then from the start, for a transaction that commits late has early ids."""
-        room = self.settings.window_max - sum(map(len, self._lanes.values()))
-        if room <= 0:
-            return
-        now = asyncio.get_running_loop().time()
-        again = now >= self._look_again_at
-        if again:
-            self._look_again_at = now + self.settings.poll
-        after = 0 if again else self._read_to
-        found = await self._on_thread(lambda: self._store.read(after, self.settings.window_max if again else room))
-        known = {kept.id for lane in self._lanes.values() for kept in lane} if again else set()
-        for kept in found:
-            if kept.id in known:
-                continue
+    async def _read(self) -> bool:
+        """Take in what was written since the last look; now and then from the start, for a transaction that commits late has early ids.
+        Whether this process still delivers."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        window = self._window
+        window.let_in(began)
+        room, room_bytes = window.room()
+        again = began >= self._look_again_at
+        after = 0 if again else window.read_to
+        count = self.settings.window_max if again else room
+        size = self.settings.window_bytes_max if again else room_bytes
+        found = await self._on_thread(lambda: self._look(after, count, size, sorted(window.left_out), room > 0 and room_bytes > 0))
+        if found is None:
+            return False
+        rows, last_id = found
+        if window.take(rows):
             self._idle.clear()
-            self._read_to = max(self._read_to, kept.id)
-            lane: Lane = (kept.entry.entity, kept.entry.lane if kept.entry.lane is not None else kept.id % self.settings.in_flight_max)
-            self._lanes.setdefault(lane, []).append(kept)
+        if last_id:
+            window.read_to = max(window.read_to, last_id)
+        if again:
+            self._look_again_at = clock() + max(self.settings.poll, (clock() - began) / _LOOK_SHARE)
+        return True
+
+    def _look(self, after: int, count: int, size: int, without: list[str], room: bool) -> tuple[list[Kept], int] | None:
+        """(rows, last id of all if none was left for want of room); None if this process may not deliver."""
+        if not self._store.lead():
+            return None
+        if not room:
+            return [], 0
+        last_id = self._store.last_id()
+        rows = self._store.read(after, count, size, without)
+        whole = len(rows) < count and sum(len(row.entry.payload) for row in rows) < size
+        return rows, last_id if whole else 0
 
     def _start_lanes(self) -> None:
         now = asyncio.get_running_loop().time()
-        for lane in list(self._lanes):
+        busy = {entity for entity, _ in self._busy}
+        for lane in list(self._window.lanes):
             if len(self._busy) >= self.settings.in_flight_max:
                 return
-            if lane in self._busy or now < self._pauses.until(lane[0]):
-                continue
-            task = asyncio.ensure_future(self._deliver_lane(lane))
-            self._busy[lane] = task
+            until = self._pauses.until(lane[0])
+            if lane in self._busy or now < until or (until and lane[0] in busy):
+                continue  # one that failed last is tried with one lane, so that others keep theirs
+            busy.add(lane[0])
+            self._busy[lane] = asyncio.ensure_future(self._deliver_lane(lane))
 
     async def _deliver_lane(self, lane: Lane) -> None:
         """One batch of one lane, from its front."""
         try:
-            kept = self._lanes[lane]
-            batch = self._batch(kept)
-            settled = await self._send(lane[0], batch)
-            if settled:
-                del kept[:settled]
-            if not kept:
-                del self._lanes[lane]
+            batch = self._batch(self._window.lanes[lane])
+            if await self._send(lane[0], batch) == len(batch):
+                self._window.delivered(lane, len(batch))
+            else:
+                self._window.failed(lane, self._busy)
         finally:
             self._busy.pop(lane, None)
             self.wake()
@@ -312,6 +333,7 @@ class Outbox:
                     settled += 1
                 return settled
             (one,) = batch
+            self._pauses.end(entity)  # it answers
             text = describe(error)
             await self._written_down(entity, lambda: self._store.bury(one.id, self._now_ms(), text))
             self._count -= 1
@@ -387,35 +409,3 @@ class Outbox:
         if self._opened:
             await self._on_thread(self._store.close)
         self._thread.shutdown(wait=False)
-
-
-class _Target:
-    """Where an outbox delivers to: senders are made once per entity and kept."""
-
-    def __init__(self, target: Any, sdk_options: dict[str, Any] | None) -> None:
-        self._maker: Any = target
-        self._namespace: Any = None
-        if isinstance(target, str) or not hasattr(target, "get_queue_sender") or type(target).__module__.startswith("azure."):
-            self._namespace = as_namespace(target, sdk_options)
-        self._owned = isinstance(target, str)
-        self._senders: dict[str, Any] = {}
-
-    async def deliver(self, entity: str, messages: list[AmqpAnnotatedMessage], timeout: float) -> None:
-        outgoing: Any = messages if len(messages) > 1 else messages[0]
-        if self._namespace is not None:
-            sender = self._senders.get(entity)
-            if sender is None:
-                sender = self._senders[entity] = self._namespace.sender(entity)
-            await sender.send(outgoing, timeout)
-            return
-        sender = self._senders.get(entity)
-        if sender is None:
-            sender = self._senders[entity] = self._maker.get_queue_sender(entity)
-        await sender.send_messages(outgoing, timeout=timeout)
-
-    async def close(self) -> None:
-        for sender in self._senders.values():
-            await sender.close()
-        self._senders.clear()
-        if self._owned:
-            await self._namespace.close()

@@ -17,6 +17,7 @@ log = logging.getLogger("tandem.client.outbox")
 TABLE = "tandem_outbox"
 DEAD_TABLE = "tandem_outbox_dead"
 _COLUMNS = "entity, lane, message_id, payload, enqueued_ms"
+WITHOUT_MAX = 500
 _PUMP = ".pump"
 """Beside the file: locked by the process that delivers, and never removed."""
 
@@ -60,7 +61,15 @@ class OutboxStore(Protocol):
         ...
 
     def insert(self, entries: Sequence[OutboxEntry]) -> list[int]: ...
-    def read(self, after_id: int, limit: int) -> list[Kept]: ...
+    def last_id(self) -> int:
+        """Of all that is there; 0 if nothing is."""
+        ...
+
+    def read(self, after_id: int, limit: int, bytes_max: int, without: Sequence[str]) -> list[Kept]:
+        """In the order of ids, until there are so many or so many bytes of them, one at least; nothing of some entities (at least the
+        first `WITHOUT_MAX` of those)."""
+        ...
+
     def remove(self, ids: Iterable[int]) -> None: ...
     def bury(self, id: int, buried_ms: int, error: str) -> None: ...
     def count(self) -> int: ...
@@ -171,9 +180,22 @@ class SqliteOutboxStore:
         with self._transaction() as database:
             return [database.execute(statement, entry.row()).lastrowid or 0 for entry in entries]
 
-    def read(self, after_id: int, limit: int) -> list[Kept]:
-        rows = self._db.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > ? ORDER BY id LIMIT ?", (after_id, limit))
-        return [Kept(row[0], OutboxEntry(*row[1:])) for row in rows]
+    def last_id(self) -> int:
+        (last,) = self._db.execute(f"SELECT max(id) FROM {TABLE}").fetchone()
+        return int(last or 0)
+
+    def read(self, after_id: int, limit: int, bytes_max: int, without: Sequence[str]) -> list[Kept]:
+        left_out = without[:WITHOUT_MAX]
+        condition = f"id > ? AND entity NOT IN ({', '.join('?' * len(left_out))})"
+        rows = self._db.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE {condition} ORDER BY id LIMIT ?", (after_id, *left_out, limit))
+        found: list[Kept] = []
+        for row in rows:
+            found.append(Kept(row[0], OutboxEntry(*row[1:])))
+            bytes_max -= len(found[-1].entry.payload)
+            if bytes_max <= 0:
+                break
+        rows.close()
+        return found
 
     def remove(self, ids: Iterable[int]) -> None:
         with self._transaction() as database:
@@ -217,11 +239,26 @@ class PostgresOutboxStore:
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._connection: Any = None
+        self._kept: Any = None
+        self._leading: Any = None
+        """The connection that holds the lock: with it the lock goes."""
+
+    @property
+    def _connection(self) -> Any:
+        """One that works, as far as is known: another after the server was away."""
+        if self._kept is None:
+            raise RuntimeError("the outbox is not open")
+        if self._kept.closed:
+            self._kept = self._connect()
+            log.info("connected to the outbox's database again")
+        return self._kept
+
+    def _connect(self) -> Any:
+        # Not imported before: only those who keep their outbox there need it.
+        return importlib.import_module("psycopg").connect(self._conninfo, autocommit=True)
 
     def open(self) -> None:
-        # Not imported before: only those who keep their outbox there need it.
-        self._connection = importlib.import_module("psycopg").connect(self._conninfo, autocommit=True)
+        self._kept = self._connect()
         columns = "entity text NOT NULL, lane text, message_id text NOT NULL, payload bytea NOT NULL, enqueued_ms bigint NOT NULL"
         self._connection.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (id bigserial PRIMARY KEY, {columns})")
         self._connection.execute(
@@ -229,28 +266,40 @@ class PostgresOutboxStore:
         )
 
     def lead(self) -> bool:
-        (got,) = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._LEADER,)).fetchone()
-        return bool(got)
+        connection = self._connection
+        if connection is not self._leading:
+            (got,) = connection.execute("SELECT pg_try_advisory_lock(%s)", (self._LEADER,)).fetchone()
+            self._leading = connection if got else None
+        return connection is self._leading
 
     def insert(self, entries: Sequence[OutboxEntry]) -> list[int]:
         statement = insert_statement("%s") + " RETURNING id"
-        with self._connection.transaction():
-            return [int(self._connection.execute(statement, entry.row()).fetchone()[0]) for entry in entries]
+        connection = self._connection
+        with connection.transaction():
+            return [int(connection.execute(statement, entry.row()).fetchone()[0]) for entry in entries]
 
-    def read(self, after_id: int, limit: int) -> list[Kept]:
-        rows = self._connection.execute(f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > %s ORDER BY id LIMIT %s", (after_id, limit))
+    def last_id(self) -> int:
+        (last,) = self._connection.execute(f"SELECT max(id) FROM {TABLE}").fetchone()
+        return int(last or 0)
+
+    def read(self, after_id: int, limit: int, bytes_max: int, without: Sequence[str]) -> list[Kept]:
+        some = f"SELECT id, {_COLUMNS} FROM {TABLE} WHERE id > %s AND entity <> ALL(%s) ORDER BY id LIMIT %s"
+        sized = f"SELECT *, sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before FROM ({some}) AS first"
+        fitting = f"SELECT id, {_COLUMNS} FROM ({sized}) AS sized WHERE before < %s ORDER BY id"
+        rows = self._connection.execute(fitting, (after_id, list(without), limit, bytes_max))
         return [Kept(row[0], OutboxEntry(row[1], row[2], row[3], bytes(row[4]), row[5])) for row in rows]
 
     def remove(self, ids: Iterable[int]) -> None:
         self._connection.execute(f"DELETE FROM {TABLE} WHERE id = ANY(%s)", (list(ids),))
 
     def bury(self, id: int, buried_ms: int, error: str) -> None:
-        with self._connection.transaction():
-            self._connection.execute(
+        connection = self._connection
+        with connection.transaction():
+            connection.execute(
                 f"INSERT INTO {DEAD_TABLE} SELECT id, {_COLUMNS}, %s, %s FROM {TABLE} WHERE id = %s ON CONFLICT DO NOTHING",
                 (buried_ms, error, id),
             )
-            self._connection.execute(f"DELETE FROM {TABLE} WHERE id = %s", (id,))
+            connection.execute(f"DELETE FROM {TABLE} WHERE id = %s", (id,))
 
     def count(self) -> int:
         (count,) = self._connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone()
@@ -261,13 +310,14 @@ class PostgresOutboxStore:
         return [Dead(row[0], OutboxEntry(row[1], row[2], row[3], bytes(row[4]), row[5]), row[6], row[7]) for row in rows]
 
     def revive(self, ids: Sequence[int]) -> int:
-        with self._connection.transaction():
-            self._connection.execute(
+        connection = self._connection
+        with connection.transaction():
+            connection.execute(
                 f"INSERT INTO {TABLE} ({_COLUMNS}) SELECT {_COLUMNS} FROM {DEAD_TABLE} WHERE id = ANY(%s) ORDER BY id", (list(ids),)
             )
-            return int(self._connection.execute(f"DELETE FROM {DEAD_TABLE} WHERE id = ANY(%s)", (list(ids),)).rowcount)
+            return int(connection.execute(f"DELETE FROM {DEAD_TABLE} WHERE id = ANY(%s)", (list(ids),)).rowcount)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
