@@ -384,3 +384,37 @@ async def test_a_batch_of_large_messages_stays_within_its_bytes(make_syphon, pri
     assert max(batches) <= 150_000
     assert len(batches) < 30
     assert empty(secondary)
+
+
+def slowly(clock, seconds: int):
+    async def behave(operation: str) -> None:
+        if operation == "send":
+            clock.ms += seconds * 1000
+
+    return behave
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+async def test_a_primary_that_is_slow_with_large_messages_gets_each_once(make_syphon, primary, secondary, clock, session):
+    """Together they take far longer than a lock lasts."""
+    for number in range(10):
+        put(secondary, "orders", f"{number}" * 200_000, session_id=session)
+        put(secondary, "news", f"{number}")
+    primary.behave("orders", slowly(clock, 15))
+    syphon = make_syphon()
+    await syphon.drain(0.01)
+    assert empty(secondary)
+    assert [chr(stored.payload[-1]) for stored in primary.entity("orders").messages] == list("0123456789")
+    assert len(primary.entity("news").messages) == 10 and not syphon._events.recent
+
+
+async def test_what_has_lost_its_lock_in_the_syphons_hands_is_not_sent(make_syphon, primary, secondary, clock):
+    for number in range(3):
+        put(secondary, "orders", f"{number}" * 200_000)
+    primary.behave("orders", slowly(clock, 61), times=1)  # longer than a lock, all at once
+    syphon = make_syphon()
+    await syphon.drain(0.01)
+    await syphon.drain(0.01)
+    assert empty(secondary)
+    # The first one was on its way when its lock ended.
+    assert [chr(stored.payload[-1]) for stored in primary.entity("orders").messages] == list("0012")

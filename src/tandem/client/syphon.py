@@ -312,9 +312,8 @@ class Syphon:
         outcome.paths = frozenset(item.path for item in items if not item.fence)
         unsettled = dict(lanes)
         for key, lane in lanes.items():
-            await self._keep_locks(receiver, [item for left in unsettled.values() for item in left])
-            await self._move_lane(receiver, lane, outcome)
             del unsettled[key]
+            await self._move_lane(receiver, lane, [item for left in unsettled.values() for item in left], outcome)
         outcome.let_wait(len(wait))
         for item in wait:
             await self._give_back(receiver, [item], item.destination.path, outcome)
@@ -342,13 +341,19 @@ class Syphon:
             await self._complete(receiver, fence, outcome)
             outcome.pass_fence()
 
-    async def _move_lane(self, receiver: Receiver, items: list[LockedMessage], outcome: BatchOutcome) -> None:
-        """Messages of one path and session."""
+    async def _move_lane(self, receiver: Receiver, items: list[LockedMessage], behind: list[LockedMessage], outcome: BatchOutcome) -> None:
+        """Messages of one path and session. Those `behind` them are of other lanes, and keep their locks meanwhile."""
         path = items[0].destination.path
         lane = Lane(path, items, self.settings.read_ahead_max)
         while lane.next_transfer(self._batch_bytes_max(path)):
             if self._stopping.is_set() or (self._is_resting(path) and not await self._hold(lane.left(), path, outcome)):
                 await self._give_back(receiver, lane.left(), path, outcome)
+                return
+            left = lane.left()
+            lost = await self._keep_locks(receiver, [*left, *behind])
+            if any(item.sequence_number in lost for item in left):
+                # It comes again, to us or to another syphon; sending it now could only double it, and what is behind it comes after it.
+                await self._give_back(receiver, left, path, outcome)
                 return
             wakes = self._wakes
             error = await self._send(path, lane.under_way)
@@ -435,15 +440,18 @@ class Syphon:
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    async def _keep_locks(self, receiver: Receiver, items: list[LockedMessage]) -> None:
+    async def _keep_locks(self, receiver: Receiver, items: list[LockedMessage]) -> set[int]:
+        """Which of them could not be kept, by their sequence numbers."""
+        lost: set[int] = set()
         soon = self._now_ms() + self.settings.lock_margin_ms
         for item in items:
             if 0 < item.delivery.locked_until_ms < soon:
                 try:
                     await receiver.renew(item.delivery)
                 except ServiceBusError as error:
-                    # It comes again, to us or to another syphon; sending it now could only double it.
+                    lost.add(item.sequence_number)
                     log.info("lock of %s not renewed: %s", item.delivery.message_id, describe(error))
+        return lost
 
     async def _complete(self, receiver: Receiver, item: LockedMessage, outcome: BatchOutcome) -> None:
         outcome.move()
