@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import http.client
 import json
 import logging
 import os
@@ -27,6 +28,8 @@ _LINES_KEPT: Final = 10_000
 _LINES_PER_REQUEST: Final = 500
 _TOKEN_MS: Final = 600_000
 _PORTS: Final = {True: 5671, False: 5672}
+_NO_ANSWER: Final = (OSError, http.client.HTTPException)
+"""Or one that is none, as from a proxy that breaks."""
 
 
 class EventReport:
@@ -44,7 +47,8 @@ class EventReport:
         if not place.hostname or not parts.get("sharedaccesskey"):
             raise ValueError("the connection string needs Endpoint, SharedAccessKeyName and SharedAccessKey")
         tls = parts.get("usedevelopmentemulator", "").casefold() != "true"
-        self._base = f"{'https' if tls else 'http'}://{place.hostname}:{place.port or _PORTS[tls]}/"
+        host = f"[{place.hostname}]" if ":" in place.hostname else place.hostname
+        self._base = f"{'https' if tls else 'http'}://{host}:{place.port or _PORTS[tls]}/"
         self._key = (parts.get("sharedaccesskeyname", ""), parts["sharedaccesskey"])
         self._tls = ssl.create_default_context(cafile=ca_file) if tls else None
         self._clock = SystemClock()
@@ -95,9 +99,9 @@ class EventReport:
                 while self._tell_some():
                     pass
                 silent = False
-            except OSError as error:
+            except _NO_ANSWER as error:
                 if not silent:
-                    log.info("events are not reported for now: %s", error)
+                    log.info("events are not reported for now: %r", error)
                 silent = True
             if ending:
                 return
@@ -117,7 +121,7 @@ class EventReport:
                     raise
             log.warning("the broker refuses reports of events: %s", error)
             self.dropped += len(some)
-        except OSError:
+        except _NO_ANSWER:
             self._put_back(some)
             raise
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,30 @@ def test_a_client_reports_and_goes_on_when_the_broker_was_away(bus: Bus, console
     (reporter,) = [one for one in console_of(bus)("GET", "outage")["reporters"] if one["who"] == "shop-2"]
     assert (reporter["paths"][0]["state"], reporter["paths"][0]["attempted"]) == ("failed over", 3)
     assert report.dropped == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", b""])
+def test_an_answer_that_is_none_is_asked_for_again(host: str, answer: bytes) -> None:
+    """As behind a proxy whose broker is away."""
+    asked = 0
+    with socket.create_server((host.strip("[]"), 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as proxy:
+        report = EventReport(
+            f"Endpoint=sb://{host}:{proxy.getsockname()[1]};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true", every=0.01
+        )
+        report(Event(at_ms=1, kind="path-suspect", path="bills"))
+        for reply in (answer, answer, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"):
+            proxy.settimeout(30)
+            connection, _ = proxy.accept()
+            with connection:
+                request = connection.recv(65_536)
+                while b"bills" not in request:
+                    request += connection.recv(65_536)
+                asked += 1
+                connection.sendall(reply)
+        wait_until(lambda: report.told == 1, "it is told")
+        report.close()
+    assert (asked, report.dropped) == (3, 0)
 
 
 def test_a_refused_report_is_dropped_and_counted(bus: Bus) -> None:
