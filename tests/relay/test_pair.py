@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
 
 from tandem.aio.relay import (
     BothRelaysUnavailableError,
     ReissueRefusedError,
     RelayEndpoint,
+    RelayListener,
     RelayPair,
     RelayRequest,
     RelayResponse,
     RelayUnavailableError,
 )
 from tandem.client.event_log import EventLog
+from tandem.client.tokens import TokenUnavailableError
 from tandem.model.clock import SystemClock
 from tests.relay.house import RelayHouse, relay, relay_house
 
@@ -218,3 +221,54 @@ async def test_a_listener_that_is_closed_ends_every_iteration_and_turns_away_wha
                 assert [stream async for stream in listener] == []
             for stream in streams:
                 await stream.close()
+
+
+class NoToken:
+    """A credential whose issuer is down."""
+
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        raise TokenUnavailableError("the issuer is down")
+
+
+async def test_an_endpoint_for_which_no_token_is_to_be_had_is_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
+    async with relay_house(relay("myPrimaryService")) as one, relay_house(relay("mySecondaryService")) as other:
+        both = Houses(one, other)
+        both.endpoints = (RelayEndpoint(both.endpoints[0].host, "myPrimaryService", NoToken(), tls=False), both.endpoints[1])
+        async with both.pair().listen() as listener, both.pair(prefer="primary") as pair:
+            listener.handle_http(both.handle)
+            await listener.wait_online(10)
+            assert list(listener.health.values()) == [False, True]
+            assert (await pair.request("POST", data=b"x")).text == "mySecondaryService"
+            async with pair.connect():
+                assert pair.active is both.endpoints[1]
+            error = pair.last_error(both.endpoints[0])
+            assert isinstance(error, RelayUnavailableError) and "the issuer is down" in str(error) and not error.delivered
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"Content-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n\r\n\xff\xfe\xfd",
+        b"Content-Type: text/plain; charset=klingon\r\nContent-Length: 3\r\n\r\nabc",
+        b"Content-Length: 300\r\n\r\nhalf",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+    ],
+    ids=["no text", "no charset", "half", "half of its chunks"],
+)
+async def test_a_proxy_that_answers_in_its_own_way_is_an_outage_too(answer: bytes) -> None:
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\n" + answer)
+        await writer.drain()
+        writer.close()
+
+    async with relay_house(relay("mySecondaryService")) as house:
+        proxy = await asyncio.start_server(broken, "127.0.0.1", 0)
+        both = Houses(house, house)
+        both.endpoints = (RelayEndpoint(f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}", "r", tls=False), both.endpoints[1])
+        async with RelayListener(both.endpoints[1]) as listener, both.pair(prefer="primary") as pair:
+            listener.handle_http(both.handle)
+            assert (await pair.request("GET")).text == "mySecondaryService"
+            assert "502" in str(pair.last_error(both.endpoints[0]))
+        proxy.close()

@@ -6,6 +6,7 @@ import ssl
 import urllib.parse
 from typing import Any, Final
 
+from tandem.client.relay.errors import RelayUnavailableError
 from tandem.client.tokens import SAS_TYPE, SasCredential
 
 _ISSUED_SCOPE: Final = "https://servicebus.azure.net/.default"
@@ -75,14 +76,19 @@ class RelayEndpoint:
         return "/" + urllib.parse.quote(self.relay) + (f"/{tail}" if tail else "")
 
     async def token(self) -> tuple[str, int] | None:
-        """A token that is good for a while yet, and when it expires, in seconds UTC; None without a credential."""
+        """A token that is good for a while yet, and when it expires, in seconds UTC; None without a credential.
+
+        Where there is none to be had, its issuer being down, the endpoint is as good as out of reach: RelayUnavailableError.
+        """
         if self.credential is None:
             return None
-        if getattr(self.credential, "token_type", None) == SAS_TYPE:
-            issued = await self.credential.get_token(f"http://{host_and_port(self.host)[0]}/{self.relay}")
-            return issued.token, int(issued.expires_on)
-        issued = await self.credential.get_token(_ISSUED_SCOPE)
-        return f"Bearer {issued.token}", int(issued.expires_on)
+        signed = getattr(self.credential, "token_type", None) == SAS_TYPE
+        scope = f"http://{host_and_port(self.host)[0]}/{self.relay}" if signed else _ISSUED_SCOPE
+        try:
+            issued = await self.credential.get_token(scope)
+        except Exception as error:
+            raise RelayUnavailableError(f"no token for {self}: {error or repr(error)}") from error
+        return issued.token if signed else f"Bearer {issued.token}", int(issued.expires_on)
 
     async def headers(self) -> dict[str, str]:
         token = await self.token()

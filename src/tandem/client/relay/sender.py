@@ -19,6 +19,8 @@ from tandem.client.relay.stream import MESSAGE_BYTES_MAX, Opening, RelayStream
 
 _NOT_DELIVERED: Final = "X-Tandem-Delivered"
 """`false`: the relay gave nothing of the request to a listener."""
+_WORDS_BYTES: Final = 1_000
+"""Of a refusal."""
 
 Data = bytes | str | AsyncIterable[bytes] | Callable[[], AsyncIterable[bytes]] | None
 
@@ -141,19 +143,33 @@ class RelaySender:
             raise RelayUnavailableError(
                 f"{self.endpoint} was lost before it answered: {type(error).__name__}: {error}", delivered=delivered
             ) from error
-        if "Via" not in response.headers:
-            text = (await response.text())[:1_000]
-            response.close()
-            raise refusal(response.status, text, False, response.headers.get(_NOT_DELIVERED, "").casefold() != "false")
-        reply = RelayReply(status=response.status, reason=response.reason or "", headers=response.headers, _response=response)
-        if stream:
+        try:
+            if "Via" not in response.headers:
+                delivered = response.headers.get(_NOT_DELIVERED, "").casefold() != "false"
+                raise refusal(response.status, await _words(response), False, delivered)
+            reply = RelayReply(status=response.status, reason=response.reason or "", headers=response.headers, _response=response)
+            if stream:
+                return reply
+            reply.body = b"".join([chunk async for chunk in reply.chunks()])
+            reply._response = None
             return reply
-        reply.body = b"".join([chunk async for chunk in reply.chunks()])
-        reply._response = None
-        return reply
+        except BaseException:
+            response.close()
+            raise
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=self._connect_timeout, sock_read=self._timeout)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         return self._session
+
+
+async def _words(response: aiohttp.ClientResponse) -> str:
+    """Why it was refused, as far as that is said: whatever stands between here and the relay may say it, and break off."""
+    said = b""
+    try:
+        while len(said) < _WORDS_BYTES and (piece := await response.content.read(_WORDS_BYTES - len(said))):
+            said += piece
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        said += f" ({type(error).__name__})".encode()
+    return said.decode("utf-8", "replace")
