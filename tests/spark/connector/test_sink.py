@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -223,6 +223,53 @@ def test_a_broker_that_is_killed_meanwhile_is_waited_for_and_nothing_is_lost(mor
     meanwhile.join()
     assert written.accepted == total
     assert verdict((f"job-0-{n + 1}" for n in range(total)), ids(take_all(mortal, "orders"))) == EXACT
+
+
+def run_with(broker: Broker, queue: str, rows: pa.RecordBatch, trouble: Callable[[], None], **options: str) -> Written:
+    """One attempt, with trouble between its first half and its second."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, rows.num_rows // 2)
+        trouble()
+        yield rows.slice(rows.num_rows // 2)
+
+    parsed = sink_options({"connectionString": broker.connection_string, "queue": queue, **options})
+    return _Task(parsed, rows.schema.names, "job", 0, uuid.uuid4().hex).run(batches())
+
+
+@pytest.mark.parametrize("in_sessions", [False, True])
+def test_what_the_broker_is_too_busy_for_is_sent_again_and_nothing_else(west: Broker, name: str, in_sessions: bool) -> None:
+    create_queue(west, name)
+    rows = bodies(5_000, **({"session_id": ["s"] * 5_000} if in_sessions else {}))
+
+    def busy() -> None:
+        west.inject("entity-error", entity=name, condition="com.microsoft:server-busy", count=3)
+
+    assert run_with(west, name, rows, busy) == Written(5_000, 0)
+    found = ids(take_all(west, name))
+    assert verdict([f"job-0-{n + 1}" for n in range(5_000)], found) == EXACT
+    if in_sessions:
+        assert found == [f"job-0-{n + 1}" for n in range(5_000)]
+
+
+def test_a_store_that_is_down_meanwhile_loses_nothing(mortal: Broker) -> None:
+    create_queue(mortal, "orders")
+    healing = threading.Timer(0.5, mortal.heal)
+
+    def down() -> None:
+        mortal.inject("store-down", store=0)
+        healing.start()
+
+    assert run_with(mortal, "orders", bodies(2_000), down) == Written(2_000, 0)
+    healing.join()
+    assert verdict([f"job-0-{n + 1}" for n in range(2_000)], ids(take_all(mortal, "orders")))["lost"] == 0
+
+
+def test_a_session_stays_in_order_when_rows_between_are_refused(west: Broker, name: str, tmp_path: Path) -> None:
+    create_queue(west, name, requires_session=True)
+    rows = bodies(2_000, session_id=[None if n == 150 else "s" for n in range(2_000)])
+    assert write(west, rows, queue=name, onFailure="table", failurePath=str(tmp_path)) == Written(1_999, 1)
+    assert ids(take_all(west, name)) == [f"job-0-{n + 1}" for n in range(2_000) if n != 150]
 
 
 def test_a_broker_that_stays_away_fails_the_task(mortal: Broker) -> None:

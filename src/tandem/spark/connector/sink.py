@@ -169,7 +169,8 @@ class _Task:
         self._claim_ms = claim_ms
         self._claims: BatchClaims | None = None
         self._rows = _SinkRows(options, names, self._job)
-        self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages, self._check_claim)
+        in_order = "session_id" in names
+        self._sender = TaskSender(options.where, options.max_in_flight, options.batch_messages, self._check_claim, in_order)
         self._table: list[pa.RecordBatch] = []
         self._refused = 0
 

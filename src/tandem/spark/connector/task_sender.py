@@ -25,6 +25,7 @@ class PendingTransfer:
     contexts: list[object] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     size_bytes: int = BATCH_BYTES
+    posted: bool = False
 
     def add(self, payload: bytes, context: object) -> None:
         self.contexts.append(context)
@@ -37,6 +38,11 @@ class PendingTransfer:
 
     def post(self, sender: BlockingSender) -> None:
         post(sender, self.payloads, self)
+        self.posted = True
+
+
+class PutOff(TransportError):
+    """The broker answered that it cannot take a transfer now: it is sent again on the same link, and nothing else with it."""
 
 
 def post(sender: BlockingSender, payloads: list[bytes], context: object) -> None:
@@ -90,8 +96,14 @@ class Senders:
 class TaskSender:
     """One task's way out. `accepted` counts messages; `refused` are for the caller to deal with; anything else raises."""
 
-    def __init__(self, where: Where, max_in_flight: int, batch_messages: int, may_send: Callable[[], None] = lambda: None) -> None:
-        """`may_send` is asked before each transfer, and raises if this task may not send any more."""
+    def __init__(
+        self, where: Where, max_in_flight: int, batch_messages: int, may_send: Callable[[], None] = lambda: None, in_order: bool = False
+    ) -> None:
+        """`may_send` is asked before each transfer, and raises if this task may not send any more.
+
+        `in_order`: a destination gets the next transfer when it has answered the last. With several under way those behind one that is
+        refused, or put off, would arrive before what is sent again of it.
+        """
         self.accepted = 0
         self._may_send = may_send
         self.refused: list[SendRefusal] = []
@@ -99,7 +111,9 @@ class TaskSender:
         self._transfers_in_flight = max(1, max_in_flight // batch_messages)
         self._batch_messages = batch_messages
         self._filling: dict[str, PendingTransfer] = {}
+        self._in_order = in_order
         self._unanswered: dict[int, PendingTransfer] = {}
+        self._to_send_again: list[PendingTransfer] = []
         self._senders: Senders | None = None
 
     def send(self, path: str, payload: bytes, context: object) -> None:
@@ -135,7 +149,7 @@ class TaskSender:
         self._unanswered[id(transfer)] = transfer
 
         def step() -> None:
-            if id(transfer) not in self._unanswered:
+            if transfer.posted or id(transfer) not in self._unanswered:
                 return
             try:
                 sender = self._sender(transfer.path)
@@ -144,7 +158,7 @@ class TaskSender:
                     raise
                 self._refuse(transfer, error.condition, error.description)
                 return
-            while len(self._unanswered) > self._transfers_in_flight and sender.in_flight:
+            while sender.in_flight and (len(self._unanswered) > self._transfers_in_flight or self._must_wait(transfer)):
                 sender.check()
                 self._client.pump()
                 self._collect()
@@ -152,6 +166,9 @@ class TaskSender:
             transfer.post(sender)
 
         self._patiently(step)
+
+    def _must_wait(self, transfer: PendingTransfer) -> bool:
+        return self._in_order and any(other.path == transfer.path and other is not transfer for other in self._unanswered.values())
 
     def _sender(self, path: str) -> BlockingSender:
         if self._senders is None:
@@ -167,14 +184,9 @@ class TaskSender:
         assert callable(step)
         deadline = time.monotonic() + self._where.timeout_seconds
         backoff = new_backoff()
-        resend = False
         while True:
             try:
-                if resend:
-                    self._resend()
-                    resend = False
-                    self._collect()
-                    return
+                self._send_again()
                 step()
                 self._collect()
                 return
@@ -183,15 +195,18 @@ class TaskSender:
                 if not unreachable(error) or time.monotonic() + pause > deadline:
                     raise
                 log.info("sending: trying again in %.1f s: %s", pause, error)
-                drop(self._where)
-                self._senders = None
-                resend = True
+                if not isinstance(error, PutOff):
+                    drop(self._where)
+                    self._senders = None
+                    self._to_send_again = list(self._unanswered.values())
                 time.sleep(pause)
 
-    def _resend(self) -> None:
-        self._may_send()
-        for transfer in list(self._unanswered.values()):
+    def _send_again(self) -> None:
+        if self._to_send_again:
+            self._may_send()
+        for transfer in self._to_send_again:
             transfer.post(self._sender(transfer.path))
+        self._to_send_again = []
 
     def _wait(self) -> None:
         for sender in self._senders.all() if self._senders is not None else []:
@@ -200,9 +215,11 @@ class TaskSender:
     # -- outcomes ----------------------------------------------------------------------------
 
     def _collect(self) -> None:
+        """Raises PutOff for what the broker cannot take now, once everything else has been looked at."""
         if self._senders is None:
             return
-        again: list[PendingTransfer] = []
+        singles: list[PendingTransfer] = []
+        put_off: PutOff | None = None
         for sender in self._senders.all():
             answered, failed = sender.take_answers()
             for context in answered:
@@ -211,17 +228,21 @@ class TaskSender:
                     self.accepted += len(context.payloads)
             for context, error in failed:
                 assert isinstance(context, PendingTransfer)
-                if self._unanswered.pop(id(context), None) is None:
+                if id(context) not in self._unanswered:
                     continue
                 if classify_condition(error.condition) is not Verdict.REFUSED:
-                    raise TransportError(error.condition, f"{context.path}: {error.description}")
-                if len(context.payloads) > 1:
-                    again.extend(context.singles())
+                    self._to_send_again.append(context)
+                    put_off = PutOff(error.condition, f"{context.path}: {error.description}")
+                elif len(context.payloads) > 1:
+                    del self._unanswered[id(context)]
+                    singles.extend(context.singles())
                 else:
                     self._refuse(context, error.condition, error.description or "")
-        for transfer in again:
-            self._unanswered[id(transfer)] = transfer
+        self._unanswered.update((id(transfer), transfer) for transfer in singles)
+        for transfer in singles:
             transfer.post(self._sender(transfer.path))
+        if put_off is not None:
+            raise put_off
 
     def take_refused(self) -> list[SendRefusal]:
         refused, self.refused = self.refused, []
