@@ -280,7 +280,7 @@ def show_reconciliation(result: Reconciliation, console: Console) -> None:
 
     from tandem.spark.analytics.reconcile import PROBLEMS
 
-    shown = [one for one in PROBLEMS if one in ("lost", "duplicated") or getattr(result.total, one)]
+    shown = [one for one in ("forwarded", *PROBLEMS) if one in ("lost", "duplicated") or getattr(result.total, one)]
     table = _table("entity", "sent", "delivered", "diverted", *[one.replace("_", " ") for one in shown])
     for one in [*result.entities, result.total]:
         name = escape(one.entity) or "[bold]all[/bold]"

@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tandem.client.envelope import FENCE_ID
+from tandem.model.entity import RuleDescription, SqlFilter
 from tandem.model.errors import ConfigurationError
 from tandem.testing import Bus
 from tests.spark.ledger_lines import ledger
@@ -83,6 +84,76 @@ def test_journals_of_both_namespaces_tell_where_every_message_is(tmp_path: Path,
     assert [one.entity for one in result.entities] == ["orders"]
     assert (result.total.sent, result.total.delivered, result.total.diverted, result.held) == (7, 3, 2, True)
     assert problems(result) == {"w2": "dead_lettered", "w3": "waiting", "w4": "waiting", "e1": "waiting"}
+
+
+def test_messages_that_are_forwarded_are_followed_to_where_they_went(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    with Bus(data_dir=tmp_path / "west", real_time=True) as west:
+        west.create_queue("orders")
+        west.create_queue("front", forward_to="orders")
+        west.create_topic("events")
+        west.create_subscription("events", "all", forward_to="orders")
+        with ServiceBusClient.from_connection_string(west.connection_string) as client:
+            with client.get_queue_sender("front") as sender:
+                sender.send_messages([ServiceBusMessage("x", message_id=f"f{n}") for n in range(3)])
+            with client.get_topic_sender("events") as sender:
+                sender.send_messages(ServiceBusMessage("x", message_id="t0"))
+            with client.get_queue_receiver("orders") as receiver:
+                taken = 0
+                while taken < 3:
+                    for message in receiver.receive_messages(max_message_count=3 - taken, max_wait_time=5):
+                        receiver.complete_message(message)
+                        taken += 1
+    journals = [str(tmp_path / "west")]
+    result = reconcile(spark, journals=journals)
+    counts = {one.entity: (one.sent, one.delivered, one.forwarded, one.waiting) for one in result.entities}
+    assert counts == {"orders": (4, 3, 0, 1), "front": (0, 0, 3, 0), "events": (0, 0, 1, 0)}
+    assert result.held
+
+    sent = ledger(tmp_path / "sent.jsonl", [("f0", "front", 1), ("f1", "front", 1), ("f2", "front", 1), ("t0", "events", 1)])
+    taken_ids = {"f0", "f1", "f2", "t0"} - set(problems(result))
+    got = ledger(tmp_path / "got.jsonl", [(one, "orders", 2) for one in sorted(taken_ids)])
+    result = reconcile(spark, journals=journals, sent=sent, received=got)
+    assert result.held
+    assert set(problems(result).values()) == {"waiting"}
+    missed = min(taken_ids)
+    short = ledger(tmp_path / "short.jsonl", [(one, "orders", 2) for one in sorted(taken_ids) if one != missed])
+    assert problems(reconcile(spark, journals=journals, sent=sent, received=short))[missed] == "lost"
+
+
+def test_subscriptions_get_a_copy_each_and_have_an_order_each(tmp_path: Path, spark: Any) -> None:
+    """Also when ledgers are all there is."""
+    from tandem.spark.analytics.reconcile import reconcile
+
+    sent = ledger(tmp_path / "sent.jsonl", [(f"m{n}", "events", n) for n in range(4)], session_id="s")
+    slow = [(f"m{n}", "events/Subscriptions/slow", 30 + n) for n in (0, 1)]
+    fast = [(f"m{n}", "events/subscriptions/fast", 10 + n) for n in (1, 2, 3)]
+    result = reconcile(spark, sent=sent, received=ledger(tmp_path / "got.jsonl", [*fast, *slow], session_id="s"))
+    assert (result.total.delivered, result.findings) == (4, ())
+    again = [*fast, *slow, ("m3", "events/Subscriptions/FAST", 20), ("m0", "events/Subscriptions/fast", 21)]
+    result = reconcile(spark, sent=sent, received=ledger(tmp_path / "again.jsonl", again, session_id="s"))
+    assert problems(result) == {"m3": "duplicated", "m1": "out_of_order", "m2": "out_of_order"}, "they came before m0"
+
+
+def test_sessions_of_a_topic_are_in_order_though_subscriptions_count_for_themselves(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.reconcile import reconcile
+
+    with Bus(data_dir=tmp_path / "west", real_time=True) as west:
+        west.create_topic("events")
+        west.create_subscription("events", "all", requires_session=True)
+        with ServiceBusClient.from_connection_string(west.connection_string) as client, client.get_topic_sender("events") as sender:
+            sender.send_messages([ServiceBusMessage("x", message_id=f"early{n}", session_id="s") for n in range(5)])
+            west.create_subscription(
+                "events",
+                "red",
+                requires_session=True,
+                rules=[RuleDescription(name="red", filter=SqlFilter(expression="sys.Label = 'red'"))],
+            )
+            late = [ServiceBusMessage("x", message_id=f"late{n}", session_id="s", subject="red" if n % 2 else "") for n in range(6)]
+            sender.send_messages(late)
+    result = reconcile(spark, journals=[str(tmp_path / "west")])
+    assert (result.total.waiting, result.total.out_of_order) == (11, 0)
 
 
 def test_nothing_to_compare_is_an_error(spark: Any) -> None:

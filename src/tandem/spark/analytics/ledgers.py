@@ -32,7 +32,7 @@ SENT: Final = "S"
 RECEIVED: Final = "R"
 
 _KINDS: Final = "enqueued,published,settled,leased,lease-ended,lease-part"
-_SUBSCRIPTIONS: Final = "/subscriptions/"
+SUBSCRIPTIONS: Final = "/subscriptions/"
 _LEDGER: Final = {"message_id": "string", "path": "string", "at_ms": "double", "session_id": "string", "number": "long"}
 """As they are read; clocks often give milliseconds with a fraction."""
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
@@ -48,6 +48,7 @@ class Evidence:
     has_journals: bool
     has_topics: bool
     has_sessions: bool
+    has_forwards: bool
     parts: tuple[DataFrame, ...]
     """What `rows` was put together from."""
     kept: tuple[DataFrame, ...] = ()
@@ -77,7 +78,7 @@ class Evidence:
 
 def home_of(path: Column) -> Column:
     """The queue or topic that a path belongs to, without regard to case."""
-    return F.substring_index(F.lower(path), _SUBSCRIPTIONS, 1)
+    return F.substring_index(F.lower(path), SUBSCRIPTIONS, 1)
 
 
 def load_ledger(spark: SparkSession, path: str) -> DataFrame:
@@ -249,10 +250,10 @@ def gather(
     parts: list[DataFrame] = []
     kept: list[DataFrame] = []
     ledgers: list[DataFrame] = []
-    has_topics = has_sessions = False
+    has_topics = has_sessions = has_forwards = False
     if journals:
         facts = journal_facts(spark, journals).persist()
-        has_topics, has_sessions, has_leases = _survey(facts)
+        has_topics, has_sessions, has_leases, has_forwards = _survey(facts)
         copies = copies_of(facts, has_leases).persist()
         kept = [copies, facts]
         parts.append(copies)
@@ -260,6 +261,7 @@ def gather(
         if ledger is not None:
             ledgers.append(ledger_rows(ledger, origin))
             has_sessions = has_sessions or "session_id" in ledger.columns
+            has_topics = has_topics or _names_subscriptions(ledgers[-1])
     readable = [*parts, *(ledger.filter(F.col("entity").isNotNull()) for ledger in ledgers)]
     parts += ledgers
     if not readable:
@@ -267,15 +269,21 @@ def gather(
     rows = readable[0]
     for part in readable[1:]:
         rows = rows.unionByName(part)
-    known = (sent is not None, received is not None, bool(journals), has_topics, has_sessions)
+    known = (sent is not None, received is not None, bool(journals), has_topics, has_sessions, has_forwards)
     return Evidence(rows, *known, tuple(parts), tuple(kept), tuple(ledgers))
 
 
-def _survey(facts: DataFrame) -> tuple[bool, bool, bool]:
-    """Whether there are topics, sessions, completed leases: what is not there need not be looked for."""
+def _names_subscriptions(rows: DataFrame) -> bool:
+    return bool(rows.filter(F.lower("entity").contains(SUBSCRIPTIONS)).limit(1).count())
+
+
+def _survey(facts: DataFrame) -> tuple[bool, bool, bool, bool]:
+    """Whether there are topics, sessions, completed leases, forwarded messages: what is not there need not be looked for."""
     row = facts.agg(
-        F.max(F.lower("entity").contains(_SUBSCRIPTIONS)).alias("topics"),
+        F.max(F.lower("entity").contains(SUBSCRIPTIONS)).alias("topics"),
         F.max(F.col("session_id").isNotNull()).alias("sessions"),
         F.max((F.col("kind") == "lease-ended") & (F.col("reason") == "completed")).alias("leases"),
+        F.max((F.col("kind") == "settled") & (F.col("reason") == "forwarded")).alias("forwards"),
     ).first()
-    return (bool(row["topics"]), bool(row["sessions"]), bool(row["leases"])) if row is not None else (False, False, False)
+    assert row is not None
+    return bool(row["topics"]), bool(row["sessions"]), bool(row["leases"]), bool(row["forwards"])

@@ -21,6 +21,7 @@ _COLUMNS: Final = (
     ("sent", "sent"),
     ("delivered", "delivered"),
     ("diverted", "diverted"),
+    ("forwarded", "forwarded"),
     ("waiting", "waiting"),
     ("dead_lettered", "dead-lettered"),
     ("expired", "expired"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from tandem.spark.analytics.ledgers import BACKLOG_ROW, DEAD_LETTER, PRIMARY, RECEIVED, SENT, Evidence, gather, load_ledger
+from tandem.spark.analytics.ledgers import BACKLOG_ROW, DEAD_LETTER, PRIMARY, RECEIVED, SENT, SUBSCRIPTIONS, Evidence, gather, load_ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PROBLEMS: Final = ("lost", "duplicated", "out_of_order", "dead_lettered", "expired", "removed", "waiting", "delayed", "unexpected")
 """What can be wrong or worth knowing, worst first. `removed`: purged or cancelled by hand; `unexpected`: came without having been sent."""
 _NAMES: Final = ("home_key", "key")
-_SENT, _WAITS, _DEAD, _EXPIRED, _REMOVED, _DIVERTED = 1, 2, 4, 8, 16, 32
-_COUNTS: Final = ("sent", "delivered", *PROBLEMS, "diverted")
+_SENT, _WAITS, _DEAD, _EXPIRED, _REMOVED, _DIVERTED, _FORWARDED = 1, 2, 4, 8, 16, 32, 64
+_COUNTS: Final = ("sent", "delivered", *PROBLEMS, "diverted", "forwarded")
 """What is said of a message, a bit each, in this order."""
 _FINENESS: Final = 100
 """Times to delivery are told to about one part in so many."""
@@ -44,6 +44,8 @@ class EntityCounts:
     delayed: int = 0
     unexpected: int = 0
     diverted: int = 0
+    forwarded: int = 0
+    """Left for another entity by auto-forwarding, where they count again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ def judge(evidence: Evidence, delayed_after_ms: int) -> DataFrame:
     )
     if evidence.has_topics:
         once = once.join(F.broadcast(_delivered_twice_in_a_subscription(rows, delivery)), list(_NAMES), "left")
+    if evidence.has_forwards:
+        once = once.join(_fates_of_forwarded(once), "key", "left")
     if evidence.has_sessions:
         once = once.join(_out_of_order(rows, evidence), list(_NAMES), "left")
     return _verdicts(once, evidence, delayed_after_ms).persist()
@@ -175,12 +179,13 @@ def _flags(evidence: Evidence) -> Column:
     here = _is(PRIMARY) | _is(BACKLOG_ROW)
     reason = F.coalesce(F.col("reason"), F.lit(""))
     said = (
-        (_SENT, _is(SENT) if evidence.has_sent else here),
+        (_SENT, _is(SENT) if evidence.has_sent else here & (reason != "forwarded")),
         (_WAITS, here & F.col("reason").isNull()),
         (_DEAD, _is(DEAD_LETTER) | (reason == "dead-lettered")),
         (_EXPIRED, reason == "expired"),
         (_REMOVED, reason.isin("purged", "cancelled")),
         (_DIVERTED, _is(BACKLOG_ROW)),
+        (_FORWARDED, reason == "forwarded"),
     )
     flags = F.lit(0)
     for bit, condition in said:
@@ -188,16 +193,31 @@ def _flags(evidence: Evidence) -> Column:
     return flags
 
 
+_ACCOUNTED_FOR: Final = _WAITS | _DEAD | _EXPIRED | _REMOVED
+
+
+def _fates_of_forwarded(once: DataFrame) -> DataFrame:
+    """Of messages that were forwarded, by id alone: what is known of them in all entities together."""
+    moved = once.filter(F.col("flags").bitwiseAND(_FORWARDED) != 0).select("key").distinct()
+    fate = F.max((F.col("deliveries") > 0) | (F.col("flags").bitwiseAND(_ACCOUNTED_FOR) != 0))
+    return once.join(moved, "key", "left_semi").groupBy("key").agg(fate.alias("accounted_elsewhere"))
+
+
 def _verdicts(once: DataFrame, evidence: Evidence, delayed_after_ms: int) -> DataFrame:
     def has(bits: int) -> Column:
         return F.col("flags").bitwiseAND(bits) != 0
 
+    moved_on, followed = F.lit(False), F.lit(False)
+    if evidence.has_forwards:
+        followed = F.col("accounted_elsewhere").isNotNull()
+        # A topic whose rules want it nowhere drops it: only receivers who wrote everything down prove that it should have come.
+        moved_on = has(_FORWARDED) & (F.col("accounted_elsewhere") if evidence.has_received else F.lit(True))
     there = F.col("deliveries") > 0
     twice = F.col("queue_deliveries" if evidence.has_topics else "deliveries") > 1
     verdicts = {
         "sent": has(_SENT),
         "delivered": there,
-        "lost": has(_SENT) & ~there & ~has(_WAITS | _DEAD | _EXPIRED | _REMOVED),
+        "lost": has(_SENT) & ~there & ~has(_ACCOUNTED_FOR) & ~moved_on,
         "duplicated": twice | F.col("twice").isNotNull() if evidence.has_topics else twice,
         "out_of_order": F.col("disordered").isNotNull() if evidence.has_sessions else F.lit(False),
         "dead_lettered": ~there & has(_DEAD),
@@ -205,8 +225,9 @@ def _verdicts(once: DataFrame, evidence: Evidence, delayed_after_ms: int) -> Dat
         "removed": ~there & ~has(_DEAD | _EXPIRED) & has(_REMOVED),
         "waiting": ~there & ~has(_DEAD) & has(_WAITS),
         "delayed": there & (F.col("delivered_at") - F.col("sent_at") > delayed_after_ms),
-        "unexpected": there & ~has(_SENT),
+        "unexpected": there & ~has(_SENT) & ~followed,
         "diverted": has(_DIVERTED),
+        "forwarded": has(_FORWARDED),
     }
     said = F.lit(0)
     for bit, name in enumerate(_COUNTS):
@@ -220,14 +241,14 @@ def says(name: str) -> Column:
 
 
 def _in_subscription() -> Column:
-    return F.lower("entity").contains("/subscriptions/")
+    return F.lower("entity").contains(SUBSCRIPTIONS)
 
 
 def _delivered_twice_in_a_subscription(rows: DataFrame, delivery: Column) -> DataFrame:
     """A topic delivers a copy to each subscription: only two to the same one are one too many."""
     return (
         rows.filter(delivery & _in_subscription())
-        .groupBy(*_NAMES, "entity")
+        .groupBy(*_NAMES, F.lower("entity"))
         .count()
         .filter(F.col("count") > 1)
         .select(*_NAMES)
@@ -237,29 +258,32 @@ def _delivered_twice_in_a_subscription(rows: DataFrame, delivery: Column) -> Dat
 
 
 def _out_of_order(rows: DataFrame, evidence: Evidence) -> DataFrame:
-    """Order is promised within a session: a message that came before one sent earlier is named.
+    """Order is promised within a session of a queue or of one subscription: a message that came before one sent earlier is named.
 
     In a backlog queue a message has no session, so its home and id bring its copies together, not its session.
     """
     accepted = _is(PRIMARY) | _is(BACKLOG_ROW) | _is(SENT)
     arrived = F.when(_is(RECEIVED), F.coalesce("number", "at")) if evidence.has_received else F.when(_is(PRIMARY), F.col("sequence_number"))
-    one = (
+    sent = (
         rows.groupBy(*_NAMES)
         .agg(
             F.max("session_id").alias("session_id"),
             F.min(F.when(_is(SENT), F.col("number"))).alias("sent_number"),
             F.min(F.when(accepted, F.col("at"))).alias("sent_at"),
             F.min(F.when(_is(PRIMARY) | _is(BACKLOG_ROW), F.col("sequence_number"))).alias("accepted_as"),
-            F.min(arrived).alias("arrived"),
         )
-        .filter(F.col("session_id").isNotNull() & F.col("arrived").isNotNull())
+        .filter(F.col("session_id").isNotNull())
     )
+    place = F.lower("entity") if evidence.has_topics else F.lit("")
+    came = rows.filter(arrived.isNotNull()).groupBy(*_NAMES, place.alias("place")).agg(F.min(arrived).alias("arrived"))
+    # Subscriptions number messages each for itself: among those accepted in one millisecond such numbers would tell nothing.
+    accepted_as = F.when(F.col("place").contains(SUBSCRIPTIONS), F.col("arrived")).otherwise(F.col("accepted_as"))
     before = (
-        Window.partitionBy("home_key", "session_id")
-        .orderBy(F.coalesce("sent_number", "sent_at"), "accepted_as")
+        Window.partitionBy("home_key", "place", "session_id")
+        .orderBy(F.coalesce("sent_number", "sent_at"), accepted_as)
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    late = one.withColumn("before", F.max("arrived").over(before)).filter(F.col("before") > F.col("arrived"))
+    late = sent.join(came, list(_NAMES)).withColumn("before", F.max("arrived").over(before)).filter(F.col("before") > F.col("arrived"))
     return late.select(*_NAMES).distinct().withColumn("disordered", F.lit(True))
 
 

@@ -55,7 +55,7 @@ def draw_series(evidence: Evidence, messages: DataFrame) -> Series:
         messages,
         start,
         step,
-        sent=F.when(~diverted, F.col("sent_at")),
+        sent=F.when(says("sent") & ~diverted, F.col("sent_at")),
         diverted=F.when(diverted, F.col("sent_at")),
         home=F.when(diverted, F.col("arrived_at")),
         delivered=F.col("delivered_at"),
