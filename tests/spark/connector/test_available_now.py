@@ -85,6 +85,32 @@ def test_a_broker_that_stays_away_fails_a_run(mortal: Broker) -> None:
     query.die()
 
 
+@pytest.mark.parametrize("before", ["lease", "defer"])
+def test_a_checkpoint_keeps_the_way_in_which_its_messages_are_set_aside(west: Broker, queue: str, before: str) -> None:
+    send(west, queue, messages(10))
+    first = Query(west, queue=queue, mode=before, maxMessagesPerTrigger="5")
+    first.next()
+    first.next()
+    first.die()
+    other = Query(west, list(first.log), queue=queue, mode="defer" if before == "lease" else "lease")
+    with pytest.raises(OptionError, match=f"'mode': the checkpoint was begun with {before}"):
+        other.read()
+    with pytest.raises(OptionError, match=f"'mode': the checkpoint was begun with {before}"):
+        other.plan()
+    assert run(Query(west, first.log, queue=queue, mode="auto"), again=True) == [f"m{n}" for n in range(5, 10)]
+    assert counts(west, queue)["total"] == 0
+
+
+@MODES
+def test_a_checkpoint_of_another_namespace_costs_no_message(west: Broker, east: Broker, queue: str, mode: str) -> None:
+    create_queue(east, queue)
+    send(east, queue, messages(5, "east"))
+    send(west, queue, messages(5, "west"))
+    first = Query(west, queue=queue, mode=mode)
+    assert run(first) == named(5, "west")
+    assert run(Query(east, first.log, queue=queue, mode=mode)) == named(5, "east")
+
+
 @MODES
 def test_a_queue_that_was_deleted_and_made_again_loses_nothing_to_an_old_checkpoint(west: Broker, queue: str, mode: str) -> None:
     send(west, queue, messages(5))

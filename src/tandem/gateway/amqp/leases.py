@@ -101,11 +101,12 @@ class LeaseOperations:
     # -- taking ------------------------------------------------------------------------------
 
     async def lease(self, body: dict[object, object]) -> Reply:
-        """{lease-id, max-messages, max-bytes, duration-ms, wait-ms?, enqueued-by?, ranges?}
-        -> {lease-id, message-count, remaining, size-bytes, ranges, sessions?, enqueued-by, expires-at}.
+        """{lease-id, max-messages, max-bytes, duration-ms, wait-ms?, enqueued-by?, ranges?, entity-created-at?}
+        -> {lease-id, message-count, remaining, size-bytes, ranges, sessions?, enqueued-by, entity-created-at, expires-at}.
 
         With `wait-ms` it waits for a first message. With `enqueued-by` (an instant) it takes none that came later.
-        With `ranges` it takes exactly these messages, or none.
+        With `ranges` it takes exactly these messages, or none; with `entity-created-at` none of an entity that was made at another
+        instant, as one of the same name in another namespace: its numbers mean other messages.
         `sessions` says how many consecutive messages belong to each session, the answer's `enqueued-by` when the last of them came.
         """
         limits = self._connection.context.limits
@@ -117,6 +118,7 @@ class LeaseOperations:
         if "ranges" in body:
             seqs = numbers(body, "ranges", limits)
             before = _enqueued_by(body)
+            self._must_be_of(body)
             lease: Lease | None = self._queue.leases.lease_again(lease_id, seqs, duration_ms, self._connection.turn.now, before)
         else:
             lease = await self._next(lease_id, body, duration_ms)
@@ -126,6 +128,11 @@ class LeaseOperations:
         self._connection.context.claims.granted(queue.path, lease_id)
         await durable(queue)
         return 200, self._describe(queue, lease)
+
+    def _must_be_of(self, body: dict[object, object]) -> None:
+        made = self._queue.terms.description.created_at_ms
+        if "entity-created-at" in body and int(need(body, "entity-created-at", int)) != made:
+            raise LeaseLost(f"Messaging entity '{self._address.entity}' is not the one that was leased from: it was made at another time.")
 
     def _must_last(self, duration_ms: int, most: int) -> None:
         if not 1_000 <= duration_ms <= most:
@@ -169,6 +176,7 @@ class LeaseOperations:
             "size-bytes": lease.size_bytes,
             "ranges": pack_ranges(lease.seqs),
             "enqueued-by": Timestamp(_last_came(queue, lease)),
+            "entity-created-at": Timestamp(queue.terms.description.created_at_ms),
             "expires-at": Timestamp(lease.expires_at),
         }
         if queue.sessions is not None:

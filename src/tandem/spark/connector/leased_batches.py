@@ -177,7 +177,8 @@ class LeasedBatches:
         count = int(answer["message-count"])
         runs = answer.get("sessions")
         cuts = cut(count, self._messages_per_task, None if runs is None else [int(run) for run in runs.values])
-        return BatchShare(entity, lease, count, str(answer["ranges"]), cuts, int(answer.get("enqueued-by", 0)))
+        last_came, made = int(answer.get("enqueued-by", 0)), int(answer.get("entity-created-at", 0))
+        return BatchShare(entity, lease, count, str(answer["ranges"]), cuts, last_came, made)
 
     # -- what was taken before ---------------------------------------------------------------
 
@@ -201,6 +202,8 @@ class LeasedBatches:
         body: dict[str, object] = {"lease-id": share.lease, "ranges": share.ranges, "duration-ms": self._lease_seconds * 1000}
         if share.enqueued_by:
             body["enqueued-by"] = self.client.instant(share.enqueued_by)
+        if share.entity_created_at:
+            body["entity-created-at"] = self.client.instant(share.entity_created_at)
         self.request(share.entity, "com.tandem:lease-batch", body)
 
     def complete(self, shares: Iterable[BatchShare]) -> None:

@@ -21,14 +21,18 @@ class BatchShare:
     cuts: tuple[int, ...]
     enqueued_by: int = 0
     """When the last of them came, 0 if the broker does not say. A later message of the same number is one of a queue that was made anew."""
+    entity_created_at: int = 0
+    """When the entity was made, 0 if the broker does not say. One made at another time numbers other messages."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"lease": self.lease, "count": self.count, "ranges": self.ranges, "cuts": list(self.cuts), "by": self.enqueued_by}
+        said: dict[str, Any] = {"lease": self.lease, "count": self.count, "ranges": self.ranges, "cuts": list(self.cuts)}
+        return said | {"by": self.enqueued_by, "made": self.entity_created_at}
 
     @classmethod
     def from_json(cls, entity: str, value: Mapping[str, Any]) -> BatchShare:
         cuts = tuple(int(cut) for cut in value["cuts"])
-        return cls(entity, str(value["lease"]), int(value["count"]), str(value["ranges"]), cuts, int(value.get("by", 0)))
+        last_came, made = int(value.get("by", 0)), int(value.get("made", 0))
+        return cls(entity, str(value["lease"]), int(value["count"]), str(value["ranges"]), cuts, last_came, made)
 
     @property
     def fragments(self) -> list[tuple[int, int]]:

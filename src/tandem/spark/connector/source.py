@@ -118,7 +118,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         deadline = time.monotonic() + self.options.where.timeout_seconds
         while True:
             try:
-                batches = self._batches()
+                batches = self._batches(offset)
                 self._begin(batches, offset)
                 self._complete(batches, offset)
                 shares = self._take(batches, offset, limit)
@@ -134,9 +134,9 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
                     return start
             time.sleep(PAUSE_SECONDS)
 
-    def _batches(self) -> Batches:
+    def _batches(self, *known: Offset) -> Batches:
         if self._live_batches is None:
-            self._live_batches = open_batches(self.options)
+            self._live_batches = open_batches(self.options, known)
         return self._live_batches
 
     def _begin(self, batches: Batches, start: Offset, end: Offset | None = None) -> None:
@@ -207,7 +207,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         deadline = time.monotonic() + self.options.where.timeout_seconds
         while True:
             try:
-                batches = self._batches()
+                batches = self._batches(start, end)
                 self._begin(batches, start, end)
                 batches.secure(shares)
                 return
@@ -232,12 +232,14 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         """Late and perhaps again: `plan` has usually completed it before."""
         self.note_planned(end)
         try:
-            self._complete(self._batches(), Offset.from_json(end))
+            offset = Offset.from_json(end)
+            self._complete(self._batches(offset), offset)
         except TransportError as error:
             if not unreachable(error):
                 raise
             log.warning("batch not completed yet, the broker cannot be reached: %s", error)
-            self._batches().lost()
+            if self._live_batches is not None:
+                self._live_batches.lost()
 
     def stop(self) -> None:
         if self._live_batches is not None:
@@ -245,11 +247,16 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
             self._live_batches = None
 
 
-def open_batches(options: SourceOptions) -> Batches:
-    """By lease where the broker knows leases, else by deferring."""
+def open_batches(options: SourceOptions, known: Sequence[Offset] = ()) -> Batches:
+    """As the messages of `known` offsets were set aside; else by lease where the broker knows leases, else by deferring."""
     mode = options.mode
     if mode == "peek":
         raise OptionError("mode", "a stream takes messages: lease, defer or auto")
+    for before in ("lease" if share.lease else "defer" for offset in known for share in offset.shares.values()):
+        if mode not in ("auto", before):
+            said = f"the checkpoint was begun with {before}, and a query keeps its mode: expected {before} or auto, found {mode}"
+            raise OptionError("mode", f"{said}. Another checkpointLocation begins anew")
+        mode = before
     if mode != "defer":
         batches = LeasedBatches(options.where, options.lease_seconds, options.wait_seconds, options.fragment_messages)
         try:
