@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tandem.amqp import AmqpError, Outcome
 from tandem.amqp.outcomes import ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, RELEASED_CODE
+from tandem.broker.entities.queue_entity import QueueEntity
+from tandem.broker.queue.delivery import PUMP_MAX
 from tandem.broker.queue.index import DEFERRED, READY
 from tandem.model.address import SubQueue
+from tandem.model.entity import EntityStatus, QueueDescription
 from tandem.model.limits import Limits
 from tests.gateway.amqp.connected import Connected, payload
 
@@ -144,3 +149,28 @@ def test_what_is_sent_is_what_is_received() -> None:
     both.settle()
     _, notes = both.receiver()
     assert b"hello" in notes.transfers[0][2]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("held", ["suspended", "disabled"])
+def test_a_drain_is_answered_though_delivering_was_stopped_in_the_middle_of_a_backlog(partitioned: bool, held: str) -> None:
+    both = Connected(QueueDescription(name="q", enable_partitioning=partitioned))
+    both.desk.send(*(f"{number}" for number in range(2 * PUMP_MAX)))
+    link, notes = both.receiver(credit=0)
+    link.grant(2 * PUMP_MAX)
+    both.peer.receive(both.client.bytes_to_send())
+    entity = both.desk.namespace.find("q")
+    assert isinstance(entity, QueueEntity)
+    queue = entity.main
+    queue.pump(both.desk.turn.now)
+    assert queue.receivers.has_more
+    if held == "suspended":
+        for store in both.desk.namespace.stores:
+            store.backing.suspended = True
+    else:
+        queue.configure(replace(queue.description, status=EntityStatus.RECEIVE_DISABLED))
+    link.ask_drain()
+    both.exchange()
+    assert len(notes.transfers) == PUMP_MAX
+    assert link.credit == 0

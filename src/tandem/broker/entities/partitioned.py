@@ -205,6 +205,8 @@ class PartitionedQueue(Entity):
         self.receivers.tell_all(error)
 
     def pump(self, now: int) -> None:
+        if self.receivers.has_more:
+            self.receivers.set_more(False)
         for part in self.fragments.queues:
             if not part.rows.backing.suspended:
                 break

@@ -175,6 +175,8 @@ class Queue(Entity):
             self.receivers.tell_all(error)
 
     def pump(self, now: int) -> None:
+        if self.receivers.has_more:
+            self.receivers.set_more(False)  # or who drains would wait for a turn that delivers nothing
         if self.rows.backing.suspended:
             return
         terms = self.terms
