@@ -49,6 +49,16 @@ def test_a_node_with_another_secret_is_no_peer(tmp_path: Path, monkeypatch: pyte
         assert "it does not know the same cluster secret" in told[0]
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:5700"])
+def test_an_address_at_which_a_node_is_not_is_named(pair: CarriedBroker, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(carrier, "HOLD_MS", 300)
+    pair.owners.addresses["b"] = address
+    with Raw(pair.port) as client, pytest.raises(Refused, match="node 'b', which cannot be reached"):
+        client.sender(pair.queue("plain"))
+    (told,) = [note for note in pair.notes if "cannot be reached" in note]
+    assert f"at {address}, where it says it is (cluster.advertise): " in told
+
+
 def test_a_node_of_another_version_is_told_so(pair: CarriedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrier, "HOLD_MS", 300)
     monkeypatch.setattr(peers.ClusterNode, "_properties", lambda self: {amqp.Symbol(peers.VERSION_PROPERTY): 7})

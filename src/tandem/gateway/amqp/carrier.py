@@ -223,6 +223,8 @@ class LinkCarrier:
         except TimeoutError:
             carried.client_gone(True)
             raise StoreUnavailable(f"it did not answer at {where} within {_CONNECT_SECONDS:g} s") from None
+        except OSError as error:
+            raise StoreUnavailable(f"at {where}, where it says it is (cluster.advertise): {error.strerror or error}") from error
         self._must_be_usable(carried, where)
         self._told.pop(node, None)
         connection.carried[node] = carried
