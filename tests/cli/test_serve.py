@@ -264,6 +264,7 @@ def test_an_interruption_while_it_starts_is_no_traceback(tmp_path: Path) -> None
     code = """
 import os, signal, time
 from tandem.cli import main, running
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that began the tests in the background has it ignored
 running.load = lambda *arguments: (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))
 main.main()
 """
