@@ -373,3 +373,35 @@ async def test_a_jump_of_the_wall_clock_changes_nobodys_health(make_pair, primar
     clock.ms -= 2 * 86_400_000
     await sender.send_messages(ServiceBusMessage("2"))
     assert sender.state is PathState.HEALTHY
+
+
+@pytest.mark.parametrize("body", [None, 5, False, 0, "text", [1, 2], {"a": 1}, b"bytes"])
+async def test_a_value_as_body_is_diverted_though_the_primary_was_never_reached(make_pair, primary, secondary, body):
+    pair = await make_pair()
+    primary.down()
+    message = AmqpAnnotatedMessage(value_body=body)
+    await pair.get_queue_sender("orders").send_messages(message)
+    (stored,) = diverted(secondary)
+    assert unwrap_payload(stored.payload).payload == payload_from_message(message)
+
+
+@pytest.mark.parametrize("body", [[], [[1, 2], ["a"]]])
+async def test_sequences_as_body_are_diverted_though_the_primary_was_never_reached(make_pair, primary, secondary, body):
+    pair = await make_pair()
+    primary.down()
+    message = AmqpAnnotatedMessage(sequence_body=body)
+    await pair.get_queue_sender("orders").send_messages(message)
+    (stored,) = diverted(secondary)
+    assert unwrap_payload(stored.payload).payload == payload_from_message(message)
+
+
+async def test_a_message_that_says_why_it_was_dead_lettered_once_says_so_at_home(make_pair, primary, secondary):
+    """As one that the application took from a dead-letter queue of its own and sends again."""
+    pair = await make_pair()
+    primary.down()
+    words = {"DeadLetterReason": "mine", "DeadLetterErrorDescription": "in my words"}
+    for ttl in (None, datetime.timedelta(hours=1)):
+        await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("x", application_properties=words, time_to_live=ttl))
+    for stored in diverted(secondary):
+        assert decode_message(unwrap_payload(stored.payload).payload).application_properties == words
+        assert decode_message(unwrap_payload(stored.payload, dead_lettered=True).payload).application_properties == {}

@@ -91,7 +91,7 @@ async def _carry_queue(primary: NamespaceTransport, receiver: Receiver, senders:
 async def _send(primary: NamespaceTransport, delivery: ReceivedDelivery, senders: dict[str, Sender]) -> str | None:
     """None if the primary has it now, else why not. Raises what keeps all others from being sent, too."""
     try:
-        unwrapped = unwrap_payload(delivery.payload)
+        unwrapped = unwrap_payload(delivery.payload, dead_lettered=True)
     except EnvelopeError as error:
         return f"{error.reason}: {error.description}"
     path = unwrapped.destination.path

@@ -66,7 +66,7 @@ _BROKER_ANNOTATIONS = frozenset(
 )
 _LOCK_TOKEN = "x-opt-lock-token"
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
-_NAMES = EnvelopeNames(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _DEAD_LETTER_PROPERTIES, _BROKER_ANNOTATIONS, DIVERTED_AT, AFTER, FENCE)
+_NAMES = EnvelopeNames(PATH, SESSION_ID, (TIME_TO_LIVE, SCHEDULED), _BROKER_ANNOTATIONS, DIVERTED_AT, AFTER, FENCE)
 
 
 class EnvelopeError(Exception):
@@ -244,10 +244,11 @@ def _take_ttl(header: dict[str, Any], properties: dict[str, Any]) -> int | None:
     return None if int(ttl) >= _INFINITE_MS else int(ttl)
 
 
-def unwrap_decoded(message: DecodedMessage, ttl_ms: int | None = None) -> tuple[Destination, DecodedMessage]:
+def unwrap_decoded(message: DecodedMessage, ttl_ms: int | None = None, dead_lettered: bool = False) -> tuple[Destination, DecodedMessage]:
     """The message as it was, without aliases and without what the backlog's broker added. `ttl_ms` overrides the carried one."""
     destination = read_aliases(message.application_properties, message.message_annotations)
-    application = {k: v for k, v in message.application_properties.items() if k not in ALIASES and k not in _DEAD_LETTER_PROPERTIES}
+    added = (*ALIASES, *_DEAD_LETTER_PROPERTIES) if dead_lettered else ALIASES
+    application = {k: v for k, v in message.application_properties.items() if k not in added}
     annotations = {k: v for k, v in message.message_annotations.items() if k not in _BROKER_ANNOTATIONS}
     delivery = {k: v for k, v in message.delivery_annotations.items() if k != _LOCK_TOKEN}
     header, properties = dict(message.header), dict(message.properties)
@@ -271,9 +272,12 @@ def wrap_payload(payload: bytes, path: str, diverted_ms: int, after: str | None 
     return wrap_decoded(decode_message(payload), path, diverted_ms, after).encode()
 
 
-def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
-    """Undo `wrap_payload`, from the bytes a receiver got. With `now_ms`, time spent in the backlog counts against the time-to-live."""
-    raw = take_off(payload, _NAMES)
+def unwrap_payload(payload: bytes, now_ms: int | None = None, dead_lettered: bool = False) -> Unwrapped:
+    """Undo `wrap_payload`, from the bytes a receiver got. With `now_ms`, time spent in the backlog counts against the time-to-live.
+
+    `dead_lettered`: it comes from the backlog's dead letters, and says why; else such words are the application's own.
+    """
+    raw = None if dead_lettered else take_off(payload, _NAMES)
     if raw is not None:
         return Unwrapped(Destination(raw.path, raw.session_id, None, None, raw.diverted_ms, raw.after), raw.payload)
     try:
@@ -286,7 +290,7 @@ def unwrap_payload(payload: bytes, now_ms: int | None = None) -> Unwrapped:
         left = time_left(carried, now_ms)
         if left is not None and left <= 0:
             raise EnvelopeError(TTL_EXPIRED, f"time-to-live of {carried.ttl_ms} ms ran out in the backlog, destination {carried.path}")
-    destination, original = unwrap_decoded(message, left)
+    destination, original = unwrap_decoded(message, left, dead_lettered)
     return Unwrapped(destination, original.encode())
 
 

@@ -34,7 +34,6 @@ class EnvelopeNames:
         path: str,
         session_id: str,
         others: tuple[str, ...],
-        dropped: tuple[str, ...],
         annotations: frozenset[str],
         diverted: str,
         after: str,
@@ -44,7 +43,6 @@ class EnvelopeNames:
         self.session_id = session_id.encode()
         self.others = frozenset(name.encode() for name in others)
         """Their values have to be understood: not the common case."""
-        self.dropped = frozenset(name.encode() for name in dropped)
         self.annotations = frozenset(name.encode() for name in annotations)
         self.diverted = diverted.encode()
         self.after = after.encode()
@@ -106,7 +104,7 @@ def _application_properties(payload: bytes, at: int, names: EnvelopeNames) -> tu
                 session = text
         elif name in names.others:
             return None
-        elif name not in names.dropped:
+        else:
             kept.append(payload[at:after])
         at = after
     if not path:

@@ -249,7 +249,8 @@ class PairedSender:
         limit = self._limit(primary_limit or (MESSAGE_BYTES_DEFAULT if self._monitor.health.diverting else _MESSAGE_BYTES_CEILING))
         if primary_limit:
             self._small_bytes_max = max(limit - _HEADER_BYTES_MAX, 0)
-        if sum(map(len, raw.body)) + _HEADER_BYTES_MAX >= limit and len(payload_from_message(raw)) > limit:
+        data = raw._data_body  # None: a value, or sequences, of which nothing is known before they are encoded
+        if (data is None or sum(map(len, data)) + _HEADER_BYTES_MAX >= limit) and len(payload_from_message(raw)) > limit:
             self._counters.message_refused()
             raise MessageSizeExceededError(message=f"the message is larger than {limit} bytes{self._limited_by(limit)}")
 
