@@ -8,6 +8,7 @@ from typing import Final
 from tandem.amqp import EncodeError, Symbol, Timestamp, encode_message, encode_value
 from tandem.amqp.encoder import NULL, compound, described_list, encode_string, encode_symbol, encode_uint
 from tandem.amqp.message import HEADER, PROPERTIES, data_section
+from tandem.model.entity import LATEST_MS
 
 TTL_MS_MAX: Final = 0xFFFF_FFFF
 _SCHEDULE: Final = b"\xa3\x1cx-opt-scheduled-enqueue-time"
@@ -32,8 +33,12 @@ def encode_row(
     time_to_live_ms: int | None = None,
     scheduled_at_ms: int | None = None,
     application_properties: Mapping[str, object] | None = None,
+    created_at_ms: int | None = None,
 ) -> bytes:
-    """One message with a data body. ValueError where a value has no AMQP form."""
+    """One message with a data body. ValueError where a value has no AMQP form.
+
+    A time to live beyond what the header can say needs `created_at_ms`: it is the time from creation to expiry then.
+    """
     parts: list[bytes] = []
     if time_to_live_ms is not None:
         if time_to_live_ms < 1:
@@ -48,7 +53,8 @@ def encode_row(
         parts.append(b"\x00\x53\x72" + compound(0xC1, b"".join(annotations), len(annotations)))
     try:
         fields = [encode_string(message_id), NULL, _text(to), _text(subject), _text(reply_to), _text(correlation_id)]
-        fields += [NULL if content_type is None else encode_symbol(content_type), NULL, NULL, NULL, _text(session_id), NULL]
+        fields += [NULL if content_type is None else encode_symbol(content_type), NULL]
+        fields += [*_lifetime(created_at_ms, time_to_live_ms), _text(session_id), NULL]
         fields.append(_text(reply_to_session_id))
         parts.append(described_list(PROPERTIES, fields))
         if application_properties:
@@ -57,6 +63,14 @@ def encode_row(
         raise ValueError(str(error)) from error
     parts.append(data_section(body))
     return b"".join(parts)
+
+
+def _lifetime(created_at_ms: int | None, time_to_live_ms: int | None) -> tuple[bytes, bytes]:
+    """(expiry, creation) as properties have them."""
+    if created_at_ms is None:
+        return NULL, NULL
+    expires = NULL if time_to_live_ms is None else encode_value(Timestamp(min(created_at_ms + time_to_live_ms, LATEST_MS)))
+    return expires, encode_value(Timestamp(created_at_ms))
 
 
 def _text(value: str | None) -> bytes:

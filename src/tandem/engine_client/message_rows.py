@@ -24,13 +24,15 @@ _PROPERTY_COLUMNS: Final = (
     "correlation_id",
     "content_type",
     "content_encoding",
-    "",
+    "expiry",
     "creation_time",
     "session_id",
     "",
     "reply_to_session_id",
 )
-"""By position in the properties section; the expiry time there is the sender's arithmetic, and group-sequence is not used."""
+"""By position in the properties section; group-sequence is not used."""
+_TTL_MS_MAX: Final = 0xFFFF_FFFF
+"""A header cannot say more: then it is the time from creation to expiry."""
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 MARK: Final = "x-tandem-reader"
 """The application property that marks a message deferred by a reader; it is no property of the sender's."""
@@ -147,6 +149,7 @@ def _row(payload: bytes) -> dict[str, Any]:
 def _properties(payload: bytes, at: int, row: dict[str, Any]) -> None:
     """The list of properties, read in place: most are absent or short strings."""
     count, at = elements_of(payload, at)
+    expiry = 0
     for name in _PROPERTY_COLUMNS[:count]:
         code = payload[at]
         if code == 0x40:
@@ -160,8 +163,12 @@ def _properties(payload: bytes, at: int, row: dict[str, Any]) -> None:
         if name == "creation_time":
             if isinstance(value, Timestamp) and _FIRST_MS <= value <= _LAST_MS:
                 row[name] = int(value)
+        elif name == "expiry":
+            expiry = int(value) if isinstance(value, Timestamp) and _FIRST_MS <= value <= _LAST_MS else 0
         elif name:
             row[name] = value if type(value) is str else _property(name, value)
+    if expiry and row.get("time_to_live_ms") == _TTL_MS_MAX and "creation_time" in row:
+        row["time_to_live_ms"] = max(_TTL_MS_MAX, expiry - row["creation_time"])
 
 
 def _property(name: str, value: object) -> object:

@@ -18,8 +18,9 @@ from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, Stru
 from tandem.engine_client.blocking import TransportError
 from tandem.spark.connector.claims import BatchClaims
 from tandem.spark.connector.connections import drop
-from tandem.spark.connector.options import OptionError, sink_options
+from tandem.spark.connector.options import OptionError, sink_options, source_options
 from tandem.spark.connector.sink import RowsRefused, Written, _Task, check_schema
+from tandem.spark.connector.source import ServiceBusReader
 from tests.acceptance.brokers import Broker
 from tests.spark.house import EXACT, counts, create_queue, ids, take_all, verdict
 
@@ -88,6 +89,41 @@ def test_instants_among_the_properties_stay_instants(west: Broker, name: str, zo
     found = take_all(west, name)
     assert found.column("application_properties") == [[("at", "1900-01-01T12:00:00.000Z")]]
     assert found.column("application_property_types") == [[("at", "timestamp")]]
+
+
+def test_numbers_among_the_properties_keep_their_type(west: Broker, name: str) -> None:
+    create_queue(west, name)
+    kinds = {"byte": pa.int8(), "short": pa.int16(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
+    for kind in kinds.values():
+        write(west, bodies(1, application_properties=pa.array([[("n", 5), ("none", None)]], pa.map_(pa.string(), kind))), queue=name)
+    found = take_all(west, name).column("application_property_types")
+    assert found == [[("n", kind), ("none", "null")] for kind in kinds]
+
+
+def test_a_time_to_live_of_more_than_49_days_is_kept(west: Broker, name: str) -> None:
+    create_queue(west, name)
+    write(west, bodies(1, time_to_live_ms=[60 * 86_400_000]), queue=name)
+    looked = ServiceBusReader(source_options({"connectionString": west.connection_string, "queue": name}))
+    browsed = next(iter(looked.read(looked.partitions()[0])))
+    assert browsed.column("time_to_live_ms").to_pylist() == [60 * 86_400_000]
+    assert take_all(west, name).column("time_to_live_ms") == [60 * 86_400_000]
+
+
+def test_rows_that_cannot_be_read_are_refused_and_the_others_arrive(west: Broker, name: str, tmp_path: Path) -> None:
+    create_queue(west, name)
+    text = pa.array([b"good", b"\xff", b"good"])
+    bad_text = pa.Array.from_buffers(pa.string(), 3, text.buffers())
+    numbers = pa.array([[("n", 1)], [("n", 2)], [("n", 3)]], pa.map_(pa.string(), pa.int64()))
+    kinds = pa.array([[], [], [("n", "binary")]], pa.map_(pa.string(), pa.string()))
+    rows = pa.RecordBatch.from_pydict(
+        {"body": bad_text, "subject": bad_text, "application_properties": numbers, "application_property_types": kinds}
+    )
+    assert write(west, rows, queue=name, onFailure="table", failurePath=str(tmp_path)) == Written(1, 2)
+    (table,) = tmp_path.glob("*.parquet")
+    said = pq.read_table(table, columns=["failed_description"]).column(0).to_pylist()
+    assert ["'subject' has text that is not UTF-8" in one or "'n'" in one for one in said] == [True, True]
+    write(west, pa.RecordBatch.from_pydict({"body": bad_text}), queue=name)
+    assert take_all(west, name).column("body") == [b"good", b"good", b"\xff", b"good"]
 
 
 def test_ids_follow_from_job_partition_and_row_so_a_repeat_vanishes(west: Broker, name: str) -> None:

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +28,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tandem.amqp import Timestamp
+from tandem.amqp import Byte, Float, Int, Short, Timestamp
 from tandem.engine_client.blocking import TransportError
-from tandem.engine_client.message_encoding import encode_row
-from tandem.engine_client.property_text import instant_ms, parse
+from tandem.engine_client.message_encoding import TTL_MS_MAX, encode_row
+from tandem.engine_client.property_text import instant_ms, parse, render
+from tandem.model.clock import SystemClock
 from tandem.spark.connector.claims import TASK, BatchClaims
 from tandem.spark.connector.connections import unreachable
 from tandem.spark.connector.options import OptionError, SinkOptions
@@ -101,16 +102,19 @@ class _SinkRows:
         self._options = options
         self._names = [name for name in names if name in _TAKEN]
         self._id_prefix = id_prefix
+        self._clock = SystemClock()
         self._number = 0
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | ValueError, int]]:
         """(destination, payload or why there is none, place in the batch)."""
         columns = {name: _values(batch.column(name), name) for name in self._names}
+        in_amqp = _in_amqp(batch.column("application_properties").type) if "application_properties" in self._names else _as_it_is
         for at in range(batch.num_rows):
             self._number += 1
             row = {name: values[at] for name, values in columns.items()}
             try:
-                yield self._destination(row), self._payload(row), at
+                _must_be_text(row)
+                yield self._destination(row), self._payload(row, in_amqp), at
             except ValueError as error:
                 yield str(row.get("entity") or self._options.entity), error, at
 
@@ -120,16 +124,18 @@ class _SinkRows:
             raise ValueError("column 'entity' is null and no destination is fixed")
         return str(entity)
 
-    def _payload(self, row: dict[str, Any]) -> bytes:
+    def _payload(self, row: dict[str, Any], in_amqp: Callable[[Any], Any]) -> bytes:
         body = row["body"]
         if body is None:
             raise ValueError("column 'body' is null")
         properties = row.get("application_properties")
         if properties:
             types = dict(row.get("application_property_types") or ())
-            properties = {name: parse(name, value, types[name]) if name in types else _in_amqp(value) for name, value in properties}
+            properties = {name: in_amqp(value) for name, value in properties}
+            properties |= {name: parse(name, render(properties[name])[0], kind) for name, kind in types.items() if name in properties}
+        lives_ms = row.get("time_to_live_ms")
         return encode_row(
-            body.encode() if isinstance(body, str) else body,
+            body,
             row.get("message_id") or f"{self._id_prefix}-{self._number}",
             session_id=row.get("session_id"),
             partition_key=row.get("partition_key"),
@@ -139,21 +145,57 @@ class _SinkRows:
             reply_to=row.get("reply_to"),
             reply_to_session_id=row.get("reply_to_session_id"),
             content_type=row.get("content_type"),
-            time_to_live_ms=row.get("time_to_live_ms"),
+            time_to_live_ms=lives_ms,
+            created_at_ms=self._clock.now_ms() if lives_ms is not None and lives_ms > TTL_MS_MAX else None,
             scheduled_at_ms=row.get("scheduled_enqueue_time"),
             application_properties=properties or None,
         )
 
 
-def _in_amqp(value: Any) -> Any:
-    return Timestamp(instant_ms(value.isoformat())) if isinstance(value, datetime.datetime) else value
+_NARROW: Final = {pa.int8(): Byte, pa.int16(): Short, pa.int32(): Int, pa.float32(): Float}
+"""Types of properties for which Python has no type of its own."""
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _instant(value: datetime.datetime | None) -> Timestamp | None:
+    return None if value is None else Timestamp(instant_ms(value.isoformat()))
+
+
+def _in_amqp(properties: pa.MapType) -> Callable[[Any], Any]:
+    """From a value of such a map to the AMQP type that says the same."""
+    if pa.types.is_timestamp(properties.item_type):
+        return _instant
+    narrow = _NARROW.get(properties.item_type)
+    return _as_it_is if narrow is None else lambda value: None if value is None else narrow(value)
+
+
+def _must_be_text(row: dict[str, Any]) -> None:
+    for name, value in row.items():
+        if isinstance(value, UnicodeDecodeError):
+            raise ValueError(f"column {name!r} has text that is not UTF-8: {value}")
+
+
+def _one(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError as error:
+        return error
 
 
 def _values(column: pa.Array, name: str) -> list[Any]:
+    """As Python has them; a row whose text is not UTF-8, which Spark does not mind, has the error instead."""
     if name == "scheduled_enqueue_time":
         column = column.cast(pa.timestamp("us")) if pa.types.is_timestamp(column.type) and column.type.tz is None else column
         return [None if at is None else at // 1000 for at in column.cast(pa.int64()).to_pylist()]
-    values: list[Any] = column.to_pylist()
+    if name == "body" and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        column = column.cast(pa.binary())
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_one(value) for value in column]
     return values
 
 
