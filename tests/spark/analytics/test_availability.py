@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,23 @@ def test_outages_have_a_beginning_a_failover_and_an_end(tmp_path: Path, spark: A
     [orders] = result.paths
     assert (orders.attempted, orders.achieved, orders.primary_only, orders.met) == (1000, 0.998, 0.97, False)
     assert not result.met
+
+
+def test_a_process_that_is_started_again_under_its_name_counts_on(tmp_path: Path, spark: Any) -> None:
+    from tandem.spark.analytics.availability import availability
+
+    for run, failed in enumerate((4, 3)):
+        log = EventLog(tmp_path / "web-1.events.jsonl", "web-1")
+        counters = Counters()
+        path = counters.path("orders")
+        for sent in (50, 96):
+            path.sent_primary, path.failed = sent, failed
+            log.count(counters, partial(int, NOON + run))
+        log.close()
+    old = [{"at_ms": NOON, "source": "client", "who": "web-2", "kind": "counters", "path": "Orders", "attempted": 5, "failed": 1}]
+    write_lines(tmp_path / "web-2.events.jsonl", old)
+    [orders] = availability(spark, events=[str(tmp_path)]).paths
+    assert (orders.attempted, orders.failed) == (100 + 99 + 5, 4 + 3 + 1)
 
 
 def test_stores_that_were_down_are_listed(tmp_path: Path, spark: Any) -> None:

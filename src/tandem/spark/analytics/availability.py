@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = (
     "at_ms long, source string, who string, namespace string, kind string, path string, detail string, "
-    "attempted long, diverted long, failed long"
+    "run string, attempted long, diverted long, failed long"
 )
 _BAD_STORE: Final = ("store-down", "store-corrupt", "store-suspended", "store-lost", "broker-lost")
 _GOOD_STORE: Final = ("store-up", "store-degraded", "store-elsewhere", "broker-started")
@@ -138,10 +138,10 @@ def _incidents(rows: DataFrame, bad: tuple[str, ...], good: tuple[str, ...]) -> 
 
 
 def _paths(rows: DataFrame, target: float) -> tuple[PathAvailability, ...]:
-    """Counts only grow within a process: its last ones are its sum."""
+    """Counts only grow within a run of a process: its last ones are its sum."""
     told = rows.filter((F.col("kind") == "counters") & F.col("path").isNotNull())
     whole = told.na.fill(0, ["attempted", "diverted", "failed"])
-    counted = whole.groupBy("who", F.lower("path").alias("path"))
+    counted = whole.groupBy("who", "run", F.lower("path").alias("path"))
     last = counted.agg(*[F.max(name).alias(name) for name in ("attempted", "diverted", "failed")])
     summed = last.groupBy("path").agg(*[F.sum(name).alias(name) for name in ("attempted", "diverted", "failed")]).orderBy("path")
     return tuple(

@@ -115,6 +115,6 @@ def events_in(dsn: str) -> list[tuple[Any, ...]]:
     except EngineAway as error:
         raise _refused(dsn, error) from error
     return [
-        (at_ms, "broker", "cluster", None, kind, path, f"node {node}: {detail}", None, None, None)
+        (at_ms, "broker", "cluster", None, kind, path, f"node {node}: {detail}", None, None, None, None)
         for node, at_ms, kind, path, detail in rows
     ]
