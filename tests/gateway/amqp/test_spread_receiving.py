@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem import amqp
+from tandem.stores.memory import MemoryStore
 from tests.cluster.spread import KEYED, SpreadBroker
 from tests.conformance.raw import Raw, Refused, message
 
@@ -84,6 +85,29 @@ def test_a_node_that_goes_takes_its_fragments_along_and_no_others(module_path: P
             with pytest.raises(Refused, match="is away"):
                 sender.send(message("gone", **KEYED[1]))
             assert sorted(arrival.text for arrival in receiver.receive(2)) == ["anywhere", "still"]
+
+
+def test_credit_does_not_stay_with_a_node_that_has_delivered_and_has_no_fragments_any_more(module_path: Path) -> None:
+    with SpreadBroker(module_path / "all-move", {"plain": 1, "sessions": 1}, real_time=True, turns=False) as broker:
+        queue = broker.queue("plain")
+
+        async def lose_all() -> None:
+            server = broker.servers[1]
+            for tenant in server.contexts[0].namespace.stores:
+                if isinstance(tenant.journal, MemoryStore):  # the others are the first node's
+                    tenant.journal.hold_down(True)
+            server.driver.run_housekeeping()
+
+        with Raw(broker.port) as raw, Raw(broker.port) as feeder:
+            feeder.feed(queue, "first", "second", **KEYED[1])
+            receiver = raw.receiver(queue)
+            assert [arrival.text for arrival in receiver.receive(1)] == ["first"]
+            broker.run(lose_all())
+            receiver.link.grant(1)  # it said that it has more, so it is lent this
+            raw.quiet(0.1)
+            feeder.feed(queue, "here", **KEYED[0])
+            raw.until(lambda: bool(receiver.end.deliveries), 5)
+            assert [arrival.text for arrival in receiver.end.deliveries] == ["here"]
 
 
 def test_what_is_there_comes_as_far_as_the_credit_goes_whoever_has_it_and_said_so_first(broker: SpreadBroker) -> None:

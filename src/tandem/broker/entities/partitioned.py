@@ -207,14 +207,12 @@ class PartitionedQueue(Entity):
     def pump(self, now: int) -> None:
         if self.receivers.has_more:
             self.receivers.set_more(False)
-        for part in self.fragments.queues:
-            if not part.rows.backing.suspended:
-                break
-        else:
-            return
         if self.terms.may_receive and not self.terms.deleted and not self.terms.has_sessions:
-            self.receivers.pump(now)
-            if self.receivers.watchers:
+            for part in self.fragments.queues:
+                if not part.rows.backing.suspended:
+                    self.receivers.pump(now)
+                    break
+            if self.receivers.watchers:  # also where nothing is delivered: others may have a use for the credit
                 self.receivers.tell_watchers()
 
     # -- one message ---------------------------------------------------------------------------
