@@ -146,6 +146,20 @@ def test_every_namespace_gets_its_connection_string(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_namespace_that_the_configuration_has_no_more_is_told(tmp_path: Path) -> None:
+    arguments = ("--dev", "--port", "0", "--data", "d")
+    told = []
+    for name in ("shop", "store", "shop"):
+        (tmp_path / "tandem.toml").write_text(f'[[namespace]]\nname = "{name}"\n')
+        with BrokerProcess(tmp_path, *arguments) as broker:
+            told.append([line for line in broker.stop()[1].splitlines() if "is not served" in line])
+    assert told[0] == []
+    assert [len(lines) for lines in told[1:]] == [1, 1]
+    assert f"{tmp_path}/d/shop is not served" in told[1][0]
+    assert f"{tmp_path}/d/store is not served" in told[2][0]
+
+
 def test_data_directory_in_use_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         said = refusal(tmp_path, "--port", "0", "--data", "d")

@@ -107,6 +107,7 @@ def run(
         allow_files(settings.limits)
         if settings.data_dir is not None and settings.cluster is None:
             allow_file_size(settings.stores.segment_bytes)
+            _tell_unserved(settings.data_dir, {namespace.name for namespace in settings.namespaces})
         keys = "the root key is the one given" if configuration.root_key else _keys_command(configuration, directory)
         if configuration.is_several:
             from tandem.cli.workers import serve_workers
@@ -124,6 +125,15 @@ def run(
                 runner.run(_serve(settings, make or functools.partial(make_server, audit), keys, directory, read, issuer))
             except MemoryError:
                 out_of_memory()
+
+
+def _tell_unserved(data: Path, served: set[str]) -> None:
+    """A namespace whose name was changed in the configuration begins empty: whoever looks for its messages hears where they are."""
+    from tandem.stores.engines import METADATA
+
+    for place in sorted(path.parent for path in data.glob(f"*/{METADATA}")):
+        if place.name not in served:
+            note(f"{place} is not served: the configuration has no namespace of this name. Its entities and messages stay as they are")
 
 
 def _keys_command(configuration: Configuration, directory: Path) -> str:
