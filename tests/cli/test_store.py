@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from tandem.model.errors import EntityAlreadyExists
 from tandem.stores.engines import without_stores
+from tandem.testing import Bus
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.operations.conftest import command_line
 
@@ -186,3 +189,33 @@ def test_a_backup_without_one_of_the_stores_is_refused_and_a_damaged_one_is_not_
     occupied = tandem("store", "restore", str(tmp_path / "whole"), str(data))
     assert occupied.returncode == 2
     assert "not empty" in occupied.stderr
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A file system with a data directory that is closed and may only be read, as a snapshot or the disk of a backup is mounted."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system to read from")
+    place = tmp_path / "medium"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        with Bus(data_dir=tmp_path / "data") as bus:
+            bus.create_queue("orders")
+        done = tandem("store", "backup", str(tmp_path / "data"), str(place / "copy"))
+        assert done.returncode == 0, done.stderr
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        yield place / "copy"
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_directory_that_may_only_be_read_is_restored_from_and_copied(read_only: Path, tmp_path: Path) -> None:
+    for command in ("restore", "backup"):
+        done = tandem("store", command, str(read_only), str(tmp_path / command))
+        assert done.returncode == 0, done.stderr
+        with Bus(data_dir=tmp_path / command) as bus, pytest.raises(EntityAlreadyExists):
+            bus.create_queue("orders")
+    assert "nothing has to be changed" in tandem("upgrade", "--check", str(read_only)).stdout

@@ -13,6 +13,7 @@ from tandem.model.errors import BusError, ConfigurationError
 from tandem.stores.backup import backup_together, copy_file
 from tandem.stores.disk import LocalDisk, sync_name
 from tandem.stores.engines import METADATA
+from tandem.stores.metadata_reading import open_for_reading
 from tandem.stores.segment_reader import read_manifest
 from tandem.stores.verify import verify
 
@@ -66,7 +67,7 @@ def _must_be_complete(namespace: Path, stores: list[Path]) -> None:
 def _look_into(metadata: Path) -> tuple[str, list[int]]:
     """(its identity, the stores that have to be there), without changing anything. Metadata of earlier versions knows neither."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{metadata.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+        with contextlib.closing(open_for_reading(metadata)) as db:
             found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
             if found != ["ok"]:
                 raise ConfigurationError(f"{metadata}: is damaged: {'; '.join(found)}")
@@ -83,7 +84,7 @@ def _copy_metadata(source: Path, target: Path) -> None:
     unfinished = target.with_name(target.name + ".tmp")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    with contextlib.closing(sqlite3.connect(source)) as live, contextlib.closing(sqlite3.connect(unfinished)) as copy:
+    with contextlib.closing(open_for_reading(source)) as live, contextlib.closing(sqlite3.connect(unfinished)) as copy:
         live.backup(copy)
     descriptor = os.open(unfinished, os.O_RDWR)
     try:

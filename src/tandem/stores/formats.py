@@ -11,6 +11,7 @@ from pathlib import Path
 from tandem.model.errors import ConfigurationError
 from tandem.stores.blocks import SEGMENT_HEADER_BYTES, VERSION, segment_version
 from tandem.stores.engines import METADATA, stores_in, without_stores
+from tandem.stores.metadata_reading import open_for_reading
 from tandem.stores.migrations import ADDED, MIGRATIONS
 from tandem.stores.segment_files import MANIFEST
 
@@ -49,7 +50,7 @@ def formats_of(data: Path) -> list[Format]:
 
 def _of_metadata(path: Path) -> Format:
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(open_for_reading(path)) as database:
             version = int(database.execute("PRAGMA user_version").fetchone()[0])
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
