@@ -160,6 +160,16 @@ def test_a_namespace_that_the_configuration_has_no_more_is_told(tmp_path: Path) 
     assert f"{tmp_path}/d/store is not served" in told[2][0]
 
 
+@pytest.mark.slow
+def test_a_topic_with_the_name_of_a_queue_that_is_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    arguments = ("--dev", "--port", "0", "--data", "d")
+    (tmp_path / "tandem.toml").write_text(QUEUE)
+    with BrokerProcess(tmp_path, *arguments) as broker:
+        broker.stop()
+    (tmp_path / "tandem.toml").write_text('[[topic]]\nname = "orders"\n[[topic.subscription]]\nname = "all"\n')
+    assert "topic orders: there is a queue of this name, and a queue does not become a topic" in refusal(tmp_path, *arguments)
+
+
 def test_data_directory_in_use_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--port", "0", "--data", "d") as broker:
         said = refusal(tmp_path, "--port", "0", "--data", "d")

@@ -24,7 +24,7 @@ from tandem.model.entity import (
     TopicDescription,
 )
 from tandem.model.entity_json import EntityDescription
-from tandem.model.errors import CatalogBehind, EntityAlreadyExists, EntityNotFound
+from tandem.model.errors import CatalogBehind, EntityAlreadyExists, EntityNotFound, NotAllowed
 from tandem.model.limits import Limits
 from tandem.server.administration_port import NamespaceInfo, Page, RuntimePort
 from tandem.server.catalog_follower import CatalogFollower
@@ -124,6 +124,11 @@ class NamespaceAdmin:
             if self._namespace.find(topic.name) is None:
                 await _created(self.follower is not None, self.create_topic(topic))
         for subscription in wanted.subscriptions:
+            if isinstance(self._namespace.find(subscription.topic), QueueEntity):
+                raise NotAllowed(
+                    f"topic {subscription.topic}: there is a queue of this name, and a queue does not become a topic; "
+                    "delete it, with its messages, before it is a topic in the configuration, or take another name"
+                )
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
                 await _created(self.follower is not None, self.create_subscription(subscription))
         self._coming.clear()
