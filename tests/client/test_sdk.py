@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 
 import pytest
@@ -13,16 +14,19 @@ from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusConnectionError,
+    ServiceBusError,
 )
 
 from tandem.amqp import decode_message
-from tandem.client.errors import NamespaceClosedError, classify
+from tandem.client.errors import NamespaceClosedError, classify, is_unreachable
+from tandem.client.outbox import Outbox
 from tandem.client.sdk import SdkNamespace, as_namespace
 from tandem.client.sdk_codec import payload_from_message
 from tandem.client.sdk_pump import supports_pipelining
 from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 from tandem.testing.bus import Bus
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -315,3 +319,54 @@ async def test_the_installed_sdk_can_be_pipelined(namespace):
 async def test_options_belong_to_a_connection_string(namespace):
     with pytest.raises(ValueError, match="retry_total"):
         SdkNamespace(namespace.client, retry_total=1)
+
+
+NO_AMQP = {
+    "HTTP": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+    "HTML": b"<html>bad gateway</html>",
+    "SMTP": b"220 mail ESMTP\r\n",
+    "AMQP 0-9-1": b"AMQP\x00\x00\x09\x01",
+    "zeros": bytes(64),
+    "no SASL": b"AMQP\x03\x01\x00\x00" + bytes(64),
+}
+
+
+@pytest.mark.parametrize("answer", NO_AMQP.values(), ids=NO_AMQP)
+async def test_a_proxy_that_answers_in_place_of_the_namespace_is_an_outage(answer, tmp_path):
+    """Sends are diverted, or wait in an outbox, and nobody takes the messages for refused."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readexactly(8)
+            writer.write(answer)
+            await reader.read()
+        writer.close()
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"sb://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    namespace = SdkNamespace(f"Endpoint={address};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true")
+    try:
+        alone, *together = [ServiceBusMessage("x") for _ in range(4)]
+        sender = namespace.sender("q")
+        with pytest.raises(ServiceBusError) as caught:
+            await sender.send(alone, 5)
+        assert is_unreachable(caught.value)
+        outcomes = await asyncio.gather(*(sender.send(message, 5) for message in together), return_exceptions=True)
+        assert [is_unreachable(outcome) for outcome in outcomes] == [True] * 3
+        async with Outbox(tmp_path / "outbox.db", namespace) as outbox:
+            await outbox.send("q", ServiceBusMessage("x"))
+            await until(lambda: outbox.counters.retries > 1, what="it is tried again")
+            assert await outbox.pending() == 1 and await outbox.dead_letters() == []
+    finally:
+        await namespace.close()
+        proxy.close()
+
+
+async def test_a_message_that_cannot_be_encoded_is_refused_and_is_no_outage(namespace):
+    sender = namespace.sender("q")
+    await sender.open(10)
+    messages = [ServiceBusMessage("x", application_properties={"n": 2**80}) for _ in range(3)]
+    outcomes = [*await asyncio.gather(sender.send(messages[0], 10), return_exceptions=True)]
+    outcomes += await asyncio.gather(*(sender.send(message, 10) for message in messages[1:]), return_exceptions=True)
+    assert [classify(outcome) for outcome in outcomes] == [Verdict.REFUSED] * 3
+    await sender.send(ServiceBusMessage("y"), 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError, ServiceResponseError
@@ -55,6 +56,12 @@ _UNREACHABLE: tuple[type[BaseException], ...] = (
     OSError,
     TimeoutError,
 )
+
+_SDK_AMQP = "azure.servicebus._pyamqp."
+_READING = frozenset(
+    ("_decode", *(f"_{part}_async" for part in ("transport", "sasl", "connection", "session", "link", "sender", "receiver")))
+)
+"""Modules of the SDK that read what a peer sends."""
 
 
 def condition_of(error: BaseException) -> str:
@@ -112,10 +119,20 @@ def _classify_unnamed(error: ServiceBusError, condition: str) -> Verdict:
     inner = getattr(error, "inner_exception", None)
     if inner is not None and inner is not error:
         # The SDK wraps whatever broke inside a handler whose socket went away, attribute errors included.
-        if isinstance(inner, (OSError, TimeoutError, AttributeError)):
+        if isinstance(inner, (OSError, TimeoutError, AttributeError)) or _is_no_amqp(inner):
             return Verdict.UNREACHABLE
         return classify(inner)
     return Verdict.REFUSED
+
+
+def _is_no_amqp(error: BaseException) -> bool:
+    """The SDK stumbled over what came from the other side: it is no AMQP, as from a proxy that answers in place of the namespace.
+
+    It has the same exceptions for a message that cannot be encoded; where one was raised is all that tells them apart.
+    """
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [name.removeprefix(_SDK_AMQP) for name in modules if name.startswith(_SDK_AMQP)]
+    return bool(inside) and inside[-1].rpartition(".")[2] in _READING and "_encode" not in inside
 
 
 _ENTITY_CONDITIONS: tuple[tuple[type[BaseException], str], ...] = (
