@@ -284,3 +284,12 @@ async def test_closing_the_pair_closes_everything_made_here(make_pair, primary, 
         await sender.send_messages(ServiceBusMessage("x"))
     with pytest.raises(NamespaceClosedError):
         pair.get_queue_sender("q")
+
+
+async def test_a_pair_that_is_closed_leaves_no_task_behind(make_pair):
+    before = asyncio.all_tasks()
+    pair = await make_pair(enable_syphon=True)
+    await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
+    await pair.close()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before

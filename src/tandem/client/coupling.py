@@ -94,10 +94,13 @@ class Coupling:
         self._tell = tell
         self._grace = grace
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
         primary.watch(self._changed)
         secondary.watch(self._changed)
 
     def _changed(self, side: PairSide) -> None:
+        if self._ended:
+            return
         partner = self._secondary if side is self._primary else self._primary
         if side.state is SideState.FAULTED:
             self._fault(partner, side)
@@ -136,7 +139,8 @@ class Coupling:
         task.add_done_callback(self._tasks.discard)
 
     async def end(self) -> None:
-        """Forget what is still waiting; the pair itself is closing."""
+        """Forget what is still waiting, and begin nothing more; the pair itself is closing."""
+        self._ended = True
         for task in tuple(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
