@@ -160,3 +160,30 @@ if "{registered}" == "after":
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (out.returncode, out.stdout, out.stderr) == (0, "closed 1\n", "")
+
+
+def test_an_outbox_takes_messages_and_is_closed_when_the_interpreter_ends(tmp_path):
+    program = f"""
+import atexit, tandem
+from azure.servicebus import ServiceBusMessage
+from tests.client.scripted import ScriptedNamespace
+
+def end():
+    outbox.send("q", ServiceBusMessage("last"))
+    outbox.close()
+    print("closed")
+
+outbox = tandem.Outbox({str(tmp_path / "o.db")!r}, west := ScriptedNamespace("west"))
+outbox.open()
+west.down()
+outbox.send("q", ServiceBusMessage("first"))
+atexit.register(end)
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (out.returncode, out.stdout, out.stderr) == (0, "closed\n", "")
+    with tandem.Outbox(tmp_path / "o.db", west := ScriptedNamespace("west")) as outbox:
+        outbox.flush(10)
+    assert len(west.entity("q").messages) == 2
+    for late in (outbox.pending, outbox.dead_letters, outbox.open, lambda: outbox.retry_dead_letters([1])):
+        with pytest.raises(tandem.NamespaceClosedError, match="the outbox is closed"):
+            late()

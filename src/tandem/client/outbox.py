@@ -118,9 +118,16 @@ class Outbox:
         self._look_again_at = 0.0
         self._opened = False
         self._closed = False
+        self._thread_ended = False
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        if self._thread_ended:
+            raise NamespaceClosedError("the outbox is closed")
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError:
+            return work()  # the interpreter ends, and has ended its threads; somebody still sends, or closes
+        return await done
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -408,4 +415,5 @@ class Outbox:
         await self._target.close()
         if self._opened:
             await self._on_thread(self._store.close)
+        self._thread_ended = True
         self._thread.shutdown(wait=False)

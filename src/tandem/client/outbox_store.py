@@ -123,7 +123,8 @@ class SqliteOutboxStore:
         return self._database
 
     def open(self) -> None:
-        database = sqlite3.connect(self._path, isolation_level=None)
+        # One thread at a time: that of the outbox, and the last one when the interpreter ends.
+        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA busy_timeout=10000")
