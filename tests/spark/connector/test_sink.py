@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, Stru
 
 from tandem.engine_client.blocking import TransportError
 from tandem.spark.connector.claims import BatchClaims
-from tandem.spark.connector.connections import drop
+from tandem.spark.connector.connections import connection, drop
 from tandem.spark.connector.options import OptionError, sink_options, source_options
 from tandem.spark.connector.sink import RowsRefused, Written, _Task, check_schema
 from tandem.spark.connector.source import ServiceBusReader
@@ -211,6 +211,17 @@ def test_an_attempt_that_is_not_heard_of_is_taken_over_from_and_sends_nothing_mo
         with pytest.raises(TransportError, match="in the hands of attempt"):
             first.result(30)  # long before an operation's time is over: there is nothing to wait for
     assert len(ids(take_all(west, name))) <= 14, "what the first had sent, and all of the second"
+
+
+def test_a_worker_that_runs_task_after_task_keeps_no_links(west: Broker, name: str) -> None:
+    """Those of a session are limited, and Spark uses its workers for as long as a query runs."""
+    create_queue(west, name)
+    for partition in range(20):
+        write(west, bodies(3), partition=partition, queue=name)
+        with pytest.raises(RowsRefused):
+            write(west, bodies(3, time_to_live_ms=[1_000, 1_000, 0]), queue=name)
+    where = sink_options({"connectionString": west.connection_string, "queue": name}).where
+    assert len(connection(where).session.links) < 10
 
 
 def test_each_row_may_name_its_destination(west: Broker, name: str) -> None:

@@ -19,7 +19,7 @@ from tandem.client.envelope import FENCE, PATH, TIME_TO_LIVE, wrap_payload
 from tandem.engine_client.blocking import BATCH_FORMAT, BlockingSender, TransportError
 from tandem.engine_client.message_encoding import encode_numbered_batch, encode_row
 from tandem.spark.connector.claims import BatchClaims
-from tandem.spark.connector.connections import drop
+from tandem.spark.connector.connections import connection, drop
 from tandem.spark.connector.leased_batches import LeasedBatches
 from tandem.spark.connector.options import Where
 from tandem.spark.syphon.task import DestinationCount, SyphonTask, SyphonTaskSettings
@@ -69,6 +69,15 @@ def backlog(west: Broker, east: Broker, name: str) -> Iterator[Backlog]:
     found = Backlog(west, east, name)
     yield found
     found.close()
+
+
+def test_a_worker_that_runs_task_after_task_keeps_no_links(backlog: Backlog, west: Broker, east: Broker, name: str) -> None:
+    create_queue(west, name)
+    for round_ in range(20):
+        send(east, name, diverted(2, name, f"{round_}-"))
+        backlog.lease()
+        assert backlog.move()[name].moved == 2
+    assert len(connection(backlog.settings.primary).session.links) < 10
 
 
 def test_messages_arrive_once_in_order_and_as_they_were(west: Broker, east: Broker, backlog: Backlog, name: str) -> None:

@@ -222,6 +222,8 @@ class _Task:
         except BaseException:
             self._release(0)
             raise
+        finally:
+            self._sender.close()
         self._release(_DONE_MS)
         return written
 

@@ -92,6 +92,16 @@ class Senders:
     def all(self) -> list[BlockingSender]:
         return list(self._by_path.values())
 
+    def close(self, where: Where) -> None:
+        """At the end of a task: the connection stays for the next one, and has room for so many links only."""
+        try:
+            for sender in self.all():
+                sender.close()
+        except TransportError as error:
+            log.info("links could not be closed, so their connection is: %s", error)
+            drop(where)
+        self._by_path = {}
+
 
 class TaskSender:
     """One task's way out. `accepted` counts messages; `refused` are for the caller to deal with; anything else raises."""
@@ -135,6 +145,11 @@ class TaskSender:
             self._post(transfer)
         while self._unanswered:
             self._patiently(self._wait)
+
+    def close(self) -> None:
+        if self._senders is not None:
+            self._senders.close(self._where)
+            self._senders = None
 
     # -- one transfer ------------------------------------------------------------------------
 

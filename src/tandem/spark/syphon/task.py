@@ -111,6 +111,8 @@ class SyphonTask:
             drop(self._settings.secondary)
         finally:
             self._claims.release()
+            if self._senders is not None:
+                self._senders.close(self._settings.primary)
         return list(self._counts.values())
 
     def _move_lease(self, lease: str, count: int) -> None:
