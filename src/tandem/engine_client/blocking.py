@@ -40,11 +40,12 @@ _READ_BYTES: Final = 262_144
 _TOKEN_MS: Final = 3_600_000
 BATCH_FORMAT: Final = 0x80013700
 _ACCEPTED: Final = 0x24
+_LINKS_PER_SESSION: Final = 200
 _AWAY: Final = range(500, 600)
 
 
 class BlockingClient(ConnectionHandler):
-    """One connection, one session, used by one thread. Context manager."""
+    """One connection, used by one thread. Context manager."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: float = 30.0, clock: Clock | None = None) -> None:
         self.endpoint = endpoint
@@ -66,8 +67,17 @@ class BlockingClient(ConnectionHandler):
         self._tokens: dict[str, int] = {}
         self._nodes: dict[str, _Requests] = {}
         self._engine.open()
-        self.session: Session = self._engine.begin()
+        self._sessions: list[Session] = [self._engine.begin()]
         self.flush()
+
+    @property
+    def session(self) -> Session:
+        """One with room for links: brokers allow some 250 in each."""
+        found = next((one for one in self._sessions if len(one.links) < _LINKS_PER_SESSION), None)
+        if found is None:
+            found = self._engine.begin()
+            self._sessions.append(found)
+        return found
 
     def __enter__(self) -> BlockingClient:
         return self

@@ -307,6 +307,19 @@ def test_sessions_are_never_split_over_tasks(west: Broker, name: str) -> None:
     query.die()
 
 
+def test_a_stream_may_read_more_entities_than_a_session_has_room_for(west: Broker, name: str) -> None:
+    names = [f"{name}-{n}" for n in range(130)]
+    create_queue(west, *names)
+    for one in (names[0], names[-1]):
+        send(west, one, messages(3, one))
+    query = Query(west, entities=",".join(names))
+    query.reader.prepareForTriggerAvailableNow()
+    query.next()
+    assert len(query.read()) == 6
+    assert not query.plan()
+    query.die()
+
+
 def test_several_entities_subscriptions_and_dead_letters_in_one_stream(west: Broker, name: str) -> None:
     create_queue(west, f"{name}-q")
     with administration(west) as admin:
