@@ -14,7 +14,11 @@ from tandem import amqp
 from tandem.amqp.connection import Connection
 from tandem.amqp.link import Link
 from tandem.gateway.amqp import carrier
+from tandem.gateway.amqp.carrier import LinkCarrier
+from tandem.gateway.amqp.carrying import CarriedConnection
+from tandem.gateway.amqp.connection import PeerConnection
 from tandem.gateway.amqp.peer_door import CarriedClient
+from tandem.gateway.amqp.spread_receiving import SpreadReceiving
 from tests.cluster.carried import CarriedBroker
 from tests.conformance.raw import Raw, Refused, message, token_for
 
@@ -200,6 +204,26 @@ def test_an_attach_that_its_owner_is_answering_when_the_store_moves_is_refused_a
         pair.on_loop(lambda owner: pair.owners.move("b"))
         other.feed(queue, "one")
         assert [arrival.text for arrival in other.receiver(queue).receive()] == ["one"], "nobody who cannot take it has it"
+
+
+def test_a_receiver_whose_fragments_came_to_several_nodes_while_it_was_attached_draws_from_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CarriedBroker(tmp_path, {"partitioned": 1}, real_time=True) as pair, Raw(pair.port) as client:
+        connected = LinkCarrier._continued
+
+        async def one_moves_meanwhile(self: LinkCarrier, connection: PeerConnection, node: str) -> CarriedConnection | None:
+            found = await connected(self, connection, node)
+            monkeypatch.setattr(pair.owners, "owner", lambda store: "c" if store == 1 else "b")
+            return found
+
+        monkeypatch.setattr(LinkCarrier, "_continued", one_moves_meanwhile)
+        client.receiver(pair.queue("partitioned"))
+        (connection,) = pair.server.contexts[0].connections
+        assert isinstance(connection, PeerConnection)
+        (receiving,) = [link.handler for link in connection.links]
+        assert isinstance(receiving, SpreadReceiving)
+        assert receiving.nodes == {"b", "c"}
 
 
 def test_a_client_that_waits_for_a_session_hears_of_the_cut_and_may_wait_again(pair: CarriedBroker) -> None:

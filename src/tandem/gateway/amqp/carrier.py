@@ -131,8 +131,8 @@ class LinkCarrier:
         while not connection.gone and link.state == ATTACH_RECEIVED:
             changed = self._changed
             owner = self._ownership.owner(store)
-            front = self._context.namespace.front(address)
-            if front is not None and not is_of_session(link) and self._is_spread(front):
+            front = None if is_of_session(link) else self._context.namespace.front(address)
+            if front is not None and self._is_spread(front):
                 connection.turn.begin()
                 self.spread.attach(connection, link, address, right, front)
                 return
@@ -142,6 +142,8 @@ class LinkCarrier:
                 return
             if owner is not None:
                 carried = await self._continued(connection, owner)
+                if front is not None and self._is_spread(front):
+                    continue  # a store has moved meanwhile: one node alone would leave out what others have
                 if carried is not None and self._ownership.owner(store) == owner:
                     connection.turn.begin()
                     if not connection.gone and link.state == ATTACH_RECEIVED:
