@@ -178,6 +178,8 @@ def test_a_backup_without_one_of_the_stores_is_refused_and_a_damaged_one_is_not_
     assert refused.returncode == 2
     assert "store-1 is not there" in refused.stderr
     (tmp_path / "away").rename(data / "tandem/store-1")
+    inside = tandem("store", "backup", str(data), str(data / "tandem/store-9"))
+    assert (inside.returncode, "is inside of" in inside.stderr, (data / "tandem/store-9").exists()) == (2, True, False)
     assert tandem("store", "backup", str(data), str(tmp_path / "whole")).returncode == 0
     segment = next(path for path in (tmp_path / "whole").glob("*/store-*/*.seg") if b"two" in path.read_bytes())
     content = segment.read_bytes()

@@ -124,6 +124,8 @@ def backup(
     """
     if target.exists():
         raise ConfigurationError(f"{target} exists already; name a new directory")
+    if target.resolve().is_relative_to(directory.resolve()):
+        raise ConfigurationError(f"{target} is inside of {directory}, which a broker reads; name a directory elsewhere")
     copied = [_told(line, as_json) for line in copy_data(directory, target, stores_below(directory))]
     if as_json:
         print(json.dumps({"backup": str(target), "copied": copied}))

@@ -266,10 +266,8 @@ class Outbox:
         if found is None:
             return False
         rows, last_id = found
-        if window.take(rows):
+        if window.take(rows, last_id):
             self._idle.clear()
-        if last_id:
-            window.read_to = max(window.read_to, last_id)
         if again:
             self._look_again_at = clock() + max(self.settings.poll, (clock() - began) / _LOOK_SHARE)
         return True

@@ -13,8 +13,17 @@ from tandem.client.sdk import as_namespace
 @dataclass(slots=True, eq=False)
 class _Open:
     sender: Any
+    is_seam: bool
+    """One of ours: no sender of the SDK, nor one that looks like it."""
     sends: int = 0
     """Under way."""
+
+    async def send(self, outgoing: Any, timeout: float) -> None:
+        self.sends += 1
+        try:
+            await (self.sender.send(outgoing, timeout) if self.is_seam else self.sender.send_messages(outgoing, timeout=timeout))
+        finally:
+            self.sends -= 1
 
 
 class OutboxTarget:
@@ -33,19 +42,14 @@ class OutboxTarget:
     async def deliver(self, entity: str, messages: list[AmqpAnnotatedMessage], timeout: float) -> None:
         outgoing: Any = messages if len(messages) > 1 else messages[0]
         await self._make_room(entity)
-        made = self._senders.pop(entity, None) or _Open(self._make(entity))
+        made = self._senders.pop(entity, None) or self._make(entity)
         self._senders[entity] = made
-        made.sends += 1
-        try:
-            if self._namespace is not None:
-                await made.sender.send(outgoing, timeout)
-            else:
-                await made.sender.send_messages(outgoing, timeout=timeout)
-        finally:
-            made.sends -= 1
+        await made.send(outgoing, timeout)
 
-    def _make(self, entity: str) -> Any:
-        return self._namespace.sender(entity) if self._namespace is not None else self._maker.get_queue_sender(entity)
+    def _make(self, entity: str) -> _Open:
+        if self._namespace is not None:
+            return _Open(self._namespace.sender(entity), True)
+        return _Open(self._maker.get_queue_sender(entity), False)
 
     async def _make_room(self, entity: str) -> None:
         if entity in self._senders or len(self._senders) < self._senders_max:

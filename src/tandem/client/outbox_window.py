@@ -46,8 +46,9 @@ class Window:
             self.left_out -= back
             self.read_to = 0
 
-    def take(self, found: Iterable[Kept]) -> int:
-        """How many of the rows that were read are new, and here now."""
+    def take(self, found: Iterable[Kept], read_to: int) -> int:
+        """How many of the rows that were read are new, and here now. `read_to`: no other row up to there is of interest."""
+        self.read_to = max(self.read_to, read_to)
         known = self.known()
         taken = 0
         for kept in found:
