@@ -37,14 +37,25 @@ class Appends:
     """What they cost the process of the engine that takes them, in processor time."""
 
     def __init__(self, dsn: str) -> None:
-        with psycopg.connect(dsn) as connection:
-            found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tandem 1 %'").fetchall()
-        self._spent = Path(f"/proc/{found[0][0]}/schedstat")
+        self._dsn = dsn
+        self._process = self._find()
+        self._before = 0
+        """What earlier ones of those processes took."""
         self._seen: list[tuple[int, int]] = []
+
+    def _find(self) -> int:
+        with psycopg.connect(self._dsn) as connection:
+            found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tandem 1 %'").fetchall()
+        return int(found[0][0])
 
     def look(self, blocks: int) -> None:
         """`blocks`: the number of the last one; 0 in a segment that has just been begun."""
-        self._seen.append((int(self._spent.read_text().split()[0]), max(blocks, self._seen[-1][1] if self._seen else 0)))
+        spent, written = self._seen[-1] if self._seen else (0, 0)
+        process = self._find()
+        if process != self._process:  # the node connected again
+            self._process, self._before = process, spent
+        spent = self._before + int(Path(f"/proc/{process}/schedstat").read_text().split()[0])
+        self._seen.append((spent, max(blocks, written)))
 
     def slower(self) -> float:
         """The last third against the first."""

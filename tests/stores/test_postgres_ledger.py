@@ -172,6 +172,33 @@ def test_a_read_of_bodies_takes_parts_of_several_blocks_in_the_order_asked_for(c
     held.close()
 
 
+@pytest.mark.parametrize("how", ["prepare_segment", "begin_segment"])
+def test_a_segment_that_somebody_is_just_making_is_used(cluster_dsn: str, how: str) -> None:
+    held = opened(cluster_dsn, "a")
+    with psycopg.connect(cluster_dsn) as making, psycopg.connect(cluster_dsn, autocommit=True) as looking:
+        columns = "(number bigint PRIMARY KEY, epoch bigint NOT NULL, at int NOT NULL, entry bytea NOT NULL, block bytea NOT NULL)"
+        making.execute(f"CREATE TABLE {held._table(2)} {columns}")
+        failed: list[BaseException] = []
+
+        def use() -> None:
+            try:
+                getattr(held, how)(2)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        while not looking.execute(waits).fetchall()[0][0]:
+            time.sleep(0.01)
+        making.commit()
+        thread.join(30)
+    assert (thread.is_alive(), failed) == (False, [])
+    held.begin_segment(2)
+    held.append(2, 1, 64, b"entry", b"block")
+    held.close()
+
+
 def test_a_segment_that_is_being_read_is_dropped_later(cluster_dsn: str) -> None:
     held = opened(cluster_dsn, "a")
     append(held, 1)

@@ -21,6 +21,8 @@ from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection,
 STORE_COLUMNS: Final = "id, namespace, number, journal, format, epoch, owner, incarnation, wanted, first_segment, last_segment, first_block"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _DISK_FULL: Final = "53100"
+_MADE_MEANWHILE: Final = ("42P07", "23505")
+"""A table that another session was making, and has made: the second of them is PostgreSQL's own index of tables."""
 _RESERVE_ROW_BYTES: Final = 65_536
 _ACQUIRE_TRIES: Final = 5
 _RELEASE_SECONDS: Final = 2.0
@@ -225,11 +227,15 @@ class PostgresLedger:
         found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
         if found is not None and found[0]:
             return  # IF NOT EXISTS would say so in a notice
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {table} (number bigint PRIMARY KEY, epoch bigint NOT NULL, at int NOT NULL, entry bytea NOT NULL, "
-            "block bytea NOT NULL) WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
-            prepare=False,
-        )
+        try:
+            connection.execute(
+                f"CREATE TABLE {table} (number bigint PRIMARY KEY, epoch bigint NOT NULL, at int NOT NULL, entry bytea NOT NULL, "
+                "block bytea NOT NULL) WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
+                prepare=False,
+            )
+        except EngineAway as error:
+            if sqlstate_of(error) not in _MADE_MEANWHILE:
+                raise
         connection.execute(
             f"ALTER TABLE {table} ALTER entry SET STORAGE EXTERNAL, ALTER block SET STORAGE EXTERNAL",
             prepare=False,
