@@ -125,7 +125,9 @@ def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accep
         thread.join(60)
         assert sent == [True], "and it goes on by itself"
         assert sorted(receive_all(broker.connection_string)) == ["before", "while it was gone"]
-        assert "epoch 2" not in cluster.command("status", "--seconds", "0"), "without a takeover"
+        told = cluster.command("status", "--seconds", "0")
+        assert "epoch 2" not in told, "without a takeover"
+        assert "silent for 0 s" in told, "nobody is called silent who was not listened to"
         assert 'tandem_cluster_doubts_total{end="landed"} 0.0' not in metrics_of(broker), "what nobody was told of had landed"
     finally:
         cluster.close()

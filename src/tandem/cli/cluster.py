@@ -154,7 +154,7 @@ def status(
         typer.echo(json.dumps(found, indent=2))
         return
     for node in found["nodes"]:
-        state = "beats" if node["beats"] else "silent"
+        state = "beats" if node["beats"] else f"silent for {seconds:g} s"
         address = f", peers at {node['address']}" if node["address"] else ""
         typer.echo(f"node {node['name']}: {state}, version {node['version']}{address}{', draining' if node['draining'] else ''}")
     for one in found.get("engines", ()):
