@@ -44,9 +44,12 @@ class Appends:
         self._seen: list[tuple[int, int]] = []
 
     def _find(self) -> int:
-        with psycopg.connect(self._dsn) as connection:
-            found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tandem 1 %'").fetchall()
-        return int(found[0][0])
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while True:
+                found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tandem 1 %'").fetchall()
+                if found:
+                    return int(found[0][0])
+                time.sleep(0.01)  # it is just connecting again
 
     def look(self, blocks: int) -> None:
         """`blocks`: the number of the last one; 0 in a segment that has just been begun."""

@@ -21,8 +21,8 @@ from tandem.stores.postgres_connection import UNDEFINED_TABLE, EngineConnection,
 STORE_COLUMNS: Final = "id, namespace, number, journal, format, epoch, owner, incarnation, wanted, first_segment, last_segment, first_block"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _DISK_FULL: Final = "53100"
-_MADE_MEANWHILE: Final = ("42P07", "23505")
-"""A table that another session was making, and has made: the second of them is PostgreSQL's own index of tables."""
+_MADE_MEANWHILE: Final = ("42P07", "42710", "23505")
+"""Another session was making the table, and has made it: the table is there, the type of its rows, or PostgreSQL's own row about either."""
 _RESERVE_ROW_BYTES: Final = 65_536
 _ACQUIRE_TRIES: Final = 5
 _RELEASE_SECONDS: Final = 2.0
