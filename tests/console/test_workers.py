@@ -43,6 +43,15 @@ def console(browser: Browser, broker: BrokerProcess) -> Iterator[None]:
     browser.check_quiet()
 
 
+def workers(browser: Browser) -> list[list[str]]:
+    script = "return [...document.querySelectorAll('[aria-label=Workers] tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+    return list(browser.run(script))
+
+
+def number(text: str) -> float:
+    return float(re.sub(r"[^0-9.]", "", text))
+
+
 def figure(browser: Browser, label: str) -> str:
     script = "return [...document.querySelectorAll('.figure')].map(f => [f.querySelector('dt').innerText, f.querySelector('dd').innerText])"
     return str(dict(browser.run(script)).get(label, ""))
@@ -56,13 +65,12 @@ def test_the_overview_and_its_charts_are_of_all_workers_together(browser: Browse
     assert f"active {total}" in chart
     assert "bad" not in [alarm["level"] for alarm in browser.api("GET", "overview")["alarms"]], "of workers that answer, and their stores"
     assert browser.text().count("\nup") + browser.text().count(" up") >= 4 and "elsewhere" not in browser.text()
-    rows = browser.run(
-        "return [...document.querySelectorAll('[aria-label=Workers] tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
-    )
+    rows = workers(browser)
     assert [row[:2] for row in rows] == [["worker-0", "store-0, store-2"], ["worker-1", "store-1, store-3"]]
     assert sum(int(row[4]) for row in rows) == int(total) and all(int(row[4]) for row in rows)
-    memory = [float(re.sub(r"[^0-9.]", "", row[6])) for row in rows]
-    assert abs(float(re.sub(r"[^0-9.]", "", figure(browser, "Memory"))) - sum(memory)) < 2
+    browser.until(
+        "memory is that of both", lambda: abs(number(figure(browser, "Memory")) - sum(number(row[6]) for row in workers(browser))) < 2
+    )
     browser.axe()
 
 

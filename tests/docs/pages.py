@@ -31,7 +31,7 @@ RUN = frozenset({"bash", "console", "python", "toml"})
 NOT_RUN = frozenset({"text", "go", "java", "xml", "yaml", "json", "sql", "ini"})
 END = "--- end of block ---"
 READY_SECONDS = 100
-BLOCK_SECONDS = 400
+BLOCK_SECONDS = 900
 
 _FENCE = re.compile(r"(?P<comment><!-- [^\n]*-->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (file|not run|first): (.*?) -->")

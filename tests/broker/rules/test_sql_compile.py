@@ -103,6 +103,7 @@ CONDITIONS: st.SearchStrategy[Tree] = st.recursive(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @settings(max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(CONDITIONS, SYSTEMS, USERS)
 def test_a_compiled_condition_says_what_the_plain_evaluator_says(tree: Tree, system: dict[str, object], user: dict[str, object]) -> None:
