@@ -80,6 +80,10 @@ class CrashingBroker:
         await process.wait()
         self.kills += 1
 
+    async def end(self) -> None:
+        """The last kill: how clients learn that it is over, wherever they are."""
+        await self.kill()
+
     async def stop(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
@@ -262,6 +266,7 @@ class Kills:
     """The storm: lets the broker live for a moment, kills it, starts it again; now and then it dies while it starts."""
 
     patience_seconds = 20.0
+    more_kills_max = 5
 
     def __init__(
         self, broker: CrashingBroker, stories: list[Story], dice: random.Random, life_seconds: tuple[float, float], mercy: float = 0.3
@@ -274,6 +279,7 @@ class Kills:
         self._life_seconds = life_seconds
 
     async def rage(self, kills: int) -> None:
+        """At least so many; a few more, with mercy, while there are some whom no kill met."""
         while self._broker.kills < kills:
             await asyncio.sleep(self._dice.uniform(*self._life_seconds))
             if self._dice.random() < self._mercy:
@@ -284,6 +290,20 @@ class Kills:
                 await asyncio.sleep(self._dice.uniform(0.1, 0.7))
                 await self._kill()
             await self._broker.start()
+        for _ in range(self.more_kills_max):
+            if await self._everybody_was_met(kills):
+                return
+            await self._everybody_gets_something()
+            await self._kill()
+            await self._broker.start()
+
+    async def _everybody_was_met(self, kills: int) -> bool:
+        """Each did something, and got something back that was in the broker when it died."""
+        checkers = [checker for story in self._stories for checker in story.checkers()]
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: all(checker.seen > kills and checker.recovered > 0 for checker in checkers), self.patience_seconds / 4)
+            return True
+        return False
 
     async def _everybody_gets_something(self) -> None:
         """On a slow machine some would never come to anything between two kills."""
@@ -312,8 +332,7 @@ async def run_stories(stories: list[Story], broker: CrashingBroker, kills: Kills
         await _drained(stories, broker, time.monotonic() + drain_seconds_max)
         for story in stories:
             story.ended = True
-        # Actors wait for messages that will not come: a last kill is how they learn.
-        await broker.kill()
+        await broker.end()
 
 
 async def _drained(stories: list[Story], broker: CrashingBroker, deadline: float) -> None:

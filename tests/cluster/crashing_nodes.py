@@ -163,10 +163,6 @@ class SpreadPair(CarryingPair):
     """Both nodes, each with some of the stores; clients begin at the one that has fewer. In turn that one is killed while the line between
     both is cut, that one alone, and the other one."""
 
-    def __init__(self, directory: Path, dsn: str, kills: int) -> None:
-        super().__init__(directory, dsn)
-        self._wanted = kills
-
     async def start(self) -> None:
         await super().start()
         await until(lambda: set(self._owners()) == set(self._nodes), 60, "stores with both nodes")
@@ -184,9 +180,6 @@ class SpreadPair(CarryingPair):
         return True
 
     async def kill(self) -> None:
-        if self.kills >= self._wanted:  # that is how clients learn that it is over, wherever they are
-            await asyncio.gather(*(node.kill() for node in self._nodes.values() if node.running))
-            return
         what = next(self._turns)
         if what == "cut":
             for line in self._lines.values():
@@ -195,3 +188,6 @@ class SpreadPair(CarryingPair):
             self._serving = self._carrying  # it is the one that is killed
         await Pair.kill(self)
         self.done.append(what)
+
+    async def end(self) -> None:
+        await asyncio.gather(*(node.kill() for node in self._nodes.values() if node.running))

@@ -42,7 +42,7 @@ async def test_nothing_is_lost_or_doubled_by_links_that_were_carried_when_either
 async def test_nothing_is_lost_or_doubled_when_the_stores_of_a_namespace_are_with_two_nodes_and_either_is_killed(
     tmp_path: Path, spread_dsn: str
 ) -> None:
-    pair = SpreadPair(tmp_path, spread_dsn, KILLS)
+    pair = SpreadPair(tmp_path, spread_dsn)
     # a transaction is about entities of one node
     await crash_again_and_again(
         pair, KILLS, mercy=0.8, stories_told=[story for story in EVERYTHING if story not in (Deferred, Transactional)]

@@ -196,6 +196,11 @@ class Checker:
         return self._seen
 
     @property
+    def recovered(self) -> int:
+        """Delivered so far after a crash that they were in the broker for."""
+        return self._recovered
+
+    @property
     def open_count(self) -> int:
         return sum(self.is_open(key) for key in self._fates)
 
