@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tandem.engine_client.blocking import TransportError
 from tandem.spark.connector.options import OptionError
 from tests.acceptance.brokers import Broker
 from tests.spark.connector.test_source import MODES, Query, no_connection_outlives_its_test, queue
-from tests.spark.house import administration, counts, create_queue, messages, send
+from tests.spark.house import administration, connect, counts, create_queue, messages, send
 
 __all__ = ["no_connection_outlives_its_test", "queue"]
 
@@ -109,6 +110,29 @@ def test_a_checkpoint_of_another_namespace_costs_no_message(west: Broker, east: 
     first = Query(west, queue=queue, mode=mode)
     assert run(first) == named(5, "west")
     assert run(Query(east, first.log, queue=queue, mode=mode)) == named(5, "east")
+
+
+def test_a_checkpoint_of_another_namespace_deletes_nothing_that_somebody_else_deferred_there(
+    west: Broker, east: Broker, queue: str
+) -> None:
+    send(west, queue, messages(5, "west"))
+    first = Query(west, queue=queue, mode="defer")
+    first.next()
+    assert first.read() == named(5, "west")
+    create_queue(east, queue)
+    send(east, queue, messages(5, "east"))
+    with connect(east) as client:
+        tokens = [token for token, _ in client.receive(queue, 5, 5.0)]
+        client.request(queue, "com.microsoft:update-disposition", {"disposition-status": "defered", "lock-tokens": client.uuids(tokens)})
+    other = Query(east, first.log, queue=queue, mode="defer")
+    with pytest.raises(TransportError, match="never deferred by this query"):
+        other.read()
+    other.reader.commit(other.log[-1])
+    later = Query(east, first.log, queue=queue, mode="defer")
+    assert not later.plan()
+    assert counts(east, queue)["deferred"] == 5
+    for query in (first, other, later):
+        query.die()
 
 
 @MODES

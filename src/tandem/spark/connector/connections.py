@@ -19,7 +19,8 @@ _cached: dict[Where, BlockingClient] = {}
 
 PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 5.0
-_LOST = ("com.tandem:lease-lost", "com.tandem:claim-lost")
+LEASE_LOST = "com.tandem:lease-lost"
+_LOST = (LEASE_LOST, "com.tandem:claim-lost")
 """Somebody else has what was ours: to wait brings nothing back."""
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_rows import MARK, mark_of, sequence_number_of, state_of
 from tandem.model.ranges import pack_ranges, unpack_ranges
+from tandem.spark.connector.connections import LEASE_LOST
 from tandem.spark.connector.offsets import BatchShare, cut
 from tandem.spark.connector.options import Where
 from tandem.spark.connector.peek import peek_from
@@ -33,6 +35,8 @@ class DeferredBatches:
         self._entities: Sequence[str] = ()
         self._doubtful: set[str] = set()
         """Entities of which messages may have been deferred unheard."""
+        self._strange: dict[str, set[int]] = defaultdict(set)
+        """Logged in the checkpoint and not deferred by this query: gone, or another's message if the checkpoint is of another namespace."""
 
     @property
     def client(self) -> BlockingClient:
@@ -54,14 +58,17 @@ class DeferredBatches:
         self._entities, self._query = entities, query
         for entity in entities:
             logged = {number for share in known if share.entity == entity for number in unpack_ranges(share.ranges)}
-            self._look(entity, logged)
+            self._strange[entity] = logged - self._look(entity, logged)
 
-    def _look(self, entity: str, logged: set[int]) -> None:
-        found = [number for number in self._marked(entity) if number not in logged]
+    def _look(self, entity: str, logged: set[int]) -> set[int]:
+        """What this query has deferred there; of it, what was never logged comes next."""
+        marked = self._marked(entity)
+        found = [number for number in marked if number not in logged]
         if found:
             log.warning("%d messages of %s were deferred by this query and never logged: they come next", len(found), entity)
         self._orphans[entity] = found
         self._doubtful.discard(entity)
+        return set(marked)
 
     def _marked(self, entity: str) -> list[int]:
         """What this query has deferred there."""
@@ -89,6 +96,7 @@ class DeferredBatches:
                 wait = 0.05
             self._orphans[entity] = orphans[most:]
             if numbers:
+                self._strange[entity].difference_update(numbers)
                 ranges = pack_ranges(sorted(numbers))
                 shares[entity] = BatchShare(entity, "", len(numbers), ranges, cut(len(numbers), self._messages_per_task))
                 wait = 0.05
@@ -110,10 +118,17 @@ class DeferredBatches:
 
     def secure(self, shares: Sequence[BatchShare]) -> None:
         """Deferred messages stay where they are until somebody asks for them by number."""
+        for share in shares:
+            strange = self._strange[share.entity].intersection(unpack_ranges(share.ranges))
+            if strange:
+                said = f"message {min(strange)} of {share.entity} is gone, or was never deferred by this query"
+                raise TransportError(LEASE_LOST, f"{said}: is the checkpoint of another namespace?")
 
     def complete(self, shares: Iterable[BatchShare]) -> None:
         for share in shares:
-            for part in _parts(unpack_ranges(share.ranges), _DELETE_MAX):
+            strange = self._strange[share.entity]
+            ours = [number for number in unpack_ranges(share.ranges) if number not in strange]
+            for part in _parts(ours, _DELETE_MAX):
                 self._delete(share.entity, part)
 
     def _delete(self, entity: str, numbers: list[int]) -> None:

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tandem.engine_client.blocking import BlockingClient, Pending, TransportError
-from tandem.spark.connector.connections import unreachable
+from tandem.spark.connector.connections import LEASE_LOST, unreachable
 from tandem.spark.connector.offsets import BatchShare, cut
 from tandem.spark.connector.options import Where
 
 log = logging.getLogger("tandem.spark")
 
-LEASE_LOST = "com.tandem:lease-lost"
 _GRACE_SECONDS = 0.02
 """When one entity has answered, others that have messages answer within this time."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_rows import sequence_number_of
 from tandem.model.ranges import unpack_ranges
-from tandem.spark.connector.connections import patiently
+from tandem.spark.connector.connections import LEASE_LOST, patiently
 from tandem.spark.connector.offsets import BatchShare
 from tandem.spark.connector.options import Where
 
@@ -48,5 +48,5 @@ def peek_deferred(where: Where, share: BatchShare, start: int, end: int) -> Iter
                 del missing[number]
                 found.append((None, payload))
         if first in missing:
-            raise TransportError("com.tandem:lease-lost", f"message {first} of {share.entity} is gone: somebody else has settled it")
+            raise TransportError(LEASE_LOST, f"message {first} of {share.entity} is gone: somebody else has settled it")
         yield found

@@ -143,9 +143,9 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         """Once per run: what a driver that died had set aside and never logged is given back. `end` was logged and not committed."""
         if self._begun:
             return
-        self._complete(batches, start)
         known = [] if end is None else list(end.shares.values())
-        batches.begin(self.options.entities, (end or start).query, known)
+        batches.begin(self.options.entities, (end or start).query, [*start.shares.values(), *known])
+        self._complete(batches, start)
         batches.secure(known)
         if self._targets is not None:
             # Whatever is there now, in whoever's hands, is what "available now" means; the batch that runs again is counted already.

@@ -18,8 +18,8 @@ from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.model.backoff import Backoff
 from tandem.model.clock import SystemClock
 from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
-from tandem.spark.connector.connections import unreachable
-from tandem.spark.connector.leased_batches import LEASE_LOST, LeasedBatches
+from tandem.spark.connector.connections import LEASE_LOST, unreachable
+from tandem.spark.connector.leased_batches import LeasedBatches
 from tandem.spark.connector.offsets import BatchShare
 from tandem.spark.connector.options import OptionError, Options, Where
 from tandem.spark.syphon.refusing_destinations import RefusingDestinations

@@ -13,7 +13,7 @@ from tandem.client.precedence import DivertedMessage
 from tandem.engine_client.blocking import BATCH_FORMAT, BlockingClient, BlockingSender, Pending, TransportError
 from tandem.engine_client.message_encoding import encode_numbered_batch
 from tandem.spark.connector.claims import CLAIM_MS, BatchClaims
-from tandem.spark.connector.connections import connection, drop, patiently, unreachable
+from tandem.spark.connector.connections import LEASE_LOST, connection, drop, patiently, unreachable
 from tandem.spark.connector.lease_reading import Message, read_lease
 from tandem.spark.connector.options import Where
 from tandem.spark.connector.task_sender import Senders, post
@@ -126,7 +126,7 @@ class SyphonTask:
                     break
             self._finish_settling()
         except TransportError as error:
-            if error.condition != "com.tandem:lease-lost":
+            if error.condition != LEASE_LOST:
                 raise
             # It lapsed: its messages are in the queue again and come with another lease.
             log.warning("%s: %s", self._queue, error)
