@@ -81,9 +81,9 @@ def reconcile(
     delayed_after_ms = _milliseconds(delayed_after)
     if not journals and sent is None and received is None:
         raise ConfigurationError("nothing to reconcile: give --primary and --secondary, --engine, or --sent and --received")
-    from tandem.spark.analytics.reconcile import reconcile as job
-
     with _session("tandem reconcile", master) as spark:
+        from tandem.spark.analytics.reconcile import reconcile as job
+
         result = job(
             spark,
             journals=journals or None,
@@ -142,9 +142,9 @@ def _counted_cost(
     paths: int | None,
     master: str | None,
 ) -> Cost:
-    from tandem.spark.analytics.cost import cost as job
-
     with _session("tandem cost", master) as spark:
+        from tandem.spark.analytics.cost import cost as job
+
         return job(
             spark,
             meters=meters,
@@ -166,9 +166,9 @@ def availability(
     """
     if not events and not engine:
         raise ConfigurationError("give --events, files of events or directories that hold them, or --engine, that of a cluster")
-    from tandem.spark.analytics.availability import availability as job
-
     with _session("tandem availability", master) as spark:
+        from tandem.spark.analytics.availability import availability as job
+
         result = job(spark, events=[*(str(one) for one in events or ()), *_engines(engine)], target=target)
     if as_json:
         print(json.dumps(result.as_dict()))
@@ -203,9 +203,9 @@ def report(
     _must_be_writable(out)
     if not directories and not engines:
         raise ConfigurationError("give --primary and --secondary, the data directories of the brokers, or --engine, that of a cluster")
-    from tandem.spark.analytics.report import tell, write_report
-
     with _session("tandem report", master) as spark:
+        from tandem.spark.analytics.report import tell, write_report
+
         story = tell(
             spark,
             journals=[*directories, *engines],

@@ -14,6 +14,7 @@ import typer
 
 from tandem.model.errors import ConfigurationError
 from tandem.spark.java import missing_java
+from tandem.spark.pyspark_version import missing_pyspark
 
 STORIES = ("broker", "issuer")
 
@@ -94,8 +95,6 @@ def _cluster(rate: float, calm: float, keep: Path | None, as_json: bool) -> None
 
 def _need_spark() -> None:
     """Said before anything is started; the small story is played only when asked for."""
-    missing = (
-        "PySpark is not installed (pip install 'tandem-bus[spark]')" if importlib.util.find_spec("pyspark") is None else missing_java()
-    )
+    missing = missing_pyspark() or missing_java()
     if missing:
         raise ConfigurationError(f"{missing}; tandem demo --small shows a story without it")

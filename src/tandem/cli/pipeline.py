@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tandem.model.errors import ConfigurationError
+from tandem.spark.pyspark_version import need_pyspark
 
 if TYPE_CHECKING:
     from tandem.spark.syphon.progress import Progress
@@ -59,7 +60,7 @@ def syphon(
     if dead_letters:
         _carry_dead_letters(primary, secondary, name, queue or [], queues, ca, as_json)
         return
-    _need_spark()
+    need_pyspark()
     from tandem.spark.connector.options import OptionError
     from tandem.spark.syphon.job import SyphonSettings, run
 
@@ -135,16 +136,6 @@ def _carry_dead_letters(
             print(f"  {count} x {reason}", file=sys.stderr)
     if carried.left:
         raise typer.Exit(_DID_NOT_HOLD)
-
-
-def _need_spark() -> None:
-    try:
-        import pyarrow  # noqa: F401
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{error.name} is not installed: pip install 'tandem-bus[spark]', and a Java runtime 17 or newer"
-        ) from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import tandem
 from tandem.model.errors import ConfigurationError
 from tandem.spark.java import missing_java
+from tandem.spark.pyspark_version import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,11 +25,12 @@ LOCAL_MASTER = "local[*,4]"
 @contextlib.contextmanager
 def open_session(name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Stopped when left. Workers find this very Tandem: on this machine and on loopback clusters by its path."""
-    from pyspark.sql import SparkSession
-
+    need_pyspark()
     missing = missing_java()
     if missing:
         raise ConfigurationError(missing)
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     source = str(Path(tandem.__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH", "")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tandem.amqp import Timestamp, encode_value
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.engine_client.message_encoding import encode_row
-from tandem.spark.connector.compat import ReadAllAvailable, ReadMaxRows
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError, source_options
 from tandem.spark.connector.source import ServiceBusReader, ServiceBusStreamReader

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tandem.model.clock import SystemClock
 from tandem.model.sas_token import make_token
-from tandem.spark.connector.compat import ReadAllAvailable
 from tandem.spark.connector.connections import drop
 from tandem.spark.connector.options import OptionError
 from tandem.spark.syphon.source import SyphonOptions, SyphonStreamReader

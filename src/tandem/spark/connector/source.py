@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tandem.client.verdicts import Verdict, classify_condition
 from tandem.engine_client.blocking import TransportError
 from tandem.engine_client.message_rows import MessageRows
-from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from tandem.spark.connector.connections import PAUSE_SECONDS, unreachable
 from tandem.spark.connector.deferred_batches import DeferredBatches
 from tandem.spark.connector.lease_reading import read_lease
@@ -85,7 +85,7 @@ def rows_of(entity: str, pages: Iterator[list[tuple[Any, bytes]]], options: Sour
         yield record_batch(entity, rows, payloads)
 
 
-class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Runs twice: planning in one process beside the driver, for the life of the query; `read` in any executor, any number of times."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -104,7 +104,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
 
     # -- planning ----------------------------------------------------------------------------
 
-    def started(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, Any]:
         return Offset(uuid.uuid4().hex, 0).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -113,7 +113,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
     def prepareForTriggerAvailableNow(self) -> None:
         self._targets = {}
 
-    def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = Offset.from_json(start)
         deadline = time.monotonic() + self.options.where.timeout_seconds
         while True:
@@ -194,7 +194,6 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
     # -- a planned batch ---------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self.note_planned(end)
         offset = Offset.from_json(end)
         if offset.number == Offset.from_json(start).number:
             return []
@@ -229,8 +228,7 @@ class ServiceBusStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow): 
         return rows_of(share.entity, pages, self.options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Late and perhaps again: `plan` has usually completed it before."""
-        self.note_planned(end)
+        """Late and perhaps again: `latestOffset` has usually completed it before."""
         try:
             offset = Offset.from_json(end)
             self._complete(self._batches(offset), offset)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tandem.client.destinations import WAIT_SECONDS
 from tandem.engine_client.blocking import BlockingClient, TransportError
 from tandem.model.backoff import Backoff
 from tandem.model.clock import SystemClock
-from tandem.spark.connector.compat import PlannedStreamReader, ReadLimit, SupportsTriggerAvailableNow
 from tandem.spark.connector.connections import LEASE_LOST, unreachable
 from tandem.spark.connector.leased_batches import LeasedBatches
 from tandem.spark.connector.offsets import BatchShare
@@ -173,7 +173,7 @@ class _QueueBackoff:
         return self.left > 0 and now >= self.not_before
 
 
-class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A batch is an attempt at everything leased so far and at what can be leased anew. It never fails because a broker is away."""
 
     def __init__(self, options: SyphonOptions) -> None:
@@ -193,7 +193,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["options"])  # type: ignore[misc]
 
-    def started(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, Any]:
         return SyphonOffset(uuid.uuid4().hex, 0, {}).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -201,7 +201,7 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
 
     # -- planning ----------------------------------------------------------------------------
 
-    def plan(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         offset = SyphonOffset.from_json(start)
         while True:
             try:
@@ -344,7 +344,6 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task per queue: order holds within a queue, so a queue is never split."""
-        self.note_planned(end)
         offset = SyphonOffset.from_json(end)
         if offset.number == SyphonOffset.from_json(start).number:
             return []
@@ -384,7 +383,6 @@ class SyphonStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):  # t
 
     def commit(self, end: dict[str, Any]) -> None:
         """Leases are ended by the next plan, when nothing is left in them."""
-        self.note_planned(end)
 
     def stop(self) -> None:
         if self._live_batches is not None:
