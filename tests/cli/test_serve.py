@@ -161,13 +161,22 @@ def test_a_namespace_that_the_configuration_has_no_more_is_told(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_topic_with_the_name_of_a_queue_that_is_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("queue", "topic", "topic orders: there is a queue of this name, and a queue does not become a topic"),
+        ("topic", "queue", "queue orders: there is a topic of this name, and a topic does not become a queue"),
+    ],
+)
+def test_an_entity_with_the_name_of_one_of_another_kind_is_refused_with_what_to_do(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
     arguments = ("--dev", "--port", "0", "--data", "d")
-    (tmp_path / "tandem.toml").write_text(QUEUE)
+    (tmp_path / "tandem.toml").write_text(f'[[{before}]]\nname = "orders"\n')
     with BrokerProcess(tmp_path, *arguments) as broker:
         broker.stop()
-    (tmp_path / "tandem.toml").write_text('[[topic]]\nname = "orders"\n[[topic.subscription]]\nname = "all"\n')
-    assert "topic orders: there is a queue of this name, and a queue does not become a topic" in refusal(tmp_path, *arguments)
+    (tmp_path / "tandem.toml").write_text(f'[[{after}]]\nname = "orders"\n')
+    assert said in refusal(tmp_path, *arguments)
 
 
 def test_data_directory_in_use_is_refused_with_the_process_that_holds_it(tmp_path: Path) -> None:

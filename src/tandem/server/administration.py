@@ -118,17 +118,18 @@ class NamespaceAdmin:
         self._coming.update({queue.name.casefold(): queue for queue in wanted.queues})
         self._coming.update({topic.name.casefold(): topic for topic in wanted.topics})
         for queue in wanted.queues:
-            if self._namespace.find(queue.name) is None:
+            found = self._namespace.find(queue.name)
+            if found is None:
                 await _created(self.follower is not None, self.create_queue(queue))
+            elif not isinstance(found, QueueEntity):
+                raise NotAllowed(other_kind(queue.name, "queue", "topic"))
         for topic in wanted.topics:
-            if self._namespace.find(topic.name) is None:
+            found = self._namespace.find(topic.name)
+            if found is None:
                 await _created(self.follower is not None, self.create_topic(topic))
+            elif isinstance(found, QueueEntity):
+                raise NotAllowed(other_kind(topic.name, "topic", "queue"))
         for subscription in wanted.subscriptions:
-            if isinstance(self._namespace.find(subscription.topic), QueueEntity):
-                raise NotAllowed(
-                    f"topic {subscription.topic}: there is a queue of this name, and a queue does not become a topic; "
-                    "delete it, with its messages, before it is a topic in the configuration, or take another name"
-                )
             if subscription.name.casefold() not in self._namespace.topic(subscription.topic).subscriptions:
                 await _created(self.follower is not None, self.create_subscription(subscription))
         self._coming.clear()
@@ -349,6 +350,14 @@ class NamespaceAdmin:
     async def list_rules(self, topic: str, subscription: str, page: Page) -> list[RuleDescription]:
         rules = self._namespace.subscription(topic, subscription).description.rules
         return page.part_of({rule.name.casefold(): rule for rule in rules})
+
+
+def other_kind(name: str, kind: str, other: str) -> str:
+    """Why an entity of the configuration cannot be: something else has its name."""
+    return (
+        f"{kind} {name}: there is a {other} of this name, and a {other} does not become a {kind}; "
+        f"delete it, with its messages, before it is a {kind} in the configuration, or take another name"
+    )
 
 
 async def _created(shared: bool, creation: Coroutine[Any, Any, object]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tandem.model.entity import TopicDescription
 from tandem.model.errors import BusError, EntityNotFound
 from tandem.model.limits import Limits
+from tandem.server.administration import other_kind
 from tandem.server.settings import NamespaceSettings, ServerSettings
 
 if TYPE_CHECKING:
@@ -179,11 +180,7 @@ async def _bring_about(
         await _try(told, f"{kind} {name} created", lambda: create(wanted))
         return False
     if type(current) is not type(wanted):
-        other = "topic" if isinstance(current, TopicDescription) else "queue"
-        told.refused.append(
-            f"{kind} {name}: there is a {other} of this name, and a {other} does not become a {kind}; "
-            "delete it, with its messages, and reload, or take another name"
-        )
+        told.refused.append(other_kind(name, kind, "topic" if isinstance(current, TopicDescription) else "queue"))
         return True
     existed = was is not None
     was = told.earlier.before(kind, name, was, wanted)
