@@ -26,6 +26,7 @@ FOUND = {
     (2159, 60.0): "the same",
     (2249, 60.0): "a store that was wanted elsewhere while it was down was opened by nobody: its owner kept it for the one who waited",
     (30205, 60.0): "a store that was down here when another node took it over stayed down here: nothing was forwarded to it any more",
+    (603221, 20.0): "a store that others acquired while it was read here was served here too, for a beat: messages were locked by two",
 }
 """Seeds that once broke a promise, with the length of the story, and which."""
 

@@ -198,8 +198,10 @@ class Membership:
         return row.owner_beat != (0, 0) and (heard is None or heard[:2] != row.owner_beat)
 
     def took(self, row: StoreRow) -> None:
-        """We have just acquired it."""
-        self._rows[row.namespace, row.number] = row
+        """We have just acquired it, or others have done so since: a beat may have shown that before we heard of our own."""
+        known = self._rows.get((row.namespace, row.number))
+        if known is None or known.epoch <= row.epoch:
+            self._rows[row.namespace, row.number] = row
         self._left.pop((row.namespace, row.number), None)
 
     def leaves(self, namespace: str, number: int) -> None:

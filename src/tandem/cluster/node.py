@@ -221,12 +221,7 @@ class Node:
             if row.owner != self.name:  # a beat may show what we have just acquired before we heard that we have
                 self._served_by[row.namespace, row.number] = row.owner
         for (namespace, number), store in self.stores.items():
-            by = self.membership.lost(namespace, number, store.epoch) if store.epoch else ""
-            if store.epoch and (other := self.membership.doubled(namespace, number, store.epoch)):
-                store.hand_back(f"the engine was restored to an older state, and node {other} has the store under the same epoch")
-            elif by:
-                store.hand_back(f"node {by} has taken the store over" if by != "nobody" else "the store was taken away by an operator")
-            elif store.epoch:
+            if store.epoch and self._is_ours(namespace, number, store):
                 to = self.membership.should_leave(namespace, number)
                 if to:
                     self.membership.leaves(namespace, number)
@@ -235,6 +230,16 @@ class Node:
         self._tell_changes()
         for tell in self.on_beat:
             tell()
+
+    def _is_ours(self, namespace: str, number: int, store: HeldStore) -> bool:
+        """By what the last beat has shown. One that is somebody else's is handed back."""
+        if other := self.membership.doubled(namespace, number, store.epoch):
+            store.hand_back(f"the engine was restored to an older state, and node {other} has the store under the same epoch")
+        elif by := self.membership.lost(namespace, number, store.epoch):
+            store.hand_back(f"node {by} has taken the store over" if by != "nobody" else "the store was taken away by an operator")
+        else:
+            return True
+        return False
 
     def _with_others(self, view: View) -> View:
         """And what the engines beside the first have shown last."""
@@ -296,6 +301,12 @@ class Node:
             self._log(f"{row.namespace} store-{row.number}: node {self.name} takes over from {before}, epoch {row.epoch}")
         self.membership.took(row)
         self._tell_changes()
+
+    def opened(self, namespace: str, number: int) -> None:
+        """What was acquired has been read. A beat that came while it was read may have shown that others have acquired it since."""
+        store = self.stores[namespace, number]
+        if store.epoch:
+            self._is_ours(namespace, number, store)
 
     def state(self) -> dict[str, object]:
         """For operators."""

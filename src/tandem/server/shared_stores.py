@@ -63,6 +63,9 @@ class SharedStores:
         self._node.took(row)
         await self._follower.follow()  # after acquiring: nobody else adds facts of entities that we do not know any more
 
+    def opened(self, store: int) -> None:
+        self._node.opened(self._namespace, store)
+
     def replayed(self, store: int, last_instant: int) -> None:
         """The clock of whoever wrote that may have been ahead of ours."""
         clock = self._context.turn.clock

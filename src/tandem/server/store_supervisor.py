@@ -43,6 +43,9 @@ class Keeper(Protocol):
     def replayed(self, store: int, last_instant: int) -> None:
         """What it holds was written up to this instant; it is about to be served."""
 
+    def opened(self, store: int) -> None:
+        """It is served from now on; if another node has acquired it while it was read, its journal is told so."""
+
 
 class StoreSupervisor:
     """One per namespace. `look_after` is called a few times a second."""
@@ -237,6 +240,9 @@ class StoreSupervisor:
             health = fresh.journal.health
             self._tell_notes(index, health)
             self._changed(index, health)
+            if self._keeper is not None:
+                self._keeper.opened(index)
+                self._look_at_room()
         finally:
             self._reopening.discard(index)
             self._context.turn.schedule()
