@@ -162,6 +162,31 @@ def test_of_two_nodes_that_have_a_store_under_one_epoch_the_one_that_the_engine_
     assert held.epoch == 0
 
 
+class Overtaken(First):
+    """An engine of which another node has acquired our store, after us."""
+
+    def look(self) -> tuple[list[tuple[str, int, int, str, str, bool]], list[StoreRow], dict[str, int], int, frozenset[str]]:
+        row = StoreRow(1, "tandem", 0, bytes(16), 2, 2, "b", 1, "", 1, 1, 1)
+        return [("a", 1, 7, "", "1", False), ("b", 1, 7, "", "1", False)], [row], {"tandem": 1}, 0, frozenset()
+
+
+@pytest.mark.parametrize("heard_before", [True, False], ids=["of-ours-first", "of-theirs-first"])
+def test_a_store_that_others_acquired_while_it_was_read_is_handed_back_when_it_is_open(heard_before: bool) -> None:
+    node = Node("a", 1, Overtaken(), ManualClock(), LEASE_MS, [].append, lambda: 1_000)
+    held = node.stores["tandem", 0] = Held()
+    held.epoch = 0  # acquired, and being read
+    ours = StoreRow(1, "tandem", 0, bytes(16), 2, 1, "a", 1, "", 1, 1, 1)
+    if heard_before:
+        node.took(ours)
+    node.ask(1_000)()
+    if not heard_before:
+        node.took(ours)
+    held.epoch = 1
+    node.opened("tandem", 0)
+    assert held.epoch == 0
+    assert node.membership.owner("tandem", 0) == "b"
+
+
 class Forgetful(First):
     """An engine that takes no beat of this node: it has another row of it, or none."""
 
