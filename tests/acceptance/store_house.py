@@ -82,6 +82,10 @@ class House:
     def await_states(self, *wanted: str) -> None:
         eventually(lambda: self.states() == list(wanted), lambda: f"stores are {self.health()}, not {wanted}")
 
+    def await_cause(self, why: str) -> None:
+        """The first store says so; while it is tried again it says that."""
+        eventually(lambda: why in self.health()[0]["cause"], lambda: f"stores are {self.health()}, not so because '{why}'")
+
     def send(self, queue: str, count: int, size: int = 100) -> None:
         with self.client.get_queue_sender(queue) as sender:
             for number in range(count):

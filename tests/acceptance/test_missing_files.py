@@ -80,6 +80,11 @@ def await_states(broker: BrokerProcess, *wanted: str) -> None:
     eventually(lambda: [store["state"] for store in stores(broker)] == list(wanted), lambda: f"stores are {stores(broker)}, not {wanted}")
 
 
+def await_cause(broker: BrokerProcess, why: str) -> None:
+    """The first store says so; while it is tried again it says that."""
+    eventually(lambda: why in stores(broker)[0]["cause"], lambda: f"stores are {stores(broker)}, not so because '{why}'")
+
+
 def eventually(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
     wait_until(holds, otherwise, PATIENCE_SECONDS)
 
@@ -114,7 +119,7 @@ def test_a_store_that_is_not_there_at_the_start_is_down_and_told_and_comes_up_wi
     unmount(house, empty=empty)
     with BrokerProcess(house, *ARGUMENTS) as broker:
         await_states(broker, "down", "up")
-        assert "is its disk mounted" in stores(broker)[0]["cause"]
+        await_cause(broker, "is its disk mounted")
         assert json.loads(ask(broker, "health"))["status"] == "degraded"
         assert 'store="0"} 0' in ask(broker, "metrics")
         with pytest.raises(ServiceBusError) as refused:
@@ -158,7 +163,7 @@ def test_a_lost_store_is_begun_anew_on_command_only_and_numbers_go_on_above(hous
     mount(house)
     with BrokerProcess(house, *ARGUMENTS) as broker:
         await_states(broker, "down", "up")
-        assert "the one that belongs here" in stores(broker)[0]["cause"]
+        await_cause(broker, "the one that belongs here")
 
 
 def test_a_store_that_is_there_cannot_be_reset(house: Path) -> None:
