@@ -352,11 +352,11 @@ class NamespaceAdmin:
         return page.part_of({rule.name.casefold(): rule for rule in rules})
 
 
-def other_kind(name: str, kind: str, other: str) -> str:
-    """Why an entity of the configuration cannot be: something else has its name."""
+def other_kind(name: str, kind: str, other: str, when: str = "before it is one in the configuration") -> str:
+    """Why an entity of the configuration cannot be: something else has its name. `when`: it is to be deleted."""
     return (
         f"{kind} {name}: there is a {other} of this name, and a {other} does not become a {kind}; "
-        f"delete it, with its messages, before it is a {kind} in the configuration, or take another name"
+        f"delete it, with its messages, {when}, or take another name"
     )
 
 

@@ -180,7 +180,8 @@ async def _bring_about(
         await _try(told, f"{kind} {name} created", lambda: create(wanted))
         return False
     if type(current) is not type(wanted):
-        told.refused.append(other_kind(name, kind, "topic" if isinstance(current, TopicDescription) else "queue"))
+        other = "topic" if isinstance(current, TopicDescription) else "queue"
+        told.refused.append(other_kind(name, kind, other, when="and reload"))
         return True
     existed = was is not None
     was = told.earlier.before(kind, name, was, wanted)
