@@ -313,7 +313,8 @@ class AmqpSender(LinkHandler):
         return self.send(encode_message(body=payloads), BATCH_FORMAT)
 
     def on_attached(self, link: Link) -> None:
-        self.ready.set_result(None)
+        if not self.ready.done():  # whoever waited may have given up
+            self.ready.set_result(None)
 
     def on_disposition(self, link: SenderLink, deliveries: list[Delivery], outcome: Outcome, settled: bool) -> None:
         for delivery in deliveries:
@@ -380,7 +381,8 @@ class AmqpReceiver(LinkHandler):
         self._waiting.put_nowait(None)
 
     def on_attached(self, link: Link) -> None:
-        self.ready.set_result(None)
+        if not self.ready.done():  # whoever waited may have given up
+            self.ready.set_result(None)
 
     def on_transfer(
         self, link: ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None
