@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import tandem.spark
 from tandem.model.errors import ConfigurationError
+from tandem.spark.pyspark_version import need_pyspark
 
 pyspark = pytest.importorskip("pyspark")
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=c2VjcmV0"
@@ -23,6 +25,13 @@ def test_a_version_before_4_2_is_refused_with_what_to_install(version: str, monk
     session: Any = None
     with pytest.raises(ConfigurationError, match=rf"4\.2 or newer is needed, and this is {version}: pip install"):
         tandem.spark.register(session)
+
+
+def test_without_pyarrow_that_is_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None if name == "pyarrow" else find_spec(name, package))
+    with pytest.raises(ConfigurationError, match=r"pyarrow is not installed: pip install 'tandem-bus\[spark\]'"):
+        need_pyspark()
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ class Membership:
     def took(self, row: StoreRow) -> None:
         """We have just acquired it, or others have done so since: a beat may have shown that before we heard of our own."""
         known = self._rows.get((row.namespace, row.number))
-        if known is None or known.epoch <= row.epoch:
+        if known is None or known.epoch <= row.epoch or known.owner == self.node:
             self._rows[row.namespace, row.number] = row
         self._left.pop((row.namespace, row.number), None)
 

@@ -240,7 +240,7 @@ class StoreSupervisor:
             health = fresh.journal.health
             self._tell_notes(index, health)
             self._changed(index, health)
-            if self._keeper is not None:
+            if self._keeper is not None:  # only now: what is handed back is taken out of service by the next look
                 self._keeper.opened(index)
                 self._look_at_room()
         finally:

@@ -1,4 +1,4 @@
-"""Whether the PySpark that is installed has what the sources and sinks are made of."""
+"""Whether PySpark is installed, with pyarrow, and has what the sources and sinks are made of."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _INSTALL: Final = "pip install 'tandem-bus[spark]'"
 
 def missing_pyspark() -> str:
     """Why nothing of ours would run on it, in one line; empty if it would."""
-    if importlib.util.find_spec("pyspark") is None:
-        return f"PySpark is not installed: {_INSTALL}, and a Java runtime 17 or newer"
+    for module, name in (("pyspark", "PySpark"), ("pyarrow", "pyarrow")):
+        if importlib.util.find_spec(module) is None:
+            return f"{name} is not installed: {_INSTALL}, and a Java runtime 17 or newer"
     import pyspark
 
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])

@@ -117,7 +117,7 @@ class DeferredBatches:
         return numbers, sum(len(payload) for _, payload in received)
 
     def secure(self, shares: Sequence[BatchShare]) -> None:
-        """Deferred messages stay where they are until somebody asks for them by number."""
+        """Deferred messages stay where they are until somebody asks for them by number; those that are not ours are not read."""
         for share in shares:
             strange = self._strange[share.entity].intersection(unpack_ranges(share.ranges))
             if strange:
