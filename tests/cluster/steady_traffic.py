@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from tests.cli.broker_process import BrokerProcess
 from tests.cluster.nodes import until
 
-_TROUBLE = Exception
+TROUBLE = Exception
 """What an SDK raises whose node died: errors of its own, and whatever its inside makes of a link that was closed under its feet."""
 
 
@@ -76,7 +76,7 @@ class Traffic:
                         counted.accepted.add(name)
                         counted.doubtful.discard(name)
                         self._ending.wait(0.01)
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 self.troubles[type(error).__name__] += 1
                 self._ending.wait(0.1)
 
@@ -86,7 +86,7 @@ class Traffic:
                 with self._client() as client, client.get_queue_receiver(queue, prefetch_count=20) as receiver:
                     while not self._drained.is_set():
                         self._take(self.counted[queue], receiver)
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 self.troubles[type(error).__name__] += 1
                 self._drained.wait(0.1)
 
