@@ -14,19 +14,17 @@ from tandem.model.clock import Clock
 class Machine:
     """Whoever owns callbacks: a broker's process, or the clients. Callbacks of a dead one never run, those of one that is stopped later."""
 
-    __slots__ = ("alive", "name", "wakes_at")
+    __slots__ = ("alive", "asleep", "name", "postponed")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.wakes_at = 0.0
-        """Until then nothing happens on it; whatever is due happens afterwards, in its order."""
+        self.asleep = False
+        """Nothing happens on it; whatever is due happens afterwards, in its order."""
+        self.postponed: list[ScheduledCall] = []
 
     def die(self) -> None:
         self.alive = False
-
-    def sleep_until(self, instant: float) -> None:
-        self.wakes_at = instant
 
     @property
     def host(self) -> str:
@@ -128,9 +126,8 @@ class Agenda:
                 machine: Machine = context.get(MACHINE, clients)
                 if not machine.alive:
                     continue
-                if machine.wakes_at > self._time:
-                    self._number += 1
-                    _heappush(self._timers, (machine.wakes_at, self._number, event))
+                if machine.asleep:
+                    machine.postponed.append(event)
                     continue
                 self.event_count += 1
                 try:
@@ -138,6 +135,17 @@ class Agenda:
                 except Exception as error:  # noqa: BLE001 - the story judges it: nothing may escape from a callback
                     if machine.alive:
                         self.mishaps.append(error)
+
+    def put_to_sleep(self, machine: Machine, seconds: float) -> None:
+        """It stands still for so long, or until it is woken."""
+        machine.asleep = True
+        self.call_later(seconds, self.wake, machine, context=contextvars.Context())
+
+    def wake(self, machine: Machine) -> None:
+        """What was due meanwhile comes before anything else."""
+        machine.asleep = False
+        self._ready.extendleft(reversed(machine.postponed))
+        machine.postponed.clear()
 
     def _advance(self) -> None:
         timers = self._timers

@@ -51,8 +51,16 @@ class ClusterFaults(FaultSchedule):
             cluster.drain(broker.host, False)
         for broker in brokers:
             self._node(broker).engines.line.heal()
-            broker.machine.sleep_until(0.0)
+            cluster.loop.agenda.wake(broker.machine)
         await super().clear(brokers)
+        while not all(broker.ready for broker in brokers):
+            for broker in brokers:
+                await self._bring_up(broker)
+        cluster.on_stopped = self._start_again
+
+    def _start_again(self, node: SimNode) -> None:
+        """As `Restart=always` does for a process that stops by itself."""
+        self._world.loop.create_task(self._bring_up(node), context=self._world.outside.copy())
 
     async def set_clocks(self, broker: SimBroker) -> None:
         """In every second story, and never further off than nodes may be: whoever takes over goes on from the last instant written."""
@@ -81,7 +89,7 @@ class ClusterFaults(FaultSchedule):
     async def _asleep(self, broker: SimBroker) -> None:
         """Everything on the machine stands still, and goes on as if nothing had been."""
         length = self._dice.choice((0.5, 4.0, 12.0, 30.0)) * self._dice.uniform(0.5, 1.5)
-        broker.machine.sleep_until(self._world.loop.time() + length)
+        self._world.loop.agenda.put_to_sleep(broker.machine, length)
         await self._pause(length, length + 1.0)
 
     async def _cut_off(self, broker: SimBroker) -> None:
@@ -128,7 +136,7 @@ class ClusterFaults(FaultSchedule):
     async def _doubled(self, broker: SimBroker) -> None:
         """It stands still, another process is started in its place, and it goes on."""
         length = self._dice.uniform(6.0, 40.0)
-        broker.machine.sleep_until(self._world.loop.time() + length)
+        self._world.loop.agenda.put_to_sleep(broker.machine, length)
         await self._pause(0.5, 10.0)
         self._node(broker).leave_behind()
 

@@ -171,6 +171,7 @@ class SimNode(SimBroker):
         self.world.trace.happened(f"{machine.name}: {why}")
         if machine is self.machine:
             self.die(told=True, power=False)
+            self.world.on_stopped(self)
         else:
             machine.die()
             self.world.net.machine_died(machine, True)
@@ -232,6 +233,8 @@ class ClusterWorld(World):
         self.engine = ClusterEngine(STORES, self.dice, self.dice.choice((0.0, 0.02, 0.05)))
         self.clocks_are_set = self.dice.random() < 0.5
         self.nodes: dict[str, SimNode] = {}
+        self.on_stopped: Callable[[SimNode], None] = lambda node: None
+        """A process has ended by itself; told once nobody else looks after them."""
 
     def add_nodes(self, count: int, entities: Entities) -> None:
         self.nodes = {host: SimNode(self, host, entities) for host in [f"n{number}" for number in range(1, count + 1)]}
