@@ -45,6 +45,8 @@ class End(amqp.LinkHandler):
         self.gone = False
         self.error: amqp.AmqpError | None = None
         self.outcomes: dict[int, amqp.Outcome] = {}
+        self.settled: set[int] = set()
+        """Of deliveries to us: the broker has forgotten them."""
         self.deliveries: list[Arrival] = []
         self.flows = 0
 
@@ -65,6 +67,8 @@ class End(amqp.LinkHandler):
     def on_settled_incoming(self, link: amqp.ReceiverLink, first: int, last: int, outcome: amqp.Outcome, settled: bool) -> None:
         for delivery_id in range(first, last + 1):
             self.outcomes[delivery_id] = outcome
+            if settled:
+                self.settled.add(delivery_id)
 
     def on_transfer(
         self, link: amqp.ReceiverLink, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: bytes | None

@@ -94,3 +94,9 @@ def settle_in(receiver: Receiver, transaction: bytes, arrival: Arrival, outcome:
         raise Refused(answer.error)
     assert answer.code == TRANSACTIONAL and answer.txn_id == transaction
     return answer
+
+
+def is_settled(receiver: Receiver, arrival: Arrival, code: int) -> None:
+    """The broker says so, in its own time: this is what became of it."""
+    receiver.raw.until(lambda: arrival.delivery_id in receiver.end.settled)
+    assert receiver.end.outcomes[arrival.delivery_id].code == code

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tandem import amqp
+from tandem.amqp.outcomes import ACCEPTED, ACCEPTED_CODE
 from tandem.gateway.amqp import coordinator as coordinator_link
 from tests.cluster.carried import CarriedBroker
 from tests.conformance.raw import Raw, Refused, message
-from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in, transactional_transfer
+from tests.gateway.amqp.coordinator import Coordinator, is_settled, send_in, settle_in, transactional_transfer
 
 QUEUES = {"plain": 20}
 
@@ -57,6 +58,26 @@ def test_one_that_is_rolled_back_leaves_nothing_and_the_lock_stays(pair: Carried
         settled = {"disposition-status": "completed", "lock-tokens": amqp.Array(0x98, [arrival.token])}
         assert client.request(source, "com.microsoft:update-disposition", settled)[0] == 200
         assert texts(client, source) == []
+
+
+def test_what_one_that_is_rolled_back_settled_is_settled_again_by_the_same_link(pair: CarriedBroker) -> None:
+    queue = pair.queue("plain")
+    with Raw(pair.port) as client:
+        client.feed(queue, "one", "two")
+        coordinator, receiver = Coordinator(client), client.receiver(queue)
+        one, two = receiver.receive(2)
+        transaction = coordinator.declare()
+        settle_in(receiver, transaction, one)
+        settle_in(receiver, transaction, two)
+        coordinator.discharge(transaction, fail=True)
+        assert not receiver.end.settled
+        answer = receiver.settle(one, ACCEPTED)
+        assert answer is not None and answer.code == ACCEPTED_CODE
+        transaction = coordinator.declare()
+        settle_in(receiver, transaction, two)
+        coordinator.discharge(transaction)
+        is_settled(receiver, two, ACCEPTED_CODE)
+        assert texts(client, queue) == []
 
 
 def test_several_transactions_of_one_client_are_kept_apart(pair: CarriedBroker) -> None:

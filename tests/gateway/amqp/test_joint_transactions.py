@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem import amqp
-from tandem.amqp.outcomes import REJECTED_CODE, Outcome
+from tandem.amqp.outcomes import ACCEPTED, ACCEPTED_CODE, REJECTED_CODE, Outcome
 from tandem.broker.recovery import transactions
 from tandem.gateway.amqp.carried_transactions import SHARE, CarriedTransaction
 from tandem.gateway.amqp.carrier import LinkCarrier
@@ -17,7 +17,7 @@ from tandem.gateway.amqp.joint_transactions import DECIDE, END, ENDED, LEAD, PRE
 from tandem.server.far_stores import PeerStores
 from tests.cluster.spread import KEYED, SpreadBroker, held
 from tests.conformance.raw import Raw, Refused, message
-from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
+from tests.gateway.amqp.coordinator import Coordinator, is_settled, send_in, settle_in
 from tests.waiting import wait_until
 
 
@@ -91,6 +91,13 @@ def test_a_message_moves_from_one_node_to_the_other_or_stays(broker: SpreadBroke
         coordinator.discharge(transaction, fail)
         nothing_left(broker)
         assert (sum(kept(broker, queue)), kept(broker, target)[1 - source]) == (int(fail), int(not fail))
+        if fail:
+            assert not receiver.end.settled
+            receiver.settle(arrival, ACCEPTED)  # by the same link, as if the transaction had never been
+        else:
+            is_settled(receiver, arrival, ACCEPTED_CODE)
+        assert receiver.end.settled == {arrival.delivery_id}
+        assert sum(kept(broker, queue)) == 0
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tandem import amqp
-from tandem.amqp.outcomes import ACCEPTED
+from tandem.amqp.outcomes import ACCEPTED, ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE
 from tandem.model.limits import Limits
 from tandem.testing import Bus
 from tests.conformance.raw import End, Raw, Receiver, Refused, message, token_for
-from tests.gateway.amqp.coordinator import Coordinator, send_in, settle_in
+from tests.gateway.amqp.coordinator import Coordinator, is_settled, send_in, settle_in
 
 LIMITS = Limits(transactions_open_max=3, transaction_operations_max=5, transaction_bytes_max=60_000)
 
@@ -73,6 +73,47 @@ def test_a_failed_discharge_does_nothing(bus: Bus, raw: Raw) -> None:
     with pytest.raises(Refused) as refused:
         coordinator.discharge(transaction)
     assert refused.value.condition == "amqp:transaction:unknown-id"
+
+
+def test_what_was_settled_in_a_transaction_that_is_rolled_back_can_be_settled_again_by_the_same_link(bus: Bus, raw: Raw) -> None:
+    """As .NET's TransactionScope expects: the delivery is not settled before the transaction happens."""
+    raw.feed("a", "one", "two", "three")
+    coordinator = Coordinator(raw)
+    receiver = raw.receiver("a")
+    one, two, three = arrivals = receiver.receive(3)
+    for outcome in (ACCEPTED, amqp.encode_modified(True, True), amqp.encode_rejected(None)):
+        transaction = coordinator.declare()
+        for arrival in arrivals:
+            settle_in(receiver, transaction, arrival, outcome)
+        coordinator.discharge(transaction, fail=True)
+        assert not receiver.end.settled
+    answer = receiver.settle(one, ACCEPTED)
+    assert answer is not None and answer.code == ACCEPTED_CODE and receiver.end.settled == {one.delivery_id}
+    transaction = coordinator.declare()
+    settle_in(receiver, transaction, two)
+    coordinator.discharge(transaction)
+    is_settled(receiver, two, ACCEPTED_CODE)
+    assert receiver.end.settled == {one.delivery_id, two.delivery_id}
+    assert bus.counts("a").locked == bus.counts("a").total == 1
+    raw.close()  # what a transaction did not settle goes with its connection, as everything
+    with Raw(bus.port) as other:
+        assert other.receiver("a").receive()[0].text == three.text
+
+
+def test_receivers_hear_what_became_of_each_message_when_the_transaction_is_committed(bus: Bus, raw: Raw) -> None:
+    raw.feed("a", "complete", "defer", "dead", "change")
+    coordinator = Coordinator(raw)
+    receiver = raw.receiver("a")
+    complete, defer, dead, change = arrivals = receiver.receive(4)
+    transaction = coordinator.declare()
+    settle_in(receiver, transaction, complete)
+    settle_in(receiver, transaction, defer, amqp.encode_modified(True, True))
+    settle_in(receiver, transaction, dead, amqp.encode_rejected(None))
+    settle_in(receiver, transaction, change, amqp.encode_modified(True, False, {amqp.Symbol("seen"): 5}))
+    assert not receiver.end.settled
+    coordinator.discharge(transaction)
+    for arrival, code in zip(arrivals, (ACCEPTED_CODE, MODIFIED_CODE, REJECTED_CODE, MODIFIED_CODE), strict=True):
+        is_settled(receiver, arrival, code)
 
 
 def test_receive_process_send_is_one(bus: Bus, raw: Raw) -> None:

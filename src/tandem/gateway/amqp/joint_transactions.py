@@ -38,6 +38,21 @@ class CoordinatorAnswer(Effect):
         """In place of `done`: an outcome, encoded."""
 
 
+class Committed(Effect):
+    """Receivers hear of it before whoever discharged it does."""
+
+    __slots__ = ("_answer", "_transaction")
+
+    def __init__(self, transaction: OpenTransaction, answer: Effect) -> None:
+        self._transaction = transaction
+        self._answer = answer
+
+    def done(self, error: BaseException | None) -> None:
+        if error is None:
+            self._transaction.committed()
+        self._answer.done(error)
+
+
 class JointDischarge:
     """One transaction, driven to its end. It is open no longer: nothing is added to it."""
 
@@ -90,7 +105,8 @@ class JointDischarge:
         self._context.turn.begin()
         word = _Word()
         namespace = self._context.namespace
-        self._transactions.close(self._transaction, word, lambda steps: transactions.decide(namespace, self._id, decider, steps, word))
+        then = Committed(self._transaction, word)
+        self._transactions.close(self._transaction, word, lambda steps: transactions.decide(namespace, self._id, decider, steps, then))
         error = await word.said
         self._answer.done(error)
         return error is None or (False if isinstance(error, TransactionRolledBack) else None)
@@ -126,7 +142,7 @@ class NodeShares:
 
     def __init__(self, connection: PeerConnection) -> None:
         self._connection = connection
-        self._prepared: dict[bytes, PreparedShares] = {}
+        self._prepared: dict[bytes, tuple[PreparedShares, OpenTransaction]] = {}
         self._led: dict[bytes, int] = {}
         """Decided by a store here, and which: until all shares are over."""
         self._over = False
@@ -149,7 +165,8 @@ class NodeShares:
             self._prepare(cast(bytes, id_), transaction, cast(int, said[1]), answer)
         elif verb == DECIDE:
             decider = self._led[transaction] = cast(int, said[1])
-            open_.take(cast(bytes, id_), answer, lambda steps: transactions.decide(namespace, transaction, decider, steps, answer))
+            then = Committed(open_.find(cast(bytes, id_)), answer)
+            open_.take(cast(bytes, id_), answer, lambda steps: transactions.decide(namespace, transaction, decider, steps, then))
         elif verb == END:
             self._end(transaction, said[1], answer)
         elif verb == ENDED:
@@ -159,27 +176,30 @@ class NodeShares:
             raise NotImplementedByBroker(f"Shares of transactions know no {verb!r}: the other node is of another version.")
 
     def _prepare(self, id_: bytes, transaction: bytes, decider: int, answer: Effect) -> None:
+        found = self._connection.transactions.find(id_)
+
         def prepare(steps: list[Step]) -> None:
             shares = transactions.prepare(self._connection.context.namespace, transaction, decider, steps, answer)
-            self._prepared[transaction] = shares
+            self._prepared[transaction] = shares, found
             if self._over:
                 self._doubt(transaction)
 
         self._connection.transactions.take(id_, answer, prepare)
 
     def _end(self, transaction: bytes, happens: object, answer: Effect) -> None:
-        shares = self._prepared.get(transaction)
-        if happens is None or shares is None:  # it has no share, or asks
+        prepared = self._prepared.get(transaction)
+        if happens is None or prepared is None:  # it has no share, or asks
             self._doubt(transaction)
             answer.done(None)
             return
         del self._prepared[transaction]
-        shares.end(happens is True, answer)
+        shares, found = prepared
+        shares.end(happens is True, Committed(found, answer) if happens is True else answer)
 
     def _doubt(self, transaction: bytes) -> None:
-        shares = self._prepared.pop(transaction, None)
-        if shares is not None:
-            shares.doubt()
+        prepared = self._prepared.pop(transaction, None)
+        if prepared is not None:
+            prepared[0].doubt()
             transactions.resolve(self._connection.context.namespace)
 
     def _shares_ended(self, transaction: bytes, all_of_them: bool) -> None:

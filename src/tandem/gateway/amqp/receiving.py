@@ -218,8 +218,7 @@ class Receiving(LinkHandler):
         counts = counts_by_default(link.source)
         inner = outcome.inner or NO_OUTCOME
         shown = encode_rejected(None) if inner.code == REJECTED_CODE else encode_outcome(inner)
-        state = encode_transactional(outcome.txn_id or b"", shown)
-        then = _ProvisionalAnswer(connection, link, delivery.delivery_id, settled, state)
+        then = ProvisionalAnswer(connection, link, delivery.delivery_id, settled, outcome.txn_id or b"", shown)
         try:
             connection.transactions.settle(outcome.txn_id, settlement_of(inner), self.queue, lock, settled, counts, then)
         except BusError as error:
@@ -272,22 +271,36 @@ def _state_shown(outcome: Outcome) -> bytes:
     return _DEFERRED if outcome.undeliverable_here else _MODIFIED
 
 
-class _ProvisionalAnswer(Effect):
-    """To a settlement in a transaction: it is taken in, and happens when the transaction does."""
+class ProvisionalAnswer(Effect):
+    """To a settlement in a transaction: it is taken in, and happens when the transaction does. The delivery stays unsettled until then:
+    if the transaction is rolled back, its receiver still holds it and may settle it again."""
 
-    __slots__ = ("_connection", "_delivery_id", "_link", "_settled", "_state")
+    __slots__ = ("_connection", "_delivery_id", "_link", "_outcome", "_settled", "_transaction")
 
-    def __init__(self, connection: PeerConnection, link: SenderLink, delivery_id: int, settled: bool, state: bytes) -> None:
+    def __init__(
+        self, connection: PeerConnection, link: SenderLink, delivery_id: int, settled: bool, transaction: bytes, outcome: bytes
+    ) -> None:
         self._connection = connection
         self._link: SenderLink = link
         self._delivery_id: int = delivery_id
         self._settled: bool = settled
-        self._state: bytes = state
+        self._transaction: bytes = transaction
+        self._outcome: bytes = outcome
 
     def done(self, error: BaseException | None) -> None:
         connection = self._connection
+        if error is not None:
+            self._answer(True, encode_rejected(connection.error_of(error, "")))
+        else:
+            self._answer(False, encode_transactional(self._transaction, self._outcome))
+
+    def happened(self) -> None:
+        """The transaction is committed."""
+        self._answer(True, self._outcome)
+
+    def _answer(self, settled: bool, state: bytes) -> None:
+        connection = self._connection
         if connection.gone or self._settled:
             return
-        self._link.settle_locally(self._delivery_id)
-        state = self._state if error is None else encode_rejected(connection.error_of(error, ""))
-        connection.send_disposition(self._link.session, False, self._delivery_id, self._delivery_id, state, "")
+        self._link.session.send_disposition(False, self._delivery_id, self._delivery_id, settled, state)
+        connection.touch()

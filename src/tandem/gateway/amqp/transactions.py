@@ -13,7 +13,7 @@ from tandem.broker.recovery import transactions
 from tandem.broker.recovery.steps import Sent, Settled, Step
 from tandem.gateway import verbs
 from tandem.gateway.amqp.carried_transactions import CarriedTransaction
-from tandem.gateway.amqp.joint_transactions import CoordinatorAnswer, JointDischarge
+from tandem.gateway.amqp.joint_transactions import Committed, CoordinatorAnswer, JointDischarge
 from tandem.gateway.amqp.returning_locks import locks_end_with, return_locks
 from tandem.model.errors import (
     BusError,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tandem.broker.queue.entity import Entity
     from tandem.broker.queue.locks import Lock
     from tandem.gateway.amqp.carrying import CarriedConnection
+    from tandem.gateway.amqp.receiving import ProvisionalAnswer
     from tandem.gateway.verbs import SettlementArguments
     from tandem.model.message import Message
     from tandem.server.context import NamespaceContext
@@ -40,7 +41,20 @@ _ENDED_MEANWHILE: Final = "The transaction was rolled back while it was being di
 class OpenTransaction:
     """Between declare and discharge."""
 
-    __slots__ = ("bytes", "carried", "deadline", "discharge", "doomed", "id", "link", "loading", "returning", "rolled_back", "steps")
+    __slots__ = (
+        "bytes",
+        "carried",
+        "deadline",
+        "discharge",
+        "doomed",
+        "id",
+        "link",
+        "loading",
+        "provisional",
+        "returning",
+        "rolled_back",
+        "steps",
+    )
 
     def __init__(self, id_: bytes, link: ReceiverLink, deadline: int) -> None:
         self.id = id_
@@ -59,6 +73,8 @@ class OpenTransaction:
         """The same on other nodes, by their names, where entities of it are."""
         self.returning: list[tuple[Entity, Lock, bool]] = []
         """Settled by their receivers for good: given back if it is rolled back. True: the delivery counts."""
+        self.provisional: list[ProvisionalAnswer] = []
+        """What its receivers were answered: they hear once more when it is committed."""
 
     @property
     def has_work(self) -> bool:
@@ -80,6 +96,10 @@ class OpenTransaction:
     def end(self) -> None:
         """Nothing of it happens."""
         self.rolled_back = True
+
+    def committed(self) -> None:
+        for answer in self.provisional:
+            answer.happened()
 
     def load_one(self) -> None:
         self.loading += 1
@@ -210,7 +230,7 @@ class Transactions:
         lock: Lock,
         settled: bool,
         counts: bool,
-        then: Effect,
+        then: ProvisionalAnswer,
     ) -> None:
         """Hold a settlement back; `then` follows when it is taken in. Raises what would refuse it outside of a transaction.
         `counts`: so does the delivery, if its receiver settled it for good and the transaction is rolled back."""
@@ -227,8 +247,12 @@ class Transactions:
             transaction.load_one()
             queue.browsing.load([lock.seq], _Changing(self, transaction, queue, lock, settlement.kind, changes, then))
         else:
-            self.add(transaction, Settled(queue, lock, settlement.kind))
-            then.done(None)
+            self.settle_step(transaction, Settled(queue, lock, settlement.kind), then)
+
+    def settle_step(self, transaction: OpenTransaction, step: Settled, then: ProvisionalAnswer) -> None:
+        self.add(transaction, step)
+        transaction.provisional.append(then)
+        then.done(None)
 
     def loaded(self, transaction: OpenTransaction) -> None:
         transaction.one_loaded()
@@ -266,7 +290,8 @@ class Transactions:
             del self._open[id_]
             self._context.spawn(JointDischarge(self._context, self, transaction, parts, answer).run())
         else:
-            self.close(transaction, answer, lambda steps: transactions.commit(self._context.namespace, id_, steps, answer))
+            then = Committed(transaction, answer)
+            self.close(transaction, answer, lambda steps: transactions.commit(self._context.namespace, id_, steps, then))
 
     def take(self, id_: bytes, then: Effect, work: Callable[[list[Step]], None]) -> None:
         """It is open no longer: see `close`."""
@@ -305,7 +330,7 @@ class _Changing(Loaded):
         lock: Lock,
         how: int,
         changes: dict[str, object],
-        answer: Effect,
+        answer: ProvisionalAnswer,
     ) -> None:
         self._transactions = all_
         self._transaction = transaction
@@ -321,10 +346,8 @@ class _Changing(Loaded):
             if error is not None or message is None:
                 raise error or BusError("The message left the queue while it was being settled.")
             changed = self._queue.part_of(self._lock.seq).rewriter.with_properties(message, self._changes)
-            self._transactions.add(self._transaction, Settled(self._queue, self._lock, self._how, changed))
+            self._transactions.settle_step(self._transaction, Settled(self._queue, self._lock, self._how, changed), self._answer)
         except BusError as refused:
             self._transaction.doom(refused)
             self._answer.done(refused)
-        else:
-            self._answer.done(None)
         self._transactions.loaded(self._transaction)
