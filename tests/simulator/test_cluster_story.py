@@ -27,6 +27,7 @@ FOUND = {
     (2249, 60.0): "a store that was wanted elsewhere while it was down was opened by nobody: its owner kept it for the one who waited",
     (30205, 60.0): "a store that was down here when another node took it over stayed down here: nothing was forwarded to it any more",
     (603221, 20.0): "a store that others acquired while it was read here was served here too, for a beat: messages were locked by two",
+    (700584, 20.0): "a node that could not be reached left a traceback if whoever wanted to go there had gone meanwhile",
     (713903, 20.0): "the simulator's own: a process that stopped by itself after the last fault was started by nobody",
     (717052, 20.0): "the simulator's own: bytes overtook the connection they came by when a machine was woken early",
 }

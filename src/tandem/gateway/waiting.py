@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tandem.broker.ports import Effect, Loaded
+from tandem.model.errors import BusError
 
 if TYPE_CHECKING:
     from tandem.broker.queue.entity import Entity
     from tandem.model.message import Message
+
+_T = TypeVar("_T")
+
+
+async def to_the_end(work: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:
+    """Whoever goes away leaves nothing half way: the work goes on, heard or not."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_unheard)
+        raise
+
+
+def _unheard(task: asyncio.Future[Any]) -> None:
+    """A refusal is of no interest to who has gone; anything else is told, as nobody is left who would."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, (BusError, OSError)):
+        task.get_loop().call_exception_handler({"message": "a request failed after its client had gone", "exception": error})
 
 
 class Durable(Effect):

@@ -26,6 +26,7 @@ from tandem.gateway.amqp.spread_requests import SpreadManagement
 from tandem.gateway.amqp.spread_sending import SpreadSending
 from tandem.gateway.fragment_owners import Ask
 from tandem.gateway.something_ready import answer_awaits
+from tandem.gateway.waiting import to_the_end
 from tandem.model.address import Address
 from tandem.model.entity import Right
 from tandem.model.errors import BusError, StoreUnavailable
@@ -192,7 +193,7 @@ class LinkCarrier:
             opening = self._opening[key] = asyncio.ensure_future(self._open(connection, node))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
         try:
-            opened = await asyncio.shield(opening)
+            opened = await to_the_end(opening)
         except (OSError, BusError) as error:
             if self._told.get(node) != str(error):
                 self._told[node] = str(error)

@@ -14,7 +14,8 @@ from tandem.gateway.http import rest
 from tandem.gateway.http.atom.verbs import Atom
 from tandem.gateway.http.atom.xml import ERROR_TYPE, KEY_ELEMENT, error_document
 from tandem.gateway.http.onward import HEADER, Onward
-from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, peer_of, split_target, to_the_end
+from tandem.gateway.http.types import PASSIVE, HttpNamespace, Reply, Request, note_refused, peer_of, split_target
+from tandem.gateway.waiting import to_the_end
 from tandem.model.clock import Clock
 from tandem.model.errors import AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.model.limits import Limits

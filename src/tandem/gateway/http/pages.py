@@ -17,7 +17,8 @@ from tandem.gateway.http.connections import close_connection, describe_connectio
 from tandem.gateway.http.console_files import serve_console
 from tandem.gateway.http.lock_pages import describe_locks, release_locks
 from tandem.gateway.http.relay_pages import serve_relays
-from tandem.gateway.http.types import PASSIVE, note_refused, peer_of, to_the_end
+from tandem.gateway.http.types import PASSIVE, note_refused, peer_of
+from tandem.gateway.waiting import to_the_end
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentRefused, AuthenticationFailed, BusError, EntityNotFound, NotAllowed, Refused, Unauthorized
 from tandem.server import sas

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import uuid
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from tandem.gateway import verbs
 from tandem.gateway.http.data_port import ReceivedMessage
 from tandem.gateway.http.properties import read_batch, read_single, write_headers
 from tandem.gateway.http.types import HttpNamespace, Reply, Request
+from tandem.gateway.waiting import to_the_end
 from tandem.model.address import Address, parse
 from tandem.model.entity import Right
 from tandem.model.errors import ArgumentOutOfRange, BusError, EntityNotFound, LockLost, MessageNotFound, MessageSizeExceeded
@@ -114,7 +114,7 @@ class Rest:
             messages = [read_single(request.body, content_type, request.headers.get("BrokerProperties"), headers)]
         if messages:
             # A sender that hangs up must not split a batch: it goes through whole, heard or not.
-            await asyncio.shield(asyncio.ensure_future(namespace.data.send(address, messages)))
+            await to_the_end(namespace.data.send(address, messages))
         return Reply(status=201)
 
     async def _receive(self, namespace: HttpNamespace, request: Request, address: Address, path: str) -> Reply:
@@ -134,7 +134,7 @@ class Rest:
             await namespace.data.renew(address, target.message, target.lock_token)
         else:
             how = verbs.COMPLETED if request.method == "DELETE" else verbs.ABANDONED
-            await asyncio.shield(asyncio.ensure_future(namespace.data.settle(address, target.message, target.lock_token, how)))
+            await to_the_end(namespace.data.settle(address, target.message, target.lock_token, how))
         return Reply(status=200)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 from tandem.gateway.http.data_port import DataPort
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tandem.relay.namespace import RelayNamespace
     from tandem.server.administration_port import RelayPort
 
-_T = TypeVar("_T")
 audit: Final = logging.getLogger("tandem.audit")
 
 PASSIVE: Final = {
@@ -98,11 +96,6 @@ def peer_of(request: web.BaseRequest) -> str:
     """address:port"""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     return f"{peer[0]}:{peer[1]}" if peer else request.remote or ""
-
-
-async def to_the_end(change: Coroutine[Any, Any, _T]) -> _T:
-    """Whoever hangs up cancels a request, but leaves no change half way, on disk and not in force, or without its line in the audit log."""
-    return await asyncio.shield(asyncio.ensure_future(change))
 
 
 def note_refused(request: web.BaseRequest, error: BusError) -> None:

@@ -15,7 +15,8 @@ from tandem.gateway.http.api.overview import Overview
 from tandem.gateway.http.api.report import ReportTickets
 from tandem.gateway.http.api.spread_messages import shared_out
 from tandem.gateway.http.onward import HEADER
-from tandem.gateway.http.types import peer_of, to_the_end
+from tandem.gateway.http.types import peer_of
+from tandem.gateway.waiting import to_the_end
 from tandem.model.errors import BusError, EntityNotFound
 from tandem.server.audit import CHANGED, PURGED, TOKEN
 
