@@ -78,3 +78,29 @@ def test_an_old_primary_that_is_still_writable_acknowledges_nothing_and_is_read_
         assert blocks(old) == there, "nobody has written there since"
     finally:
         cluster.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_store_that_waits_for_the_old_primary_is_opened_at_the_new_one(tmp_path: Path, engine: PostgresEngine) -> None:
+    """The old one answers no commit any more and hangs up on nobody; the new one is there when the store is being opened again already."""
+    cluster = Cluster(tmp_path, engine.dsn(), config=CONFIG.replace("12s", "4s"))
+    old, new = engine.nodes
+    try:
+        broker = cluster.start("a")
+        assert try_send(broker.connection_string, "before")
+        new.execute("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=1'")
+        new.execute("SELECT pg_reload_conf()")
+        opening = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'tandem 1 2'"
+
+        def is_being_opened() -> bool:
+            assert not try_send(broker.connection_string, "nobody hears it")
+            return old.execute(opening) == [(1,)]
+
+        until(is_being_opened, 60)
+        new.execute("SELECT pg_promote(true, 60)")
+        until(lambda: try_send(broker.connection_string, "after"), 60)
+        assert old.execute(opening) == [(1,)], "and the old one has still not answered"
+        assert {"before", "after"} <= set(receive_all(broker.connection_string))
+    finally:
+        cluster.close()

@@ -129,6 +129,8 @@ class StoreSupervisor:
         self._look_at_room()
         for index, tenant in enumerate(self._context.namespace.stores):
             if index in self._reopening:
+                if self._keeper is not None:  # an engine that hangs is given up here as well: there may be another primary by now
+                    tenant.journal.check_stalled(self._stall_ms_max)
                 continue
             if self._keeper is None and tenant.elsewhere:
                 continue
