@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -129,5 +130,30 @@ def test_an_engine_whose_last_standby_is_gone_is_waited_for_and_nothing_is_accep
         assert "epoch 2" not in told, "without a takeover"
         assert "silent for 0 s" in told, "nobody is called silent who was not listened to"
         assert 'tandem_cluster_doubts_total{end="landed"} 0.0' not in metrics_of(broker), "what nobody was told of had landed"
+    finally:
+        cluster.close()
+
+
+@pytest.mark.slow
+def test_a_node_that_is_stopped_while_the_last_standby_is_gone_ends_and_another_has_everything(
+    tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine
+) -> None:
+    cluster = Cluster(tmp_path, cluster_dsn, config=CONFIG.replace("[cluster]", '[cluster]\nstall_deadline = "60s"'))
+    try:
+        broker = cluster.start("a")
+        assert try_send(broker.connection_string, "before")
+        postgres.require_missing_standby()
+        try:
+            thread = threading.Thread(target=lambda: try_send(broker.connection_string, "while it was gone"))
+            thread.start()
+            until(lambda: "is suspended" in cluster.logs("a"))
+            broker.process.send_signal(signal.SIGTERM)
+            assert broker.process.wait(55) == 0, "before a service manager loses its patience"
+        finally:
+            postgres.require_standby()
+        thread.join(60)
+        found = receive_all(cluster.start("b").connection_string)
+        assert "before" in found
+        assert len(found) == len(set(found))
     finally:
         cluster.close()

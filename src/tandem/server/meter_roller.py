@@ -69,10 +69,14 @@ class MeterRoller:
                 self._spawn(self._roll(index, minute))
 
     async def close(self) -> None:
-        """All that was counted goes to the files, the minute under way too."""
-        for index, tenant in enumerate(self._namespace.stores):
-            if tenant.available and index not in self._busy:
-                await self._roll(index, 1 << 32)
+        """All that was counted goes to the files, the minute under way too; what an engine cannot take now stays in the journal. All
+        stores at once: each may have to be waited for."""
+        ready = [
+            index
+            for index, tenant in enumerate(self._namespace.stores)
+            if tenant.available and not tenant.backing.suspended and index not in self._busy
+        ]
+        await asyncio.gather(*(self._roll(index, 1 << 32) for index in ready))
 
     async def _roll(self, index: int, before_minute: int) -> None:
         book = self._namespace.stores[index].meters

@@ -377,6 +377,8 @@ class GroupCommitStore(Journal):
         if group is not None and not group.finished:
             self._stop(StoreUnavailable("the last commit did not return in time"), [])
             self._log.give_up_waiting()
+            if not self._committer.stop(_REOPEN_SECONDS):
+                return  # `close` lets go of nothing that a thread still uses
         self._committer = self._new_worker("tandem-committer")
 
     def _stop_workers(self, seconds: float) -> bool:

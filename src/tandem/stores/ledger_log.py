@@ -159,6 +159,8 @@ class LedgerLog(BlockLog):
                 self._ledger.append(segment, group.number, group.offset, entry, block)
             except InDoubt as doubt:
                 self._is_in_doubt(doubt)
+                if self._patience.stopped:
+                    raise EngineAway("the store has stopped") from doubt
                 if not self._landed(segment, group.number):
                     self.doubts["sent again"] += 1
                     self._patience.pause(pause)
@@ -259,6 +261,11 @@ class LedgerLog(BlockLog):
     def abandon(self) -> None:
         self._patience.stop()
         self._ledger.abandon()
+
+    def give_up_waiting(self) -> None:
+        """Its row stays ours: a call that is under way is not to meet another on its connection. Others find out by our beats."""
+        self._closing = False
+        self.abandon()
 
     def release(self) -> None:
         self._patience.stop()

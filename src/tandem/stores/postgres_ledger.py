@@ -151,8 +151,7 @@ class PostgresLedger:
             return  # nobody waits for it; others find out by our beats
         patience = threading.Timer(_RELEASE_SECONDS, self._committing.shut)
         patience.daemon = True
-        if self._engine:  # those of other engines are waited for
-            patience.start()
+        patience.start()  # the loop waits for this
         try:
             self._committing.execute(
                 "UPDATE tandem.store SET owner = '', incarnation = 0 WHERE id = %s AND epoch = %s", (self._id, self._epoch)
