@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from tandem.model.clock import SystemClock
 from tandem.model.errors import ConfigurationError
 from tandem.stores.postgres_connection import EngineConnection, Hosts
+from tandem.stores.postgres_nodes import PostgresNodes
 from tandem.stores.postgres_schema import Schema
 from tandem.testing.postgres import PostgresEngine
 from tests.cluster.nodes import CONFIG, Cluster, receive_all, try_send, until
@@ -92,6 +93,25 @@ def test_a_database_without_a_cluster_and_one_of_a_newer_version(tmp_path: Path,
     assert "not the secret of this cluster" in serve(tmp_path, database, "--secret-file", "other")
     postgres.primary.execute("UPDATE tandem.cluster SET version = 99", database=name)
     assert "made by a newer Tandem" in serve(tmp_path, database)
+
+
+def test_nothing_is_given_to_a_node_that_is_drained_or_to_whoever_only_follows(tmp_path: Path, spread_dsn: str) -> None:
+    connection = EngineConnection(Hosts(spread_dsn), "test", SystemClock())
+    Schema(spread_dsn, connection).ensure_stores("tandem", 2)
+    nodes = PostgresNodes(connection)
+    nodes.join("a", "a:1", "1")
+    nodes.drain("a", True)
+    connection.execute("INSERT INTO tandem.follower (name, at_ms, lag_ms, messages, blocks) VALUES ('far', 0, 0, 0, 0)")
+    for command in (("move", "tandem"), ("take", "tandem/1")):
+        asked = ("cluster", *command)
+        assert "node a is drained, and gets no stores; first, tandem cluster drain a --end" in refusal(
+            tmp_path, *asked, "a", "--engine", spread_dsn
+        )
+        assert "there is no node 'far'; known are a" in refusal(tmp_path, *asked, "far", "--engine", spread_dsn)
+    assert "there is no node 'far'; known are a" in refusal(tmp_path, "cluster", "drain", "far", "--engine", spread_dsn)
+    assert {(row.owner, row.wanted, row.epoch) for row in nodes.look()[1]} == {("", "", 0)}, "nothing was done"
+    assert "node far is forgotten" in Cluster(tmp_path, spread_dsn).command("forget", "far")
+    connection.close()
 
 
 def test_an_engine_that_does_not_commit_on_two_machines(tmp_path: Path, cluster_dsn: str, postgres: PostgresEngine) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.engine_wishes import EngineWishes, must_know, opened, place_of, reached, told_where_they_live
+from tandem.cli.engine_wishes import EngineWishes, must_know, must_take_stores, opened, place_of, reached, told_where_they_live
 from tandem.cli.more_engines import ClusterEngines
 from tandem.cli.second_region import follow, promote
 from tandem.model.errors import ConfigurationError, EngineAway
@@ -191,7 +191,7 @@ def take(engine: Engine, stores: Stores, node: str) -> None:
     """Let another node serve a namespace, or one store, at once, whatever its owner is doing. Nothing that was acknowledged is lost."""
     with opened(engine) as (schema, nodes):
         schema.check(None)
-        must_know(nodes, node)
+        must_take_stores(nodes, node)
         place = place_of(nodes, stores)
         told_where_they_live(nodes, place, lambda there: there.depose(*place, node))
     typer.echo(f"{stores} was taken from its owner, for node {node}")
@@ -272,7 +272,7 @@ def forget(engine: Engine, node: str) -> None:
     """Strike a node from the list that is never coming back."""
     with opened(engine) as (schema, nodes):
         schema.check(None)
-        must_know(nodes, node)
+        must_know(nodes, node, followers=True)
         nodes.forget(node)
         for name, dsn in nodes.registry.engines().items():
             with contextlib.suppress(EngineAway), reached(name, dsn) as (_, there):  # what it had there it has to beat for

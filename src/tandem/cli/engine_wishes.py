@@ -76,10 +76,17 @@ def told_where_they_live(
             raise ConfigurationError(f"{error.description}; stores that live elsewhere were told. Try again when it answers") from error
 
 
-def must_know(nodes: PostgresNodes, node: str) -> None:
-    known = [row[0] for row in nodes.look()[0]]
-    if node not in known and node not in (row.name for row in nodes.followers()):
+def must_know(nodes: PostgresNodes, node: str, followers: bool = False) -> bool:
+    """Whether that node is drained. `followers`: one of another region is meant as well."""
+    known = {row[0]: row[5] for row in nodes.look()[0]}
+    if node not in known and not (followers and node in (row.name for row in nodes.followers())):
         raise ConfigurationError(f"there is no node {node!r}; known are {', '.join(known) or 'none'}")
+    return known.get(node, False)
+
+
+def must_take_stores(nodes: PostgresNodes, node: str) -> None:
+    if must_know(nodes, node):
+        raise ConfigurationError(f"node {node} is drained, and gets no stores; first, tandem cluster drain {node} --end")
 
 
 def place_of(nodes: PostgresNodes, what: str) -> tuple[str, int | None]:
@@ -109,7 +116,7 @@ class EngineWishes:
     def move(self, stores: str, node: str) -> str:
         with opened(self._engine) as (schema, nodes):
             schema.check(None)
-            must_know(nodes, node)
+            must_take_stores(nodes, node)
             place = place_of(nodes, stores)
             told_where_they_live(nodes, place, lambda there: there.want(*place, node), self._others)
         return f"{stores} moves to node {node}"
