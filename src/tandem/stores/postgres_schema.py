@@ -154,10 +154,8 @@ class Schema:
                 self.complete()
                 return False
             self._must_know_all_characters()
-            script = "; ".join(("BEGIN", *_TABLES, "COMMIT"))
-            self._connection.execute(script, prepare=False, text=True)
-            made = "INSERT INTO tandem.cluster (version, secret) VALUES (%s, %s)"
-            self._connection.execute(made, (SCHEMA_VERSION, fingerprint(secret)))
+            known = f"INSERT INTO tandem.cluster (version, secret) VALUES ({SCHEMA_VERSION}, decode('{fingerprint(secret).hex()}', 'hex'))"
+            self._connection.execute("; ".join(("BEGIN", *_TABLES, known, "COMMIT")), prepare=False, text=True)
             self.complete()
         except EngineAway as error:
             raise _refused(error, self._dsn, self._key) from error
