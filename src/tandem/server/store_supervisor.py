@@ -20,6 +20,8 @@ _STEADY_MS: Final = 30_000
 """Up for so long, a store has recovered."""
 _CORRUPT_PAUSE_MS: Final = 60_000
 """A damaged store is looked at again now and then: somebody may have put its files right."""
+_OPENING_PATIENCE: Final = 3
+"""What is read of an engine at once, while a store is opened, takes longer than a commit."""
 
 
 _DELIVERING: Final = (StoreState.UP, StoreState.DEGRADED)
@@ -130,7 +132,7 @@ class StoreSupervisor:
         for index, tenant in enumerate(self._context.namespace.stores):
             if index in self._reopening:
                 if self._keeper is not None:  # an engine that hangs is given up here as well: there may be another primary by now
-                    tenant.journal.check_stalled(self._stall_ms_max)
+                    tenant.journal.check_stalled(_OPENING_PATIENCE * self._stall_ms_max)
                 continue
             if self._keeper is None and tenant.elsewhere:
                 continue
