@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,29 @@ def test_messages_of_both_nodes_are_settled_renewed_deferred_scheduled_and_put_a
         assert len(raw.peek(queue)) == 4
         assert raw.request(queue, "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(LONG, planned)})[0] == 200
         assert raw.peek(queue) == []
+
+
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_of_messages_that_one_node_refuses_to_schedule_the_other_keeps_none(
+    module_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: int
+) -> None:
+    with SpreadBroker(module_path / f"third-{refusing}", {"plain": 1}, real_time=True, turns=False, front="c") as broker:
+        queue = broker.queue("plain")
+        at = amqp.Timestamp(4_000_000_000_000)
+        later = [
+            message(str(n), str(n), message_annotations={"x-opt-scheduled-enqueue-time": at, "x-opt-partition-key": key_of(n % 2)})
+            for n in range(4)
+        ]
+        wish = {"messages": [{"message-id": str(n), "message": one} for n, one in enumerate(later)]}
+        context = broker.servers[refusing].contexts[0]
+        with Raw(broker.port) as raw:
+            with monkeypatch.context() as full:
+                full.setattr(context, "limits", dataclasses.replace(context.limits, management_requests_in_flight_max=0))
+                status, answer = raw.request(queue, "com.microsoft:schedule-message", wish)
+                assert (status, answer.application_properties["errorCondition"]) == (503, "com.microsoft:server-busy")
+            assert raw.peek(queue) == []
+            assert raw.request(queue, "com.microsoft:schedule-message", wish)[0] == 200
+            assert len(raw.peek(queue)) == 4
 
 
 @pytest.mark.parametrize("delete", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from typing import Any, Final, cast
 
@@ -202,11 +203,29 @@ class SpreadManagement(ManagementNode):
             queue.check_send(message, message.size_bytes)
             fragment = queue.fragment_of(message)
             owners.append(home if fragment < 0 else self._asking.owner_of(fragment))
-        numbers: list[object] = [0] * len(entries)
-        for places, (_, said) in await self._asking.by_owner("com.microsoft:schedule-message", body, "messages", owners, entries):
-            for place, number in zip(places, _values(said.get("sequence-numbers")), strict=True):
-                numbers[place] = number
+        numbers: list[Any] = [0] * len(entries)
+        taken: list[int] = []
+        try:
+            for owner, places in places_of(owners).items():
+                share = {**body, "messages": [entries[place] for place in places]}
+                _, said = await self._asking.at(owner, "com.microsoft:schedule-message", share)
+                for place, number in zip(places, _values(said.get("sequence-numbers")), strict=True):
+                    numbers[place] = number
+                taken += [numbers[place] for place in places]
+        except BusError:
+            if taken:
+                await self._take_back(taken)
+            raise
         return 200, {"sequence-numbers": Array(LONG, numbers)}
+
+    async def _take_back(self, seqs: list[int]) -> None:
+        """What some nodes have scheduled of a request that another one refuses. Its sender is told of the refusal, whatever comes of this:
+        what was due at once is a message by now."""
+        owners = [self._asking.owner_of(seq >> FRAGMENT_SHIFT) for seq in seqs]
+        operation = "com.microsoft:cancel-scheduled-message"
+        for owner, places in places_of(owners).items():
+            with contextlib.suppress(BusError):
+                await self._asking.at(owner, operation, {"sequence-numbers": [seqs[place] for place in places]})
 
     async def _cancel_all(self, body: Body) -> Reply:
         seqs = many(body, "sequence-numbers", int)
