@@ -7,7 +7,7 @@ import contextlib
 import datetime
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
@@ -26,6 +26,7 @@ from tandem.client.sdk_pump import supports_pipelining
 from tandem.client.sdk_sender import new_batch
 from tandem.client.verdicts import Verdict
 from tandem.testing.bus import Bus
+from tandem.testing.ports import free_port
 from tests.waiting import until
 
 
@@ -131,6 +132,19 @@ async def test_a_dead_broker_is_unreachable_and_the_sender_recovers_by_itself(na
     assert {classify(outcome) for outcome in outcomes} == {Verdict.UNREACHABLE}
     bus.start()
     await sender.send(ServiceBusMessage("2"), 10)
+
+
+async def test_an_endpoint_of_ones_own_that_is_down_is_unreachable_to_all_of_many_senders(bus):
+    """Over WebSocket the SDK calls that an authentication error at first."""
+    namespace = SdkNamespace(
+        bus.connection_string, transport_type=TransportType.AmqpOverWebsocket, custom_endpoint_address=f"sb://localhost:{free_port()}"
+    )
+    sender = namespace.sender("q")
+    first = asyncio.ensure_future(sender.send(ServiceBusMessage("x"), 10))
+    await asyncio.sleep(0)  # it has the link, and the others wait for it
+    errors = await asyncio.gather(first, *(sender.send(ServiceBusMessage("x"), 10) for _ in range(4)), return_exceptions=True)
+    await namespace.close()
+    assert [(type(error), classify(error)) for error in errors] == [(ServiceBusConnectionError, Verdict.UNREACHABLE)] * 5
 
 
 async def test_an_interruption_ends_what_waits_for_a_silent_broker_and_later_sends_go_on(namespace, bus):

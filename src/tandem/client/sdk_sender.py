@@ -360,5 +360,7 @@ async def _send_alone(payload: bytes, sender: ServiceBusSender, timeout: float) 
 def _translate(sender: ServiceBusSender | None, error: Exception) -> BaseException:
     if sender is None:
         return error
-    translated: BaseException = sender._amqp_transport.create_servicebus_exception(log, error)
+    # As the SDK does it: it calls an endpoint of one's own that is down an authentication error, and here a connection error again.
+    endpoint = sender._config.custom_endpoint_address
+    translated: BaseException = sender._amqp_transport.create_servicebus_exception(log, error, custom_endpoint_address=endpoint)
     return translated
