@@ -34,6 +34,8 @@ SAYS = {
     "testing.md": "2 passed",
     "rest.md": "hello",
     "operate.md": "sent 100",
+    "backup.md": "before the backup",
+    "missing-files.md": "rebuilt with 1 entities",
     "relay.md": "GET /web/some/page: hello from behind",
     "relay-pair.md": "active now: mySecondaryService and 1 made again",
 }
