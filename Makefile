@@ -15,7 +15,8 @@ PYTHON ?= $(shell if /usr/bin/python3 -c '$(COMPLETE)' 2>/dev/null; then echo /u
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
 SEED   ?= 1
 ARGS   ?=
-WORKERS ?= 4
+# Tests wait as much as they compute; each may have a Spark, which takes two gigabytes.
+WORKERS ?= $(shell awk -v cores="$$(nproc)" '/^MemTotal/ { fit = int($$2 / 2097152); most = 3 * cores < 16 ? 3 * cores : 16; print fit < 2 ? 2 : fit < most ? fit : most }' /proc/meminfo)
 
 SOURCES := $(shell find src -type f \( -name '*.py' -o -name '*.html' -o -name '*.js' -o -name '*.css' -o -name '*.json' -o -name '*.properties' \) 2>/dev/null)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -98,6 +99,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((place for place, part in enumerate(LONG) if f"tests/{part}" in item.nodeid), len(LONG))
 
     items.sort(key=rank)
+    items[:] = _alternating(items)
+
+
+def _alternating(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Files with a Spark, which need processors, in turns with others, which mostly wait: with one for every worker at once all starve."""
+    files: dict[bool, dict[str, list[pytest.Item]]] = {True: {}, False: {}}
+    for item in items:
+        name = item.nodeid.partition("::")[0]
+        files["tests/spark/" in name].setdefault(name, []).append(item)
+    pairs = itertools.zip_longest(files[True].values(), files[False].values(), fillvalue=())
+    return [item for pair in pairs for file in pair for item in file]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -49,7 +49,7 @@ def test_the_dashboard_is_what_its_table_makes() -> None:
 
 
 class Prometheus:
-    """A real one, which looks twice a second and waits for nothing before it fires."""
+    """A real one, which looks every two seconds and waits for nothing before it fires."""
 
     def __init__(self, directory: Path, target: int) -> None:
         self.port = free_port()
@@ -57,7 +57,7 @@ class Prometheus:
             "\n".join("        for: 0s" if line.strip().startswith("for:") else line for line in RULES.read_text().splitlines())
         )
         (directory / "prometheus.yml").write_text(
-            "global: {scrape_interval: 500ms, scrape_timeout: 400ms, evaluation_interval: 500ms}\n"
+            "global: {scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 500ms}\n"
             "rule_files: [rules.yml]\n"
             "scrape_configs:\n"
             f"  - {{job_name: tandem, metrics_path: /$tandem/metrics, static_configs: [{{targets: ['localhost:{target}']}}]}}\n"
@@ -107,7 +107,8 @@ def test_the_alerts_of_an_outage_fire_and_end(broker: BrokerProcess, tmp_path: P
     prometheus = Prometheus(tmp_path, broker.port)
     try:
         wait_until(lambda: bool(prometheus.ask("query?query=tandem_store_up").get("result")), "the first scrape")
-        assert prometheus.firing() & {"TandemDown", "TandemStoreDown"} == set()
+        down = {"TandemDown", "TandemStoreDown"}
+        wait_until(lambda: not prometheus.firing() & down, "no alert while nothing is wrong")  # a starved machine misses a scrape
         from tests.cli.operations.conftest import command_line
 
         assert command_line("fault", "inject", "store-down", "--store", "0", "-c", broker.connection_string).returncode == 0
