@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from tandem import amqp
 from tandem.simulator.amqp_client import AmqpClient, Gone, PeerRefused
@@ -49,6 +50,13 @@ def attach(channel: int, handle: int, address: str = "$cbs") -> bytes:
     source, target = amqp.Described(amqp.ULong(0x28), [address]), amqp.Described(amqp.ULong(0x29), [address])
     sending = [f"l{channel}-{handle}", amqp.UInt(handle), False, None, None, source, target, None, None, amqp.UInt(0)]
     return frame(channel, described(0x12, *sending))
+
+
+def upgrade() -> bytes:
+    return (
+        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+    )
 
 
 async def _pour(port: int, chunks: list[bytes]) -> None:
@@ -133,6 +141,26 @@ async def http_large(port: int) -> None:
     await asyncio.gather(*(_pour(port, [head, b"a" * 2_000_000]) for _ in range(5)))
 
 
+async def http_pipelined(port: int) -> None:
+    """Thousands of requests at once, and no answer is read."""
+    request = b"GET /$tandem/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    writers = [(await connection(port))[1] for _ in range(8)]
+    for writer in writers:
+        cast(asyncio.Transport, writer.transport).pause_reading()
+        writer.write(request * 5_000)
+    await asyncio.sleep(1)
+    for writer in writers:
+        writer.transport.abort()
+
+
+async def websocket_small_frames(port: int) -> None:
+    """As many WebSocket frames as fit into the bytes: pings, pongs, messages that are empty, messages in pieces that are."""
+    nothing = b"\x80\0\0\0\0"
+    kinds = (b"\x89", b"\x8a", b"\x82", b"\x00")
+    chunks = [[upgrade(), b"\x02" + nothing if kind == b"\x00" else b"", *([(kind + nothing) * 40_000] * 8)] for kind in kinds]
+    await asyncio.gather(*(_pour(port, each) for each in chunks * 2))
+
+
 async def nested_deeply(port: int) -> None:
     bomb = b"\xc0\xff\x01" * 5_000
     await _pour(port, [opening(), frame(0, b"\x00\x53\x11" + bomb)])
@@ -211,8 +239,8 @@ async def peek_storm(port: int) -> None:
 ATTACKS: dict[str, Callable[[int], Awaitable[None]]] = {
     attack.__name__: attack
     for attack in (
-        garbage, mutated_frames, half_open, connect_and_go, links_without_a_token, empty_frames, http_slowly, http_large, nested_deeply,
-        links_and_detaches, oversize, never_reads, abandon_storm, peek_storm,
+        garbage, mutated_frames, half_open, connect_and_go, links_without_a_token, empty_frames, http_slowly, http_large, http_pipelined,
+        websocket_small_frames, nested_deeply, links_and_detaches, oversize, never_reads, abandon_storm, peek_storm,
     )
 }  # fmt: skip
 

@@ -17,6 +17,8 @@ _MESSAGE_BYTES_MAX: Final = 32_768
 
 _REFUSED_BY_EVERY_PARSER: Final = b"\xf0\x80"
 """A frame header with reserved bits set: the connection ends with 1002 (protocol error)."""
+_FRAMES_AT_ONCE: Final = 16
+"""Of one connection in one round of the loop."""
 
 
 class FrameParser(Protocol):
@@ -27,57 +29,107 @@ class FrameParser(Protocol):
     def feed_eof(self) -> None: ...
 
 
-class MaskedFrames:
-    """Stands before a parser and lets through what a client may send: frames that are not masked end the connection (RFC 6455 5.1)."""
+class FrameSource(Protocol):
+    """The connection that frames come from."""
 
-    def __init__(self, parser: FrameParser) -> None:
+    def takes_frames(self) -> bool:
+        """The messages of before are not too many; when they were, `MaskedFrames.go_on` is called in the end."""
+        ...
+
+    def listen(self, on: bool) -> None:
+        """Whether more is read."""
+        ...
+
+    def soon(self, function: Callable[[], None]) -> None:
+        """In the loop's next round."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MaskedFrames:
+    """Stands before a parser and lets through what a client may send: frames that are not masked end the connection (RFC 6455 5.1).
+    A read holds tens of thousands of small ones, and the loop has others to serve: they go through a few at a time."""
+
+    def __init__(self, parser: FrameParser, source: FrameSource) -> None:
         self._parser = parser
-        self._head = bytearray()
-        self._held = b""
-        """The first byte of a header whose second has not come: the parser sees it when we know that the frame is masked."""
+        self._source = source
+        self._read = b""
+        self._at = 0
+        """What the parser has seen of it. It sees headers whole, so that it sees none that is not masked."""
         self._left = 0
         """Bytes of mask and payload still to come of the frame under way."""
-        self._refused = False
+        self._planned = False
+        self._over = False
+
+    @property
+    def behind(self) -> bool:
+        return self._at < len(self._read)
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        if self._refused:
+        if self._over:
             return True, b""
-        data = self._held + data
-        at, end = 0, len(data)
-        while at < end:
-            if self._left:
-                step = min(self._left, end - at)
-                self._left -= step
-                at += step
-                continue
-            self._head.append(data[at])
-            at += 1
-            if len(self._head) == 2 and not self._head[1] & 0x80:
-                self._refused = True
-                return self._parser.feed_data(data[: at - 2] + _REFUSED_BY_EVERY_PARSER)
-            self._left = _frame_rest(self._head)
-            if self._left:
-                self._head.clear()
-        self._held = b""
-        if len(self._head) == 1:
-            self._held = bytes(self._head)
-            self._head.clear()
-            data = data[:-1]
-        return self._parser.feed_data(data) if data else (False, b"")
+        self._read = self._read[self._at :] + data if self.behind else data
+        self._at = 0
+        if self._source.takes_frames() and not self._planned:
+            return self._next_portion()
+        self._source.listen(False)  # whoever handed us the connection may have let it be read again
+        return False, b""
 
     def feed_eof(self) -> None:
+        self._over = True
         self._parser.feed_eof()
 
+    def go_on(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._source.soon(self._take_portion)
 
-def _frame_rest(head: bytearray) -> int:
-    """How many bytes follow the header of a masked frame, mask included; 0 while the header is not whole."""
-    if len(head) < 2:
+    def _take_portion(self) -> None:
+        self._planned = False
+        if not self._over and self._source.takes_frames() and self._next_portion()[0]:
+            self._source.close()
+
+    def _next_portion(self) -> tuple[bool, bytes]:
+        begin, data = self._at, self._read
+        whole = self._find_end()
+        portion = data[begin : self._at]
+        if self._over:
+            portion += _REFUSED_BY_EVERY_PARSER
+        answer = self._parser.feed_data(portion) if portion else (False, b"")
+        self._source.listen(whole or self._over)
+        if not whole:
+            self.go_on()
+        return answer
+
+    def _find_end(self) -> bool:
+        """Moves behind the frames of this portion. True if nothing can be done before more is read."""
+        data = self._read
+        end = len(data)
+        for _ in range(_FRAMES_AT_ONCE):
+            step = min(self._left, end - self._at)
+            self._at += step
+            self._left -= step
+            size = _header_size(data, self._at)
+            if not size:
+                return True
+            if not data[self._at + 1] & 0x80:
+                self._over = True
+                return True
+            short = data[self._at + 1] & 0x7F
+            self._left = 4 + (short if size == 2 else int.from_bytes(data[self._at + 2 : self._at + size], "big"))
+            self._at += size
+        return False
+
+
+def _header_size(data: bytes, at: int) -> int:
+    """Of the frame that begins here, without its mask; 0 while it is not there whole. Two bytes say already that there is no mask."""
+    there = len(data) - at
+    if there < 2:
         return 0
-    short = head[1] & 0x7F
-    more = 2 if short == 126 else 8 if short == 127 else 0
-    if len(head) < 2 + more:
-        return 0
-    return 4 + (int.from_bytes(head[2 : 2 + more], "big") if more else short)
+    short = data[at + 1]
+    size = 4 if short == 0xFE else 10 if short == 0xFF else 2
+    return size if there >= size else 0
 
 
 class WebSocketTransport(asyncio.Transport):
@@ -216,7 +268,7 @@ class WebSocketTransport(asyncio.Transport):
                 while not self._may_read.is_set():
                     await self._may_read.wait()
                 protocol = self._protocol
-                if isinstance(protocol, asyncio.Protocol) and not self._closing:
+                if message.data and isinstance(protocol, asyncio.Protocol) and not self._closing:
                     protocol.data_received(message.data)
             elif message.type is WSMsgType.TEXT:
                 await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=b"AMQP travels in binary frames")

@@ -308,6 +308,19 @@ def masked(first: int, payload: bytes) -> bytes:
     return bytes((first,)) + size + b"mask" + bytes(byte ^ b"mask"[at % 4] for at, byte in enumerate(payload))
 
 
+def test_websocket_messages_that_are_small_and_many_all_arrive_in_order(house: HttpHouse) -> None:
+    texts = [b"%d," % number for number in range(5_000)]
+    with websocket(house) as raw:
+        raw.sendall(b"".join(masked(0x89, b"") + masked(0x82, b"") + masked(0x82, text) for text in texts) + masked(0x82, b"quit"))
+        reader = raw.makefile("rb")
+        got = b""
+        while not got.endswith(b"bye"):
+            kind, size = reader.read(2)
+            payload = reader.read(int.from_bytes(reader.read(2), "big") if size == 126 else size)
+            got += payload if kind == 0x82 else b""
+        assert got == b"".join(texts) + b"bye"
+
+
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "byte-by-byte"])
 def test_websocket_frames_that_are_not_masked_end_the_connection(house: HttpHouse, pieces: bool) -> None:
     with websocket(house) as raw:

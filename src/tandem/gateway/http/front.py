@@ -308,9 +308,36 @@ def _response(reply: Reply) -> web.Response:
 class _GuardedHandler(GuardedHandler):
     """Its connection may become a WebSocket, or be taken over by a relay; nonsense is answered as documented."""
 
+    _frames: MaskedFrames | None = None
+
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """From here on the peer speaks WebSocket."""
-        super().set_parser(cast(Any, MaskedFrames(parser)), data_received_cb)
+        self._frames = MaskedFrames(parser, self)
+        super().set_parser(cast(Any, self._frames), data_received_cb)
+
+    def takes_frames(self) -> bool:
+        return not self._reading_paused
+
+    def listen(self, on: bool) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if not on and transport.is_reading():
+            transport.pause_reading()
+        elif on and not self._reading_paused and not transport.is_reading():
+            transport.resume_reading()
+
+    def soon(self, function: Callable[[], None]) -> None:
+        self._loop.call_soon(function)
+
+    def resume_reading(self, *how: Any, **named: Any) -> None:
+        """The messages that waited were taken."""
+        frames = self._frames
+        if frames is None or not frames.behind:
+            super().resume_reading(*how, **named)
+            return
+        self._reading_paused = False
+        frames.go_on()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
