@@ -113,6 +113,51 @@ def test_what_a_directory_is_and_has_left_is_asked_of_the_process_that_drives_it
         disk.abandon()
 
 
+class Undying(subprocess.Popen[bytes]):
+    """A process in a call that the kernel does not break off: it stands still, and no signal ends it."""
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGSTOP)
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_cannot_be_killed_is_not_waited_for_and_those_who_wait_for_its_answers_hear_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that hangs in the kernel keeps its process for as long as it hangs; the broker's loop is not to hang as well."""
+    monkeypatch.setattr("tandem.stores.remote_disk.subprocess.Popen", Undying)
+    remote = RemoteDisk("store-0")
+    remote.begin()
+    assert remote.pid is not None
+    stuck = remote.pid
+    heard: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(OSError, match="the process of store-0 is gone") as gone:
+            while True:
+                remote.free_bytes(str(tmp_path))
+        heard.append(str(gone.value))
+
+    try:
+        os.kill(stuck, signal.SIGSTOP)
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        giving_up = threading.Thread(target=remote.abandon, daemon=True)
+        giving_up.start()
+        giving_up.join(10)
+        asking.join(10)
+        assert not giving_up.is_alive() and not asking.is_alive() and len(heard) == 1
+        remote.begin()  # another one, which would wait for the lock of the first
+        assert remote.pid != stuck
+        assert remote.free_bytes(str(tmp_path)) > 0
+    finally:
+        os.kill(stuck, signal.SIGKILL)
+        monkeypatch.undo()
+        if remote.pid is not None:
+            os.kill(remote.pid, signal.SIGKILL)
+            remote.abandon()
+
+
 def test_a_disk_that_lacks_a_call_cannot_be_made() -> None:
     class Half(RemoteDisk):
         begin = Disk.begin

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -49,6 +50,10 @@ class RemoteDisk(Disk):
         self._address = ""
         self._generation = 0
         self._local = threading.local()
+        self._connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        """Of all threads, to the process that is there now."""
+        self._dying: list[subprocess.Popen[bytes]] = []
+        """Processes that were ended. One that the kernel does not let go of, because its disk hangs, ends when the disk does."""
 
     @property
     def pid(self) -> int | None:
@@ -60,6 +65,7 @@ class RemoteDisk(Disk):
 
     def _start(self) -> None:
         """With the lock held."""
+        self._dying = [process for process in self._dying if process.poll() is None]
         self._address = f"\0tandem-{secrets.token_hex(16)}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -71,12 +77,18 @@ class RemoteDisk(Disk):
         self._generation += 1
 
     def abandon(self) -> None:
-        """It does not answer: end it, so that whoever waits for it hears that it is gone."""
+        """It does not answer: end it, and let whoever waits for it hear that it is gone. Its end is not waited for, since we may be on
+        the loop; whatever it still does, it does with the store locked."""
         with self._lock:
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
+            if self._process is None:
+                return
+            self._process.kill()
+            self._dying.append(self._process)
+            self._process = None
+            for connection in self._connections:
+                with contextlib.suppress(OSError):  # closed by the other side already
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._connections.clear()
 
     def _connection(self, restart: bool) -> socket.socket:
         with self._lock:
@@ -98,8 +110,16 @@ class RemoteDisk(Disk):
             connection.close()
             raise self._gone() from error
         connection.settimeout(None)
+        self._keep(connection, generation)
         self._local.connection = (generation, connection)
         return connection
+
+    def _keep(self, connection: socket.socket, generation: int) -> None:
+        with self._lock:
+            if self._process is None or generation != self._generation:
+                connection.close()
+                raise self._gone()  # it was given up while we turned to it
+            self._connections.add(connection)
 
     def _gone(self) -> OSError:
         return OSError(errno.EIO, f"the process of {self._name} is gone")
