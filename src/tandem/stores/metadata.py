@@ -40,6 +40,7 @@ from tandem.stores.migrations import MIGRATIONS, statements
 from tandem.stores.overwritten import PUT_RIGHT, OverwrittenFile
 from tandem.stores.relay_copy import RelayCopy
 from tandem.stores.rule_rows import put_rule, put_rules, row_checksum
+from tandem.stores.sqlite_errors import UNREADABLE, WHAT_TO_DO, translated
 
 _T = TypeVar("_T")
 
@@ -48,8 +49,6 @@ APPLICATION_ID: Final = 0x544E444D
 
 ENTITY_ID_MAX: Final = (1 << 30) - 1
 """Journals write four times the id, plus the sub-queue, in 32 bits."""
-
-_WHAT_TO_DO: Final = "restore the file from a copy, or move it away and rebuild it: tandem store recover-metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +268,7 @@ class Metadata:
         with self._reading():
             row = self._db.execute("SELECT id, checksum FROM identity").fetchone()
             if row is None:
-                raise Corrupt(f"{self._where}: has no identity; {_WHAT_TO_DO}")
+                raise Corrupt(f"{self._where}: has no identity; {WHAT_TO_DO}")
             self._verify(row[1], "its identity", row[0])
             identity: str = row[0]
             return identity
@@ -340,7 +339,7 @@ class Metadata:
 
     def _verify(self, stored: int, what: str, *columns: object) -> None:
         if stored != row_checksum(*columns):
-            raise Corrupt(f"{self._where}: {what} does not match its checksum; {_WHAT_TO_DO}")
+            raise Corrupt(f"{self._where}: {what} does not match its checksum; {WHAT_TO_DO}")
 
     # --- the file
 
@@ -361,7 +360,7 @@ class Metadata:
             self._db.execute("PRAGMA foreign_keys = ON")
             problems = [row[0] for row in self._db.execute("PRAGMA integrity_check(3)")]
             if problems != ["ok"]:
-                raise Corrupt(f"{self._where}: {'; '.join(problems)}; {_WHAT_TO_DO}")
+                raise Corrupt(f"{self._where}: {'; '.join(problems)}; {WHAT_TO_DO}")
         if version == 0:
             self._must_be_alone()
         for number in range(version, len(migrations)):
@@ -387,7 +386,8 @@ class Metadata:
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {version}")
 
-        self._write(migrate)
+        with self._reading():
+            self._write(migrate)
 
     def _pragma(self, name: str) -> int:
         value: int = self._db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -399,9 +399,9 @@ class Metadata:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise self._translated(error) from error
+            raise translated(error, self._where, UNREADABLE) from error
         except (NotADescription, ValueError) as error:
-            raise Corrupt(f"{self._where}: {error}; {_WHAT_TO_DO}") from error
+            raise Corrupt(f"{self._where}: {error}; {WHAT_TO_DO}") from error
 
     def _write(self, work: Callable[[], _T]) -> _T:
         """Do `work` durably. Whoever gets the lock commits for everybody who has come to wait meanwhile."""
@@ -436,7 +436,7 @@ class Metadata:
             if not committed and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             for change in group:
-                change.settle(None if committed else self._translated(failure))
+                change.settle(None if committed else translated(failure, self._where))
 
     def trouble(self) -> str:
         """Why nothing can be changed, and what to do: the file is gone, or another one. Empty: it can."""
@@ -462,19 +462,11 @@ class Metadata:
         try:
             change.do()
         except Exception as error:
-            change.fail(self._translated(error) if isinstance(error, sqlite3.DatabaseError) else error)
+            change.fail(translated(error, self._where) if isinstance(error, sqlite3.DatabaseError) else error)
             if not self._db.in_transaction:
                 raise  # SQLite has given up the whole transaction, as it does when the disk is full
             self._db.execute("ROLLBACK TO change")
         self._db.execute("RELEASE change")
-
-    def _translated(self, error: sqlite3.DatabaseError) -> Exception:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # absent when Python, not SQLite, refused
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
-            return Corrupt(f"{self._where}: {error}; {_WHAT_TO_DO}")
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN):
-            return StoreUnavailable(f"{self._where}: {error}; nothing was changed")
-        return error
 
 
 class _Change:
