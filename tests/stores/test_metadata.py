@@ -358,6 +358,7 @@ def test_one_rotten_byte_anywhere_is_harmless_or_refused_with_what_to_do(path: P
                 continue
             assert (snapshot.entities, snapshot.authorization_rules) == (before.entities, before.authorization_rules)
     assert any("decode" in text and "recover-metadata" in text for text in refused)
+    assert not any('"rights"' in text or '"name"' in text for text in refused), "a description, which may have keys, is in what is told"
     assert any("no such column" in text and "recover-metadata" in text for text in refused)
 
 

@@ -18,7 +18,8 @@ _DISK: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READON
 def translated(error: sqlite3.DatabaseError, where: str, damaged: tuple[int, ...] = DAMAGED) -> Exception:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # absent when Python, not SQLite, refused
     if code in damaged:
-        return Corrupt(f"{where}: {error}; {WHAT_TO_DO}")
+        what = str(error).partition(" with text ")[0]  # which is a whole description, keys and all: not for a log
+        return Corrupt(f"{where}: {what}; {WHAT_TO_DO}")
     if code in _DISK:
         return StoreUnavailable(f"{where}: {error}; nothing was changed")
     return error
