@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+# Where it is set, as images of containers like to, each of the thousand processes that the tests start would compile all it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV   := .venv
 BIN    := $(VENV)/bin
