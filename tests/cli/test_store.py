@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -59,6 +61,31 @@ def test_a_flipped_bit_is_found_named_and_ends_with_one(tmp_path: Path) -> None:
     found = tandem("store", "check", str(tmp_path / "data"))
     assert found.returncode == 1
     assert holder.name in found.stdout
+
+
+@pytest.mark.parametrize(("column", "rotten"), [("description", b"lock_duration"), ("path", b"orders")])
+def test_rotten_metadata_is_found_and_neither_copied_nor_put_to_use(tmp_path: Path, column: str, rotten: bytes) -> None:
+    """SQLite itself finds nothing wrong with a letter that has changed."""
+    data = tmp_path / "data"
+    with Bus(data_dir=data) as bus:
+        bus.create_queue("orders")
+    assert tandem("store", "backup", str(data), str(tmp_path / "copy")).returncode == 0
+    told = tandem("store", "check", str(data))
+    assert (told.returncode, told.stdout.splitlines()[-1].endswith("metadata.sqlite: whole")) == (0, True), told.stdout
+    for directory in (data, tmp_path / "copy"):
+        (metadata,) = directory.glob("*/metadata.sqlite")
+        with contextlib.closing(sqlite3.connect(metadata)) as db:
+            db.execute(f"UPDATE entities SET {column} = replace({column}, ?, ?)", (rotten.decode(), rotten.decode().upper()))
+            db.commit()
+    checked = tandem("store", "check", str(data))
+    assert checked.returncode == 1
+    assert "entities 1 does not match its checksum" in checked.stdout and "recover-metadata" in checked.stdout
+    assert json.loads(tandem("store", "check", "--json", str(data)).stdout)[-1]["problems"]
+    assert tandem("store", "check", str(next(data.glob("*/store-0")))).returncode == 0, "one store is asked for, and is whole"
+    refused = tandem("store", "backup", str(data), str(tmp_path / "another"))
+    assert (refused.returncode, "does not match its checksum" in refused.stderr) == (2, True)
+    not_restored = tandem("store", "restore", str(tmp_path / "copy"), str(tmp_path / "again"))
+    assert (not_restored.returncode, (tmp_path / "again").exists()) == (1, False)
 
 
 def test_a_directory_without_stores_is_a_usage_error(tmp_path: Path) -> None:

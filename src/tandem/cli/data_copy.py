@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tandem.model.errors import BusError, ConfigurationError
+from tandem.stores import metadata_reading
 from tandem.stores.backup import backup_together, copy_file
 from tandem.stores.disk import LocalDisk, sync_name
 from tandem.stores.engines import METADATA
@@ -66,11 +67,11 @@ def _must_be_complete(namespace: Path, stores: list[Path]) -> None:
 
 def _look_into(metadata: Path) -> tuple[str, list[int]]:
     """(its identity, the stores that have to be there), without changing anything. Metadata of earlier versions knows neither."""
+    damage = metadata_reading.problems_of(metadata)
+    if damage:
+        raise ConfigurationError(damage[0])
     try:
         with contextlib.closing(open_for_reading(metadata)) as db:
-            found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
-            if found != ["ok"]:
-                raise ConfigurationError(f"{metadata}: is damaged: {'; '.join(found)}")
             if db.execute("PRAGMA user_version").fetchone()[0] < 2:
                 return "", []
             (identity,) = db.execute("SELECT id FROM identity").fetchone()

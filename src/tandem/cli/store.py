@@ -19,6 +19,7 @@ from tandem.stores import repair as repairing
 from tandem.stores import verify as verify_store
 from tandem.stores.engines import METADATA, stores_in, without_stores
 from tandem.stores.metadata import Beside, Metadata
+from tandem.stores.metadata_reading import problems_of as metadata_problems
 from tandem.stores.recover_metadata import described, recover_metadata
 from tandem.stores.verify import VerifyReport
 
@@ -52,28 +53,35 @@ def _stores_of(directory: Path, pattern: str) -> list[Path]:
 
 @app.command(name="check")
 def check(directory: _Data, as_json: JsonFlag = False) -> None:
-    """Verify every checksum and invariant. Exit code 1 when anything is wrong.
+    """Verify every checksum and invariant, of the stores and of the metadata beside them. Exit code 1 when anything is wrong.
 
     Example: tandem store check tandem-data
     """
-    reports = [(path, _verified(path, directory)) for path in stores_below(directory)]
+    stores = stores_below(directory)
+    reports = [(path, _verified(path, directory)) for path in stores]
+    catalogs = {path: metadata_problems(path) for path in _metadata_beside(stores, directory)}
     if as_json:
-        print(
-            json.dumps(
-                [
-                    {"store": str(path), "segments": r.segments, "records": r.records, "bytes": r.bytes, "problems": r.problems}
-                    for path, r in reports
-                ]
-            )
-        )
+        found: list[dict[str, object]] = [
+            {"store": str(path), "segments": r.segments, "records": r.records, "bytes": r.bytes, "problems": r.problems}
+            for path, r in reports
+        ]
+        print(json.dumps(found + [{"metadata": str(path), "problems": problems} for path, problems in catalogs.items()]))
     else:
         for path, report in reports:
             verdict = "whole" if not report.problems else f"{len(report.problems)} problems"
             print(f"{path}: {verdict}; {report.segments} segments, {report.records} records, {report.bytes} bytes")
             for line in report.problems + report.notes:
                 print(f"  {line}")
-    if any(report.problems for _, report in reports):
+        for path, problems in catalogs.items():
+            print("\n".join(problems) or f"{path}: whole")
+    if any(report.problems for _, report in reports) or any(catalogs.values()):
         raise typer.Exit(1)
+
+
+def _metadata_beside(stores: list[Path], directory: Path) -> list[Path]:
+    """Of each namespace that is looked at; whoever asks for one store asks for nothing else."""
+    namespaces = sorted({path.parent for path in stores if path != directory})
+    return [namespace / METADATA for namespace in namespaces if (namespace / METADATA).exists()]
 
 
 def _verified(path: Path, directory: Path) -> VerifyReport:
