@@ -15,17 +15,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._selector_that_waits = selectors.DefaultSelector()
         super().__init__(_Jumping(self._selector_that_waits, self))
-        self._jumped = 0.0
+        self.waited = 0.0
+        """What nobody had to wait for in fact; the loop's time is that and what the machine has taken to compute."""
         self._threads = 0
 
     def time(self) -> float:
-        return super().time() + self._jumped
+        return super().time() + self.waited
 
     def jump(self, seconds: float) -> bool:
         """False while a thread is at work: it answers in real time."""
         if self._threads:
             return False
-        self._jumped += seconds
+        self.waited += seconds
         return True
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]

@@ -78,6 +78,19 @@ def test_a_machine_that_is_set_right_takes_the_lead_away() -> None:
     assert clock.now_ms() == machine.now, "whoever sets a clock back is believed"
 
 
+def test_a_machine_that_is_set_right_before_it_goes_ahead_needs_to_go_no_further() -> None:
+    machine = Machine()
+    clock = OwnersClock(machine)
+    assert clock.not_before(machine.now + 1_500)
+    machine.set(2_000)
+    assert clock.jumped() == 2_000
+    assert (clock.lead_ms, clock.now_ms()) == (0, machine.now)
+    assert clock.not_before(machine.now + 1_500)
+    machine.set(-2_000)
+    assert clock.jumped() == -2_000 + 3_500
+    assert (clock.lead_ms, clock.now_ms()) == (3_500, machine.now + 3_500)
+
+
 def test_an_instant_that_no_clock_in_order_can_have_is_not_followed() -> None:
     machine = Machine()
     clock = OwnersClock(machine)

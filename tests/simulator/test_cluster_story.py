@@ -30,6 +30,10 @@ FOUND = {
     (700584, 20.0): "a node that could not be reached left a traceback if whoever wanted to go there had gone meanwhile",
     (713903, 20.0): "the simulator's own: a process that stopped by itself after the last fault was started by nobody",
     (717052, 20.0): "the simulator's own: bytes overtook the connection they came by when a machine was woken early",
+    (
+        806552,
+        20.0,
+    ): "a machine's clock was set right in the moment of a takeover: the new owner went ahead of it by what it had been behind",
 }
 """Seeds that once broke a promise, with the length of the story, and which."""
 

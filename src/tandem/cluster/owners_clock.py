@@ -18,8 +18,8 @@ class OwnersClock(Clock):
     def __init__(self, machine: Clock) -> None:
         self._machine = machine
         self._floor_ms = 0
-        self._owed_ms = 0
-        """By how much to go ahead with the next look."""
+        self._not_before_ms = 0
+        """An instant to be reached with the next look, which may find that the machine has been set right meanwhile."""
         self.lead_ms = 0
         """Over the machine's clock."""
 
@@ -35,7 +35,7 @@ class OwnersClock(Clock):
         lack = instant - self.now_ms()
         if self.lead_ms + lack > LEAD_MS_MAX:
             return False
-        self._owed_ms = max(self._owed_ms, lack)
+        self._not_before_ms = max(self._not_before_ms, instant)
         return True
 
     def jumped(self) -> int:
@@ -47,11 +47,12 @@ class OwnersClock(Clock):
             caught_up = min(by_ms, self.lead_ms)
             self.lead_ms -= caught_up
             by_ms -= caught_up
-        owed, self._owed_ms = self._owed_ms, 0
-        if owed:
-            self.lead_ms += owed
+        lack = max(0, self._not_before_ms - self.now_ms())
+        self._not_before_ms = 0
+        if lack:
+            self.lead_ms += lack
             self._floor_ms = max(self._floor_ms, self.now_ms())
         elif self.lead_ms:
             self._floor_ms = max(self._floor_ms, self.now_ms())
             self.lead_ms -= min(self.lead_ms, _STEP_MS)
-        return by_ms + owed
+        return by_ms + lack
