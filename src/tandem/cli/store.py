@@ -63,9 +63,10 @@ def check(directory: _Data, as_json: JsonFlag = False) -> None:
     if as_json:
         found: list[dict[str, object]] = [
             {"store": str(path), "segments": r.segments, "records": r.records, "bytes": r.bytes, "problems": r.problems}
+            | {"metadata_problems": catalogs.get(path.parent / METADATA, [])}
             for path, r in reports
         ]
-        print(json.dumps(found + [{"metadata": str(path), "problems": problems} for path, problems in catalogs.items()]))
+        print(json.dumps(found))
     else:
         for path, report in reports:
             verdict = "whole" if not report.problems else f"{len(report.problems)} problems"
