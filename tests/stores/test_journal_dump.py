@@ -107,12 +107,13 @@ def test_a_backup_opens_and_holds_what_the_store_holds(tmp_path: Path) -> None:
         live.turn()
     report = backup(tmp_path / "store", tmp_path / "copy")
     assert report.problems == []
-    expected = dict(live.shop.messages)
+    expected = {place: key for place, (key, _) in live.shop.messages.items()}
     live.store.close()
     copy = Live(tmp_path / "copy")
-    assert copy.shop.messages == expected
+    # Where each body is, is the copy's own: what compaction has just moved may not have been on disk yet, and stands where it was.
+    assert {place: key for place, (key, _) in copy.shop.messages.items()} == expected
     effect = Fetched()
-    copy.store.fetch([location for _, location in expected.values()], effect)
+    copy.store.fetch([location for _, location in copy.shop.messages.values()], effect)
     copy.loop.run_until(lambda: effect.arrived)
     assert effect.error is None
     copy.turn()
