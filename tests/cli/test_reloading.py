@@ -245,6 +245,7 @@ def _swap(link: Path, target: str) -> None:
     beside.replace(link)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")])
 def test_files_that_are_replaced_are_served_without_a_signal_and_broken_ones_are_not(tmp_path: Path, workers: tuple[str, ...]) -> None:
     from tandem.wire.tls import ensure_certificates
@@ -276,6 +277,7 @@ def test_files_that_are_replaced_are_served_without_a_signal_and_broken_ones_are
     assert log.read_text().count("the certificate of before goes on") == 1
 
 
+@pytest.mark.slow
 def test_a_generated_certificate_is_renewed_before_its_end_while_the_broker_runs(tmp_path: Path) -> None:
     from tandem.wire.tls import ensure_certificates
 
@@ -296,6 +298,7 @@ def test_a_generated_certificate_is_renewed_before_its_end_while_the_broker_runs
             assert ssl.cert_time_to_seconds(str(tls.getpeercert()["notAfter"])) > time.time() + 300 * 86_400  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("age", "told"), [(390, "ends in "), (400, "has ended: clients refuse it"), (370, "")])
 def test_a_certificate_of_ones_own_that_nears_its_end_is_told(tmp_path: Path, age: int, told: str) -> None:
     """One that is made lives for 397 days."""
@@ -316,6 +319,7 @@ def test_a_certificate_of_ones_own_that_nears_its_end_is_told(tmp_path: Path, ag
             assert "ends in" not in log.read_text()
 
 
+@pytest.mark.slow
 def test_an_issuer_by_itself_serves_files_that_are_replaced(tmp_path: Path) -> None:
     from tandem.wire.tls import ensure_certificates
 

@@ -376,6 +376,7 @@ async def test_an_outbox_that_begins_anew_where_one_was_says_so(primary, tmp_pat
         assert "outbox.db is a new outbox, but there was one here before" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["down", "hung"])
 async def test_one_entity_with_more_messages_than_are_read_at_a_time_does_not_hold_up_another(make_outbox, primary, trouble):
     outbox = await make_outbox(settings=OutboxSettings(pause_min=0.005, pause_max=0.02, poll=0.02, window_max=20, batch_max=5))

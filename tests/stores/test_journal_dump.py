@@ -173,6 +173,7 @@ def test_a_damaged_store_is_not_copied_as_if_it_were_whole(tmp_path: Path) -> No
         backup(tmp_path / "store", tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_a_live_store_is_verified_dumped_and_copied_while_it_writes_and_compacts(tmp_path: Path) -> None:
     live = Live(tmp_path / "store")
     live.turn()

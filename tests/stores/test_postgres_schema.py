@@ -29,6 +29,7 @@ class BreakingConnection(EngineConnection):
         return done
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_cluster_whose_making_was_interrupted_is_made_by_the_next_one(database: str) -> None:
     again = EngineConnection(Hosts(database), "test", ManualClock())
