@@ -88,6 +88,18 @@ def test_rotten_metadata_is_found_and_neither_copied_nor_put_to_use(tmp_path: Pa
     assert (not_restored.returncode, (tmp_path / "again").exists()) == (1, False)
 
 
+def test_metadata_that_was_cut_to_nothing_is_not_whole(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Bus(data_dir=data) as bus:
+        bus.create_queue("orders")
+    (metadata,) = data.glob("*/metadata.sqlite")
+    metadata.write_bytes(b"")
+    checked = tandem("store", "check", str(data))
+    assert (checked.returncode, "metadata.sqlite: holds nothing" in checked.stdout) == (1, True), checked.stdout
+    refused = tandem("store", "backup", str(data), str(tmp_path / "copy"))
+    assert (refused.returncode, "holds nothing" in refused.stderr) == (2, True), refused.stderr
+
+
 def test_a_directory_without_stores_is_a_usage_error(tmp_path: Path) -> None:
     wrong = tandem("store", "check", str(tmp_path))
     assert wrong.returncode == 2

@@ -36,6 +36,8 @@ def problems_of(path: Path) -> list[str]:
         with closing(open_for_reading(path)) as db:
             version: int = db.execute("PRAGMA user_version").fetchone()[0]
             found = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
+            if version == 0:
+                found.append("holds nothing")  # an empty file is a whole database to SQLite
             found += [
                 f"{table} {values[0]} does not match its checksum"
                 for tables in _CHECKED[: 0 if found else version]
